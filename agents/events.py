@@ -1,0 +1,109 @@
+"""The closed vocabulary of what happens in a turn; the edge maps these to wire events, one to one or one to few.
+
+Order of a turn:
+  TurnStarted, [RetrievalStarted, SourcesFound],
+  then per output item, `output_index` counting 0, 1, 2 … in order of ItemStarted:
+    ItemStarted, (TextDelta | ArgumentsDelta)*, ItemFinished
+  and exactly one TurnFinished at the end, also after errors and limits.
+RetrievalStarted and SourcesFound belong to the FileSearchCall item of their `output_index`.
+ItemFinished of a Message carries its citations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from retrieval.passage import Passage
+
+TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts summed over all model calls of the turn."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """Everything that can be refused has been checked: from here on errors are part of the turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalStarted:
+    output_index: int
+    item: FileSearchCall  # status in_progress
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesFound:
+    """Passages chosen for the prompt, known before the first token; passages[i] is cited as [i + 1]."""
+
+    output_index: int
+    item: FileSearchCall  # status completed
+    passages: tuple[Passage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStarted:
+    output_index: int
+    item: Message | FunctionCall | FunctionCallOutput  # status in_progress, texts empty
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    output_index: int
+    item_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsDelta:
+    """Concatenated deltas of an item equal the arguments of its ItemFinished."""
+
+    output_index: int
+    item_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFinished:
+    output_index: int
+    item: Message | FunctionCall | FunctionCallOutput
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFinished:
+    """`reason` says why a turn is incomplete ("max_output_tokens") or which budget concluded it early."""
+
+    status: TurnStatus
+    output: tuple[Item, ...]
+    usage: Usage
+    reason: str | None = None
+    budget: str | None = None  # steps | calls | wall_clock | tokens | repeated_call: concluded gracefully
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+Event: TypeAlias = (
+    TurnStarted
+    | RetrievalStarted
+    | SourcesFound
+    | ItemStarted
+    | TextDelta
+    | ArgumentsDelta
+    | ItemFinished
+    | TurnFinished
+)

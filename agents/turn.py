@@ -1,0 +1,60 @@
+"""What one turn asks for, after the edge has validated it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+from agents.message import Item
+from inference.sequence import Sampling
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A tool that the caller runs: the turn ends with its calls and the caller answers with outputs."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FileSearch:
+    """Retrieval over these vector stores (ids or names) before the answer."""
+
+    vector_store_ids: tuple[str, ...]
+    max_num_results: int = 5
+    score_threshold: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets of one turn. When one is spent the model is told and answers from what it has."""
+
+    steps: int = 8  # model calls
+    calls: int = 16  # tool calls in all
+    wall_clock_s: float = 120.0
+    tokens: int = 4096  # generated, over all steps
+    tool_timeout_s: float = 20.0
+    tool_result_chars: int = 8000  # longer results are cut, with a note to the model
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """`history` is what stands before: the conversation's items, or those of previous responses, oldest first."""
+
+    tenant_id: UUID
+    input: tuple[Item, ...]
+    history: tuple[Item, ...] = ()
+    instructions: str | None = None
+    functions: tuple[FunctionTool, ...] = ()
+    server_tools: tuple[str, ...] = ()  # names in the toolbox
+    file_search: FileSearch | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)

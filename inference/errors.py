@@ -1,0 +1,49 @@
+"""What can go wrong in inference. `status` is the HTTP status that the edge answers with."""
+
+from __future__ import annotations
+
+
+class InferenceError(Exception):
+    """The model could not do what was asked."""
+
+    status = 500
+    code = "server_error"
+    param: str | None = None
+
+
+class PromptTooLong(InferenceError):
+    """The prompt does not fit the model's context."""
+
+    status = 400
+    code = "context_length_exceeded"
+    param = "input"
+
+
+class QueueFull(InferenceError):
+    """The model is busy and its queue is full: try again after `retry_after_s`."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ModelNotLoaded(InferenceError):
+    """The model file could not be loaded."""
+
+
+class InvalidTemplate(InferenceError):
+    """The model's chat template rejects these messages."""
+
+    status = 400
+    code = "invalid_prompt"
+    param = "input"
+
+
+class EngineStopped(InferenceError):
+    """The engine is shutting down."""
+
+    status = 503
+    code = "server_error"

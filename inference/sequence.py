@@ -1,0 +1,131 @@
+"""The vocabulary of generation: what is asked of the model and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Finish(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"  # end of turn or a stop string
+    LENGTH = "length"  # max_tokens, or the context is full
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text."""
+
+    max_tokens: int = 512
+    temperature: float = 1.0
+    top_k: int = 0  # 0: the engine's own limit, which bounds the cost of top_p on a full vocabulary
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Stamps:
+    """Monotonic nanoseconds stamped by the engine; 0 is 'not yet'. The layers above make spans of them."""
+
+    submitted_ns: int = 0
+    admitted_ns: int = 0  # taken into a batch for the first time
+    prefilled_ns: int = 0  # last prompt token computed
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of generated text (never half a character, never part of a stop string) and its token count."""
+
+    text: str
+    tokens: int
+
+
+class Generation(Protocol):
+    """A running generation: iterate for deltas, cancel at any time; the rest is valid as it grows.
+
+    Iterating ends when `finish` is set. An engine failure raises InferenceError from the iterator.
+    Leaving the iteration early does not cancel: whoever started it calls `cancel()` in `finally`
+    (cancelling a finished generation does nothing).
+    """
+
+    stamps: Stamps
+    prompt_tokens: int
+    cached_tokens: int  # prompt tokens whose KV was reused; known once admitted
+    ids: list[int]  # generated token ids, without the end-of-turn token
+    finish: Finish | None
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    def cancel(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the chat template wants it; `arguments` is the JSON text as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message as the chat template sees it. Content is untrusted text: it never becomes special tokens."""
+
+    role: str  # system | user | assistant | tool
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of rendered prompt. Special tokens are recognised only where `trusted` is true.
+
+    `ids`, when present, are the exact tokens of this piece (a turn that this model generated).
+    """
+
+    text: str
+    trusted: bool
+    ids: tuple[int, ...] | None = None
+
+
+class LanguageModel(Protocol):
+    """What the agent loop needs of a chat model; `inference.model.ChatModel` is the real one."""
+
+    name: str
+    context_length: int
+
+    def render(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Segment]:
+        """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""
+        ...
+
+    def encode(self, segments: Sequence[Segment]) -> list[int]: ...
+
+    def count(self, text: str) -> int:
+        """Number of tokens of untrusted text."""
+        ...
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> Generation:
+        """Submit a prompt. `salt` separates tenants: cached prefixes are only shared within one salt.
+
+        Raises PromptTooLong, QueueFull, EngineStopped.
+        """
+        ...
+
+    def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
+        """Keep the exact tokens of an assistant turn, so that rendering it again never breaks the prefix."""
+        ...

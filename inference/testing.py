@@ -1,0 +1,91 @@
+"""Public fakes for tests of policy: they keep the contracts of the real parts and do what a script says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inference.errors import PromptTooLong
+from inference.sequence import ChatMessage, Delta, Finish, Sampling, Segment, Stamps
+from inference.trace import now_ns
+
+
+class ScriptedGeneration:
+    """Replays a text in pieces of a few characters; one token is one piece."""
+
+    def __init__(self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int) -> None:
+        self.stamps = Stamps(submitted_ns=now_ns())
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = 0
+        self.ids: list[int] = []
+        self.finish: Finish | None = None
+        self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
+        self._max_tokens = sampling.max_tokens
+        self._cancelled = asyncio.Event()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
+        for piece in self._pieces:
+            await asyncio.sleep(0)  # a step: others run between two tokens
+            if self._cancelled.is_set():
+                self.finish = Finish.CANCELLED
+                return
+            if len(self.ids) == self._max_tokens:
+                self.finish = Finish.LENGTH
+                return
+            self.ids.append(len(self.ids))
+            self.stamps.last_token_ns = now_ns()
+            yield Delta(piece, 1)
+        self.finish = Finish.STOP
+
+
+@dataclass
+class ScriptedModel:
+    """A LanguageModel that answers with `replies` in order (the last one again and again) and keeps its prompts.
+
+    The template is plain text, one token is one character.
+    """
+
+    replies: Sequence[str]
+    name: str = "scripted"
+    context_length: int = 100_000
+    piece_chars: int = 3
+    prompts: list[str] = field(default_factory=list)
+    generations: list[ScriptedGeneration] = field(default_factory=list)
+    remembered: list[ChatMessage] = field(default_factory=list)
+
+    def render(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Segment]:
+        segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
+        for message in messages:
+            segments += [Segment(f"<{message.role}>", trusted=True), Segment(message.content, trusted=False)]
+            segments += [
+                Segment(f"<call>{call.name} {call.arguments}</call>", False) for call in message.tool_calls
+            ]
+            segments.append(Segment("\n", trusted=True))
+        return [*segments, Segment("<assistant>", trusted=True)]
+
+    def encode(self, segments: Sequence[Segment]) -> list[int]:
+        return [ord(character) for segment in segments for character in segment.text]
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> ScriptedGeneration:
+        if len(prompt) >= self.context_length:
+            raise PromptTooLong(f"{len(prompt)} tokens do not fit a context of {self.context_length}")
+        reply = self.replies[min(len(self.prompts), len(self.replies) - 1)]
+        self.prompts.append("".join(map(chr, prompt)))
+        generation = ScriptedGeneration(reply, len(prompt), sampling, self.piece_chars)
+        self.generations.append(generation)
+        return generation
+
+    def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
+        self.remembered.append(message)

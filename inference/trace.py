@@ -1,0 +1,106 @@
+"""The trace of one turn: spans stamped with one monotonic clock, kept in plain slots.
+
+A span costs about a microsecond to record; exporting happens elsewhere, after the answer.
+Spans on the lane "main" tile the wall clock of the turn; other lanes run beside it on purpose
+(retrieval beside prefill, tools beside each other).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Attribute: TypeAlias = str | int | float | bool | None
+
+SPANS_MAX = 512  # a runaway tool loop must not grow a trace without bound; later spans are counted, not kept
+
+
+def now_ns() -> int:
+    """The process's monotonic clock in nanoseconds: the only clock that spans are made of."""
+    return time.monotonic_ns()
+
+
+@dataclass(slots=True)
+class Span:
+    """A named interval. `end_ns` is 0 while it is open; `parent` is an index into the trace's spans."""
+
+    name: str
+    start_ns: int
+    end_ns: int = 0
+    lane: str = "main"
+    parent: int | None = None
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+
+    @property
+    def duration_ms(self) -> float:
+        return max(0, self.end_ns - self.start_ns) / 1e6
+
+
+@dataclass(slots=True)
+class Trace:
+    """All spans of one turn, plus attributes of the turn as a whole.
+
+    `id` is a W3C trace id (32 hex digits); an inbound `traceparent` gives it.
+    """
+
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    start_ns: int = field(default_factory=now_ns)
+    started_at: float = field(default_factory=time.time)
+    end_ns: int = 0
+    spans: list[Span] = field(default_factory=list)
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    dropped: int = 0
+
+    def add(
+        self,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        lane: str = "main",
+        parent: int | None = None,
+        **attributes: Attribute,
+    ) -> Span:
+        """Record an interval whose stamps were taken elsewhere (the engine stamps, the layers above add)."""
+        span = Span(name, start_ns, end_ns, lane, parent, attributes)
+        if len(self.spans) < SPANS_MAX:
+            self.spans.append(span)
+        else:
+            self.dropped += 1
+        return span
+
+    @contextmanager
+    def span(
+        self, name: str, *, lane: str = "main", parent: int | None = None, **attributes: Attribute
+    ) -> Iterator[Span]:
+        """Wrap a block; an exception leaves its type in the attribute `error.type` and passes through."""
+        span = self.add(name, now_ns(), 0, lane=lane, parent=parent, **attributes)
+        try:
+            yield span
+        except BaseException as error:
+            span.attributes["error.type"] = type(error).__name__
+            raise
+        finally:
+            span.end_ns = now_ns()
+
+    def index(self, span: Span) -> int | None:
+        """Position of a recorded span, to be used as `parent` of its children; None if it was dropped."""
+        return next((i for i, other in enumerate(self.spans) if other is span), None)
+
+    def finish(self) -> None:
+        """Close the trace and whatever span an abandoned turn left open."""
+        self.end_ns = now_ns()
+        for span in self.spans:
+            span.end_ns = span.end_ns or self.end_ns
+
+    @property
+    def duration_ms(self) -> float:
+        return ((self.end_ns or now_ns()) - self.start_ns) / 1e6
+
+    def total_ms(self, name: str) -> float:
+        """Summed duration of all spans of that name."""
+        return sum(span.duration_ms for span in self.spans if span.name == name)

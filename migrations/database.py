@@ -1,0 +1,77 @@
+"""The pool that the worker serves from, and the three ways to hold a connection of it.
+
+The pool logs in as the plain role firsttoken_app. What a transaction may see is decided when it begins, by settings
+that Postgres forgets at its end, so a connection never carries one tenant's view to the next user.
+Never hold one of these while a stream is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = PoolConnectionProxy[asyncpg.Record]
+
+# Embedded Postgres allows 40 connections; four workers of eight leave room for migrations and psql.
+POOL_SIZE_MAX = 8
+COMMAND_TIMEOUT_S = 30.0
+
+
+async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
+    )
+
+
+class Database:
+    """A pool of plain-role connections; json columns are Python objects on both sides."""
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def connect(cls, dsn: str, *, role: str | None = None, size_max: int = POOL_SIZE_MAX) -> Database:
+        """Open the pool. `role` is set on every connection when the DSN logs in as somebody mightier.
+
+        Raises OSError or asyncpg.PostgresError when the server cannot be reached.
+        """
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=1,
+            max_size=size_max,
+            command_timeout=COMMAND_TIMEOUT_S,
+            init=_prepare,
+            server_settings={"application_name": "firsttoken", **({"role": role} if role else {})},
+        )
+        return cls(pool)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def anonymous(self) -> AsyncIterator[Connection]:
+        """A connection that sees no tenant's rows: for authentication functions and health checks."""
+        async with self._pool.acquire() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def tenant(self, tenant_id: UUID) -> AsyncIterator[Connection]:
+        """A transaction that sees and writes the rows of one tenant."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute("select set_config('app.tenant_id', $1, true)", str(tenant_id))
+            yield connection
+
+    @asynccontextmanager
+    async def operator(self) -> AsyncIterator[Connection]:
+        """A transaction that reads the traces of all tenants."""
+        async with self._pool.acquire() as connection, connection.transaction(readonly=True):
+            await connection.execute("select set_config('app.operator', 'on', true)")
+            yield connection
