@@ -107,9 +107,7 @@ class LanguageModel(Protocol):
     name: str
     context_length: int
 
-    def render(
-        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
-    ) -> list[Segment]:
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""
         ...
 

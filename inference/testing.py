@@ -60,15 +60,11 @@ class ScriptedModel:
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
 
-    def render(
-        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
-    ) -> list[Segment]:
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
         for message in messages:
             segments += [Segment(f"<{message.role}>", trusted=True), Segment(message.content, trusted=False)]
-            segments += [
-                Segment(f"<call>{call.name} {call.arguments}</call>", False) for call in message.tool_calls
-            ]
+            segments += [Segment(f"<call>{call.name} {call.arguments}</call>", False) for call in message.tool_calls]
             segments.append(Segment("\n", trusted=True))
         return [*segments, Segment("<assistant>", trusted=True)]
 
