@@ -1,0 +1,47 @@
+"""How the engine runs. Values are decided by the edge and passed down; nothing here reads the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference.bundled import CHAT_MODEL
+
+# KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
+CONTEXT_DEFAULT = 8192
+
+
+def default_threads() -> int:
+    """All cores on a small machine; from four cores up one stays with the event loop."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if cores < 4 else cores - 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    model_path: Path = CHAT_MODEL
+    parallel: int = 8  # sequences that generate at the same time
+    resident: int = 8  # further slots that keep conversations' KV between turns
+    context: int = 0  # tokens a sequence may hold; 0: the model's own, at most CONTEXT_DEFAULT
+    threads: int = 0  # 0: default_threads()
+    gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
+    queue_max: int = 64  # requests that may wait; one more is refused
+    # Prompt tokens computed per step: a long prompt may not stall running streams for longer than a small step
+    # takes, and has the machine to itself when nobody streams. Multiples of 64 suit the matrix kernels.
+    prefill_tokens_beside_streams: int = 64
+    prefill_tokens_alone: int = 512
+
+    def __post_init__(self) -> None:
+        for name in ("parallel", "queue_max", "prefill_tokens_beside_streams", "prefill_tokens_alone"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        for name in ("resident", "context", "threads"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.slots > 256:
+            raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
+
+    @property
+    def slots(self) -> int:
+        return self.parallel + self.resident

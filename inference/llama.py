@@ -1,0 +1,330 @@
+"""The door to llama.cpp: the only file that touches its C interface.
+
+Three rules keep the process alive:
+- The library aborts instead of failing on a batch that is too large, on outputs beyond the limit and on sequence ids
+  out of range. Every such value is checked here before the call.
+- ctypes.CDLL drops the GIL in each call; for a call of a microsecond, getting it back from a busy thread costs hundreds.
+  Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and load let go.
+- A context belongs to one thread. Nothing here locks; the owner of the thread is the engine (or the embedder).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.errors import InferenceError, ModelNotLoaded
+
+log = logging.getLogger("firsttoken.llama")
+
+TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may stand for
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _forward_log(level: int, text: bytes, _user_data: object) -> None:
+    log.log(_LEVELS.get(level, logging.DEBUG), "%s", text.decode("utf-8", "replace").rstrip())
+
+
+def _short_call(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_pydll, name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+lib.llama_log_set(_forward_log, ctypes.c_void_p(0))
+lib.llama_backend_init()
+_pydll = ctypes.PyDLL(lib._lib._name)
+_i32, _handle = ctypes.c_int32, ctypes.c_void_p
+_memory_remove = _short_call("llama_memory_seq_rm", ctypes.c_bool, _handle, _i32, _i32, _i32)
+_memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i32, _i32)
+_memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
+_logits = _short_call("llama_get_logits", _handle, _handle)
+_embeddings = _short_call("llama_get_embeddings", _handle, _handle)
+
+
+def has_gpu() -> bool:
+    """Whether this build of llama.cpp can offload to a GPU that is present."""
+    return bool(lib.llama_supports_gpu_offload())
+
+
+class DecodeFailed(InferenceError):
+    """llama.cpp refused or aborted a batch."""
+
+
+class LlamaModel:
+    """Weights and vocabulary. Tokenising is thread-safe; contexts are made from it."""
+
+    def __init__(self, handle: Any, path: Path) -> None:
+        self.handle = handle
+        self.path = path
+        self._vocabulary = lib.llama_model_get_vocab(handle)
+        self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
+        self.context_length: int = lib.llama_model_n_ctx_train(handle)
+        self.dimensions: int = lib.llama_model_n_embd(handle)
+
+    @classmethod
+    def load(cls, path: Path, *, gpu_layers: int = 0) -> LlamaModel:
+        """Raises ModelNotLoaded with a reason a person can act on."""
+        if not path.is_file():
+            raise ModelNotLoaded(f"no model file at {path}")
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ModelNotLoaded(f"{path} is not a GGUF file")
+        parameters = lib.llama_model_default_params()
+        parameters.n_gpu_layers = gpu_layers if has_gpu() else 0
+        handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
+        if not handle:
+            raise ModelNotLoaded(f"llama.cpp could not load {path}: truncated, or an architecture it does not know")
+        return cls(handle, path)
+
+    def close(self) -> None:
+        if self.handle:
+            lib.llama_model_free(self.handle)
+            self.handle = None
+
+    @property
+    def chat_template(self) -> str | None:
+        template = lib.llama_model_chat_template(self.handle, None)
+        return template.decode() if template else None
+
+    @property
+    def name(self) -> str:
+        """The model's own name from its metadata, else the file's."""
+        buffer = ctypes.create_string_buffer(256)
+        length = lib.llama_model_meta_val_str(self.handle, b"general.name", buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if length > 0 else self.path.stem
+
+    @property
+    def bos(self) -> int | None:
+        """The token to put in front of every prompt, where the model wants one."""
+        return int(lib.llama_vocab_bos(self._vocabulary)) if lib.llama_vocab_get_add_bos(self._vocabulary) else None
+
+    def token_text(self, token: int) -> str:
+        return str(lib.llama_vocab_get_text(self._vocabulary, token).decode("utf-8", "replace"))
+
+    @property
+    def bos_text(self) -> str:
+        token = lib.llama_vocab_bos(self._vocabulary)
+        return self.token_text(token) if token >= 0 else ""
+
+    @property
+    def eos_text(self) -> str:
+        token = lib.llama_vocab_eos(self._vocabulary)
+        return self.token_text(token) if token >= 0 else ""
+
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a turn."""
+        return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
+
+    def pieces(self) -> list[bytes]:
+        """The bytes of every token. Control tokens are empty; user-defined ones (tool markers) have their text."""
+        buffer = ctypes.create_string_buffer(TOKEN_BYTES_MAX)
+        pieces = []
+        for token in range(self.vocabulary_size):
+            control = lib.llama_vocab_is_control(self._vocabulary, token)
+            length = 0 if control else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
+            pieces.append(buffer.raw[: max(0, length)])
+        return pieces
+
+    def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
+        """Text to ids. Only with `parse_special` may text become special tokens; `add_special` adds BOS/EOS/CLS/SEP."""
+        raw = text.encode("utf-8", "surrogatepass" if parse_special else "replace")
+        room = len(raw) + 2
+        while True:
+            buffer = (lib.llama_token * room)()
+            count = lib.llama_tokenize(self._vocabulary, raw, len(raw), buffer, room, add_special, parse_special)
+            if count >= 0:
+                return list(buffer[:count])
+            room = -count
+
+
+class Chunk(Protocol):
+    """Consecutive tokens of one slot, to be computed in one step."""
+
+    slot: int
+    position: int  # of the first token
+    tokens: Sequence[int]
+    output: bool  # whether the logits after the last token are wanted
+
+
+class _Batch:
+    """A llama_batch over numpy arrays: filling it is slice assignment instead of one ctypes call a field."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.tokens, self.positions, self.slots = (np.zeros(rows, np.int32) for _ in range(3))
+        self.outputs = np.zeros(rows, np.int8)
+        self._one_slot = np.ones(rows, np.int32)
+        self._slot_pointers = (self.slots.ctypes.data + 4 * np.arange(rows, dtype=np.uint64)).astype(np.uint64)
+        i32 = ctypes.POINTER(_i32)
+        self.raw = lib.llama_batch()
+        self.raw.token = self.tokens.ctypes.data_as(i32)
+        self.raw.pos = self.positions.ctypes.data_as(i32)
+        self.raw.n_seq_id = self._one_slot.ctypes.data_as(i32)
+        self.raw.seq_id = self._slot_pointers.ctypes.data_as(ctypes.POINTER(i32))
+        self.raw.logits = self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self.raw.embd = None
+
+    def fill(self, chunks: Sequence[Chunk], slots: int, context: int) -> int:
+        """Returns the number of outputs. Raises DecodeFailed for what would make llama.cpp abort."""
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        if not 0 < rows <= self.rows:
+            raise DecodeFailed(f"a batch of {rows} rows; 1 to {self.rows} are possible")
+        row = 0
+        self.outputs[:rows] = 0
+        for chunk in chunks:
+            end, last = row + len(chunk.tokens), chunk.position + len(chunk.tokens)
+            if not (0 <= chunk.slot < slots and 0 <= chunk.position < last <= context):
+                raise DecodeFailed(f"slot {chunk.slot}, positions {chunk.position} to {last} are out of range")
+            self.tokens[row:end] = chunk.tokens
+            self.positions[row:end] = np.arange(chunk.position, last)
+            self.slots[row:end] = chunk.slot
+            self.outputs[end - 1] = chunk.output
+            row = end
+        self.raw.n_tokens = rows
+        return sum(chunk.output for chunk in chunks)
+
+
+class LlamaContext:
+    """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
+
+    On a CPU each slot is a stream of its own and flash attention is off, which is the fastest there; a GPU gets one
+    unified cache with flash attention. Forking a prefix copies a stream (about a thousandth of computing it) in the
+    first case and only marks cells in the second.
+    """
+
+    def __init__(self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int) -> None:
+        gpu = has_gpu()
+        parameters = lib.llama_context_default_params()
+        parameters.n_ctx = slots * context
+        parameters.n_batch = parameters.n_ubatch = rows_max
+        parameters.n_seq_max = slots
+        parameters.n_outputs_max = slots
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.kv_unified = gpu
+        parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
+        parameters.no_perf = True
+        self._context = lib.llama_init_from_model(model.handle, parameters)
+        if not self._context:
+            raise ModelNotLoaded(f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}")
+        self._memory = lib.llama_get_memory(self._context)
+        self._batch = _Batch(rows_max)
+        self._unified = gpu
+        self.slots = slots
+        self.context = context
+        self.rows_max = rows_max
+        self.vocabulary_size = model.vocabulary_size
+
+    def close(self) -> None:
+        if self._context:
+            lib.llama_free(self._context)
+            self._context = None
+
+    def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        """Compute the chunks; returns logits [outputs, vocabulary], valid until the next call, in chunk order.
+
+        A slot may appear once, and chunks must be sorted by slot: with separate streams llama.cpp starts a new
+        micro-batch wherever the order breaks. Raises DecodeFailed.
+        """
+        outputs = self._batch.fill(chunks, self.slots, self.context)
+        code = lib.llama_decode(self._context, self._batch.raw)
+        if code:
+            raise DecodeFailed(f"llama_decode returned {code}")
+        shape = (outputs, self.vocabulary_size)
+        if not outputs:
+            return np.empty(shape, np.float32)
+        pointer = _logits(self._context)  # may move between steps
+        return np.ctypeslib.as_array((ctypes.c_float * (outputs * shape[1])).from_address(pointer)).reshape(shape)
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Make `target` hold the first `length` tokens of `source`."""
+        self.truncate(target, 0)
+        if self._unified:
+            _memory_copy(self._memory, source, target, 0, length)
+        else:
+            _memory_copy(self._memory, source, target, -1, -1)  # a part of a stream cannot be copied
+            self.truncate(target, length)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget what a slot holds from token `length` on."""
+        if not 0 <= slot < self.slots:
+            raise DecodeFailed(f"no slot {slot}")
+        if not _memory_remove(self._memory, slot, length or -1, -1):
+            raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
+
+    def length(self, slot: int) -> int:
+        """Tokens that a slot holds."""
+        return int(_memory_last(self._memory, slot)) + 1
+
+
+class EmbeddingContext:
+    """Runs an encoder over whole texts and returns the vector of every token (no pooling)."""
+
+    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
+        parameters = lib.llama_context_default_params()
+        parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = rows_max
+        parameters.n_seq_max = sequences_max
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.embeddings = True
+        parameters.pooling_type = lib.LLAMA_POOLING_TYPE_NONE
+        parameters.kv_unified = True
+        parameters.no_perf = True
+        self._context = lib.llama_init_from_model(model.handle, parameters)
+        if not self._context:
+            raise ModelNotLoaded(f"{model.path.name} cannot be used as an embedder")
+        self._batch = _Batch(rows_max)
+        self._batch.outputs[:] = 1
+        self._rows_max = rows_max
+        self._sequences_max = sequences_max
+        self._dimensions = model.dimensions
+
+    def close(self) -> None:
+        if self._context:
+            lib.llama_free(self._context)
+            self._context = None
+
+    def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Token ids of each text -> vectors [tokens, dimensions] of each text. Texts longer than a batch are refused."""
+        vectors: list[NDArray[np.float32]] = []
+        for group in self._groups(sequences):
+            vectors += self._encode_group(group)
+        return vectors
+
+    def _groups(self, sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+        group: list[Sequence[int]] = []
+        rows = 0
+        for sequence in sequences:
+            if not 0 < len(sequence) <= self._rows_max:
+                raise DecodeFailed(f"a text of {len(sequence)} tokens; 1 to {self._rows_max} are possible")
+            if group and (rows + len(sequence) > self._rows_max or len(group) == self._sequences_max):
+                yield group
+                group, rows = [], 0
+            group.append(sequence)
+            rows += len(sequence)
+        if group:
+            yield group
+
+    def _encode_group(self, group: list[Sequence[int]]) -> list[NDArray[np.float32]]:
+        bounds = np.cumsum([0, *map(len, group)])
+        batch = self._batch
+        for slot, sequence in enumerate(group):
+            rows = slice(bounds[slot], bounds[slot + 1])
+            batch.tokens[rows] = sequence
+            batch.positions[rows] = np.arange(len(sequence))
+            batch.slots[rows] = slot
+        batch.raw.n_tokens = int(bounds[-1])
+        code = lib.llama_encode(self._context, batch.raw)
+        if code:
+            raise DecodeFailed(f"llama_encode returned {code}")
+        size = int(bounds[-1]) * self._dimensions
+        array = np.ctypeslib.as_array((ctypes.c_float * size).from_address(_embeddings(self._context)))
+        return [part.copy() for part in np.split(array.reshape(-1, self._dimensions), bounds[1:-1])]
