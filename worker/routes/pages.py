@@ -1,0 +1,71 @@
+"""The pages for people: chat at `/`, latency at `/ops`, sign-in when nobody is signed in, and their files.
+
+The pages hold no inline script or style and never turn a string into markup; the content security policy makes the
+browser enforce both, so text of a model or a document cannot become code even if the page had a bug.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aiohttp import web
+
+from worker.assets import Asset, Assets
+
+STATIC = Path(__file__).parent.parent / "static"
+SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+FOREVER = "public, max-age=31536000, immutable"
+REVALIDATE = "no-cache"
+NEVER = "no-store"
+
+
+class Pages:
+    def __init__(self, assets: Assets) -> None:
+        self._assets = assets
+
+    async def chat(self, request: web.Request) -> web.Response:
+        return self._page(request, "index.html")
+
+    async def ops(self, request: web.Request) -> web.Response:
+        return self._page(request, "ops.html")
+
+    async def file(self, request: web.Request) -> web.Response:
+        """A file by its versioned address; another release's address still finds today's file, uncached."""
+        asset = self._assets.files.get(request.match_info["path"])
+        if asset is None:
+            raise web.HTTPNotFound
+        current = request.match_info["version"] == self._assets.version
+        return _answer(request, asset, FOREVER if current else REVALIDATE)
+
+    def _page(self, request: web.Request, name: str) -> web.Response:
+        if request.get("principal") is None:
+            return _answer(request, self._assets.files["sign-in.html"], NEVER, status=401)
+        return _answer(request, self._assets.files[name], REVALIDATE)
+
+
+def _answer(request: web.Request, asset: Asset, caching: str, *, status: int = 200) -> web.Response:
+    headers = {**SECURITY, "Cache-Control": caching, "ETag": f'"{asset.etag}"', "Vary": "Accept-Encoding, Cookie"}
+    known = {tag.value for tag in request.if_none_match or ()}
+    if status == 200 and asset.etag in known:
+        return web.Response(status=304, headers=headers)
+    body = asset.body
+    if asset.compressed is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+        body = asset.compressed
+        headers["Content-Encoding"] = "gzip"
+    return web.Response(body=body, status=status, content_type=asset.media_type, charset="utf-8", headers=headers)
+
+
+def routes() -> list[web.RouteDef]:
+    pages = Pages(Assets.read(STATIC))
+    return [
+        web.get("/", pages.chat),
+        web.get("/ops", pages.ops),
+        web.get("/static/{version}/{path:.+}", pages.file),
+    ]
