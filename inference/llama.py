@@ -3,8 +3,9 @@
 Three rules keep the process alive:
 - The library aborts instead of failing on a batch that is too large, on outputs beyond the limit and on sequence ids
   out of range. Every such value is checked here before the call.
-- ctypes.CDLL drops the GIL in each call; for a call of a microsecond, getting it back from a busy thread costs hundreds.
-  Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and load let go.
+- ctypes.CDLL drops the GIL in each call; after a call of a microsecond, getting it back from a busy thread costs
+  hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and
+  load let go.
 - A context belongs to one thread. Nothing here locks; the owner of the thread is the engine (or the embedder).
 """
 
@@ -12,18 +13,21 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.backend import Chunk
 from inference.errors import InferenceError, ModelNotLoaded
 
 log = logging.getLogger("firsttoken.llama")
 
+_QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may stand for
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
@@ -97,10 +101,8 @@ class LlamaModel:
 
     @property
     def name(self) -> str:
-        """The model's own name from its metadata, else the file's."""
-        buffer = ctypes.create_string_buffer(256)
-        length = lib.llama_model_meta_val_str(self.handle, b"general.name", buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") if length > 0 else self.path.stem
+        """What the API calls the model: the file's name without its format."""
+        return _QUANTISATION.sub("", self.path.stem)
 
     @property
     def bos(self) -> int | None:
@@ -144,15 +146,6 @@ class LlamaModel:
             if count >= 0:
                 return list(buffer[:count])
             room = -count
-
-
-class Chunk(Protocol):
-    """Consecutive tokens of one slot, to be computed in one step."""
-
-    slot: int
-    position: int  # of the first token
-    tokens: Sequence[int]
-    output: bool  # whether the logits after the last token are wanted
 
 
 class _Batch:
@@ -293,7 +286,7 @@ class EmbeddingContext:
             self._context = None
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Token ids of each text -> vectors [tokens, dimensions] of each text. Texts longer than a batch are refused."""
+        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch."""
         vectors: list[NDArray[np.float32]] = []
         for group in self._groups(sequences):
             vectors += self._encode_group(group)

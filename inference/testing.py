@@ -8,7 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inference.errors import PromptTooLong
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.backend import Chunk
+from inference.errors import InferenceError, PromptTooLong
 from inference.sequence import ChatMessage, Delta, Finish, Sampling, Segment, Stamps
 from inference.trace import now_ns
 
@@ -85,3 +89,62 @@ class ScriptedModel:
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         self.remembered.append(message)
+
+
+def scripted_token(prefix: Sequence[int], vocabulary: int) -> int:
+    """The token that ScriptedBackend finds most likely after a prefix: any change in the prefix changes it."""
+    state = 17
+    for token in prefix:
+        state = (state * 31 + token + 1) % 1_000_003
+    return state % vocabulary
+
+
+@dataclass
+class ScriptedBackend:
+    """A device whose logits follow from the exact tokens in the slot, and which insists on the rules of the real one.
+
+    `cells[slot]` is what a slot holds. `fail_next` makes the next decode raise.
+    """
+
+    slots: int
+    context: int
+    rows_max: int
+    vocabulary: int = 50
+    fail_next: bool = False
+    steps: list[int] = field(default_factory=list)  # rows of each step
+    cells: dict[int, list[int]] = field(default_factory=dict)
+
+    def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        if self.fail_next:
+            self.fail_next = False
+            raise InferenceError("scripted failure")
+        numbers = [chunk.slot for chunk in chunks]
+        assert numbers == sorted(set(numbers)), f"slots out of order: {numbers}"
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        assert 0 < rows <= self.rows_max, f"{rows} rows"
+        self.steps.append(rows)
+        return np.array([row for chunk in chunks for row in self._compute(chunk)], np.float32)
+
+    def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
+        cells = self.cells.setdefault(chunk.slot, [])
+        assert 0 <= chunk.slot < self.slots
+        assert chunk.position == len(cells), f"slot {chunk.slot} holds {len(cells)} tokens, not {chunk.position}"
+        cells.extend(chunk.tokens)
+        assert len(cells) <= self.context
+        if not chunk.output:
+            return []
+        row = np.zeros(self.vocabulary, np.float32)
+        row[scripted_token(cells, self.vocabulary)] = 5.0
+        return [row]
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        assert length <= len(self.cells[source])
+        self.cells[target] = self.cells[source][:length]
+
+    def truncate(self, slot: int, length: int) -> None:
+        cells = self.cells.setdefault(slot, [])
+        assert length <= len(cells), f"slot {slot} holds {len(cells)} tokens, cannot keep {length}"
+        del cells[length:]
+
+    def close(self) -> None:
+        self.cells.clear()

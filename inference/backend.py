@@ -1,0 +1,50 @@
+"""What the engine needs of a device: `inference.llama.LlamaContext` is real, `testing.ScriptedBackend` a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Chunk(Protocol):
+    """Consecutive tokens of one slot, to be computed in one step."""
+
+    @property
+    def slot(self) -> int: ...
+    @property
+    def position(self) -> int:
+        """Of the first token."""
+        ...
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def output(self) -> bool:
+        """Whether the logits after the last token are wanted."""
+        ...
+
+
+class Backend(Protocol):
+    """KV slots and the step that computes tokens into them. Used by one thread."""
+
+    slots: int
+    context: int  # tokens per slot
+    rows_max: int  # tokens per step
+
+    def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        """Compute chunks (sorted by slot, a slot once); returns logits [outputs, vocabulary] in chunk order,
+        valid until the next call. Raises InferenceError; what the slots then hold is undefined."""
+        ...
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Make `target` hold the first `length` tokens of `source`."""
+        ...
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget what a slot holds from token `length` on."""
+        ...
+
+    def close(self) -> None: ...

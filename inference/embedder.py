@@ -1,0 +1,114 @@
+"""Texts to vectors with a small encoder, in this process, on a thread of its own.
+
+One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of somebody
+who is waiting gets in between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.llama import EmbeddingContext, LlamaModel
+from inference.windows import PassageVectors, QueryVectors, mean_vector, passage_vectors, query_vectors
+
+TOKENS_MAX = 256  # what MiniLM was trained on; the rest of a longer text is not seen
+ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slower than 512
+SEQUENCES_MAX = 8
+QUERIES_CACHED_MAX = 1024  # about 10 KB each
+QUERY_CHARS_MAX = 8000  # far beyond TOKENS_MAX tokens of any language; bounds the tokenizer's work
+
+T = TypeVar("T")
+
+
+class Embedder:
+    """Create with `load`, which blocks for a fifth of a second."""
+
+    def __init__(self, model: LlamaModel, context: EmbeddingContext) -> None:
+        self.name = model.name
+        self.dimensions = model.dimensions
+        self._model = model
+        self._context = context
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
+        self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
+
+    @classmethod
+    def load(cls, path: Path, threads: int = 1) -> Embedder:
+        """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
+        model = LlamaModel.load(path)
+        context = EmbeddingContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
+        return cls(model, context)
+
+    def close(self) -> None:
+        """Waits for the batch in flight, then frees the model."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._context.close()
+        self._model.close()
+
+    def count(self, text: str) -> int:
+        """Tokens of a text as it would be embedded, without the limit."""
+        return len(self._ids(text))
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit rows, [texts, dimensions]. Of a text beyond TOKENS_MAX tokens the beginning counts."""
+        vectors = np.empty((len(texts), self.dimensions), np.float32)
+        async for index, vector in self._each(texts, mean_vector):
+            vectors[index] = vector
+        return vectors
+
+    async def embed_windows(self, texts: Sequence[str]) -> list[PassageVectors]:
+        """What the store keeps of each text: for search (one vector) and for reranking (its windows)."""
+        found = {index: vectors async for index, vectors in self._each(texts, passage_vectors)}
+        return [found[index] for index in range(len(texts))]
+
+    async def embed_query(self, text: str) -> QueryVectors:
+        """Of the last queries the vectors are kept: asking again costs nothing."""
+        if text in self._queries:
+            self._queries.move_to_end(text)
+            return self._queries[text]
+        [(_, vectors)] = [pair async for pair in self._each([text], query_vectors)]
+        self._queries[text] = vectors
+        if len(self._queries) > QUERIES_CACHED_MAX:
+            self._queries.popitem(last=False)
+        return vectors
+
+    async def _each(
+        self, texts: Sequence[str], reduce: Callable[[NDArray[np.float32]], T]
+    ) -> AsyncIterator[tuple[int, T]]:
+        """Yields (index, reduced token vectors) in an order of the embedder's liking."""
+        loop = asyncio.get_running_loop()
+        sequences = await loop.run_in_executor(self._thread, lambda: [self._clipped(text) for text in texts])
+        for batch in batches([len(sequence) for sequence in sequences]):
+            rows = [sequences[index] for index in batch]
+            reduced = await loop.run_in_executor(
+                self._thread, lambda r=rows: [reduce(v) for v in self._context.encode(r)]
+            )
+            for index, value in zip(batch, reduced, strict=True):
+                yield index, value
+
+    def _clipped(self, text: str) -> list[int]:
+        ids = self._ids(text[:QUERY_CHARS_MAX])
+        return ids if len(ids) <= TOKENS_MAX else [*ids[: TOKENS_MAX - 1], ids[-1]]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._model.tokenize(text, parse_special=False, add_special=True)
+
+
+def batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices grouped so that a batch holds similar lengths and stays within ROWS_MAX and SEQUENCES_MAX."""
+    groups: list[list[int]] = []
+    rows = ROWS_MAX
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if rows + lengths[index] > ROWS_MAX or len(groups[-1]) == SEQUENCES_MAX:
+            groups.append([])
+            rows = 0
+        groups[-1].append(index)
+        rows += lengths[index]
+    return groups

@@ -1,0 +1,289 @@
+"""The engine: one thread that owns the model's context and computes step after step while there is work.
+
+The event loop hands requests in through a deque and gets tokens back through one callback a step. Nobody else touches
+the context. A step is: take in, plan, compute, draw, publish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from inference.backend import Backend
+from inference.config import EngineConfig
+from inference.detokenizer import TextStream
+from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull
+from inference.request import Request
+from inference.sampler import Sampler
+from inference.scheduler import Plan, Scheduler
+from inference.sequence import Delta, Finish, Sampling
+from inference.trace import now_ns
+
+log = logging.getLogger("firsttoken.engine")
+
+# A Python thread that computes holds the GIL for at most this long before the other one gets a turn.
+SWITCH_INTERVAL_S = 0.001
+RETRY_AFTER_MIN_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What one step did for one request, on its way to the event loop."""
+
+    handle: Handle
+    token: int | None
+    text: str
+    finish: Finish | None = None
+    error: InferenceError | None = None
+
+
+class Handle:
+    """The event loop's side of a request: a `Generation`. Only the loop reads and writes it."""
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        self._engine = engine
+        self._request = request
+        self._deltas: deque[Delta] = deque()
+        self._changed = asyncio.Event()
+        self._error: InferenceError | None = None
+        self.stamps = request.stamps
+        self.ids: list[int] = []
+        self.finish: Finish | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._request.prompt)
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._request.reused
+
+    def cancel(self) -> None:
+        if self.finish is None:
+            self._request.cancelled = True
+            self._engine.wake()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        while True:
+            while self._deltas:
+                yield self._deltas.popleft()
+            if self._error:
+                raise self._error
+            if self.finish is not None:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def receive(self, news: _News) -> None:
+        if news.token is not None:
+            self.ids.append(news.token)
+        if news.text or news.token is not None:
+            self._deltas.append(Delta(news.text, int(news.token is not None)))
+        self.finish, self._error = news.finish, news.error
+        self._changed.set()
+
+
+class Engine:
+    """Build it, `start` it on a running event loop, `submit`, `close`."""
+
+    def __init__(
+        self, backend: Backend, pieces: Sequence[bytes], end_tokens: frozenset[int], config: EngineConfig
+    ) -> None:
+        self._backend = backend
+        self._pieces = pieces
+        self._end_tokens = end_tokens
+        self._config = config
+        self._scheduler = Scheduler(config)
+        self._handles: dict[Request, Handle] = {}
+        self._inbox: deque[tuple[Request, Handle]] = deque()
+        self._news: list[_News] = []
+        self._wake = threading.Event()
+        self._closing = False
+        self._failed: str | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._mean_request_s = 1.0
+        self.totals = {"steps": 0, "prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "decode_ns": 0}
+
+    def __repr__(self) -> str:
+        return f"<Engine {self._scheduler!r}>"
+
+    # --- on the event loop ---
+
+    def start(self) -> None:
+        """Start the thread; results go to the event loop that calls this."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def submit(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> Handle:
+        """Queue a prompt. Raises PromptTooLong, QueueFull, EngineStopped."""
+        if self._closing or self._failed or self._loop is None:
+            raise EngineStopped(self._failed or "the model is shutting down")
+        room = self._backend.context - len(prompt)
+        if not prompt or room < 1:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
+            )
+        if self.waiting >= self._config.queue_max:
+            raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
+        request = Request(
+            prompt=list(prompt),
+            max_tokens=min(sampling.max_tokens, room),
+            sampler=Sampler(sampling),
+            text=TextStream(self._pieces, sampling.stop),
+            salt=salt,
+        )
+        request.stamps.submitted_ns = now_ns()
+        handle = Handle(self, request)
+        self._inbox.append((request, handle))
+        self.wake()
+        return handle
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        """End what runs with an error and stop the thread. Blocks for at most a step."""
+        self._closing = True
+        self.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._backend.close()
+
+    @property
+    def failed(self) -> str | None:
+        """Why the engine is dead, if it is."""
+        return self._failed
+
+    @property
+    def waiting(self) -> int:
+        return self._scheduler.waiting + len(self._inbox)
+
+    @property
+    def running(self) -> int:
+        return self._scheduler.running
+
+    @property
+    def resident(self) -> int:
+        """Slots that keep a conversation's KV for its next turn."""
+        return self._scheduler.slots.resident
+
+    def _retry_after_s(self) -> float:
+        return max(RETRY_AFTER_MIN_S, self._mean_request_s * self.waiting / self._config.parallel)
+
+    # --- on the engine's thread ---
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._wake.clear()
+                self._take_in()
+                if self._scheduler.idle:
+                    self._wake.wait()
+                else:
+                    self._step()
+                    self._publish()
+            self._fail_all(EngineStopped("the model is shutting down"))
+        except Exception as error:  # the last wall: whoever waits must hear of it
+            log.exception("the engine stopped")
+            self._failed = f"the engine failed: {error}"
+            self._fail_all(EngineStopped(self._failed))
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            request, handle = self._inbox.popleft()
+            self._handles[request] = handle
+            self._scheduler.add(request)
+        for request in self._scheduler.requests:
+            if request.cancelled:
+                self._finish(request, Finish.CANCELLED)
+
+    def _step(self) -> None:
+        plan = self._scheduler.plan()
+        if not plan.work:
+            return
+        started = now_ns()
+        try:
+            self._place(plan, started)
+            logits = self._backend.decode(plan.work)
+        except InferenceError as error:
+            self._fail_step(plan, error)
+            return
+        computed = now_ns()
+        self._scheduler.computed(plan)
+        self.totals["steps"] += 1
+        self.totals["decode_ns"] += computed - started
+        for row, work in zip(logits, [w for w in plan.work if w.output], strict=True):
+            work.request.stamps.prefilled_ns = work.request.stamps.prefilled_ns or computed
+            self._accept(work.request, work.request.sampler.draw(row))
+
+    def _place(self, plan: Plan, started_ns: int) -> None:
+        for request, placement in plan.placements:
+            request.stamps.admitted_ns = started_ns
+            if placement.source == placement.slot:
+                self._backend.truncate(placement.slot, placement.reused)
+            else:
+                self._backend.fork(placement.source, placement.slot, placement.reused)
+            self.totals["prompt_tokens"] += len(request.prompt)
+            self.totals["cached_tokens"] += placement.reused
+
+    def _accept(self, request: Request, token: int) -> None:
+        """A request got its next token."""
+        stamps = request.stamps
+        stamps.last_token_ns = now_ns()
+        stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
+        if token in self._end_tokens:
+            self._finish(request, Finish.STOP)
+            return
+        request.generated.append(token)
+        self.totals["generated_tokens"] += 1
+        text = request.text.push(token)
+        self._news.append(_News(self._handles[request], token, text))
+        if request.text.stopped:
+            self._finish(request, Finish.STOP)
+        elif len(request.generated) >= request.max_tokens:
+            self._finish(request, Finish.LENGTH)
+
+    def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
+        request.finish = finish
+        self._scheduler.remove(request)
+        self._news.append(_News(self._handles.pop(request), None, request.text.flush(), finish, error))
+        if finish is not Finish.CANCELLED:
+            seconds = (now_ns() - request.stamps.submitted_ns) / 1e9
+            self._mean_request_s += 0.1 * (seconds - self._mean_request_s)
+
+    def _fail_step(self, plan: Plan, error: InferenceError) -> None:
+        """A step failed: its requests end, their slots are emptied, everybody else goes on."""
+        log.error("a step of %d requests failed: %s", len(plan.work), error)
+        for work in plan.work:
+            self._backend.truncate(work.slot, 0)
+            work.request.computed = 0
+            self._finish(work.request, Finish.ERROR, error)
+
+    def _fail_all(self, error: InferenceError) -> None:
+        for request in self._scheduler.requests:
+            self._finish(request, Finish.ERROR, error)
+        self._news += [_News(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
+        self._inbox.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        if not self._news:
+            return
+        news, self._news = self._news, []
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(_deliver, news)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            self._closing = True
+
+
+def _deliver(news: list[_News]) -> None:
+    for item in news:
+        item.handle.receive(item)

@@ -1,0 +1,100 @@
+"""The chat model: template, tokenizer and engine under one roof. What the agent loop and the routes talk to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
+from inference.engine import Engine, Handle
+from inference.llama import LlamaContext, LlamaModel, has_gpu
+from inference.sequence import ChatMessage, Sampling, Segment
+from inference.template import ChatTemplate
+from inference.tokenizer import Tokenizer
+
+# Tokens of generated turns that are kept exactly (8 bytes each): more conversations than there are KV slots.
+REMEMBERED_TOKENS_MAX = 200_000
+
+
+class ChatModel:
+    """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
+
+    def __init__(self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig) -> None:
+        self.name = weights.name
+        self.created = int(weights.path.stat().st_mtime)
+        self.context_length = backend.context
+        self._weights = weights
+        self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
+        self._tokenizer = Tokenizer(weights)
+        self._engine = Engine(backend, weights.pieces(), weights.end_tokens(), config)
+        self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
+        self._exact_tokens = 0
+
+    @classmethod
+    def load(cls, config: EngineConfig) -> ChatModel:
+        """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
+        weights = LlamaModel.load(config.model_path, gpu_layers=config.gpu_layers)
+        backend = LlamaContext(
+            weights,
+            slots=config.slots,
+            context=config.context or min(weights.context_length, CONTEXT_DEFAULT),
+            rows_max=max(config.prefill_tokens_alone, config.parallel + config.prefill_tokens_beside_streams),
+            threads=config.threads or default_threads(),
+        )
+        return cls(weights, backend, config)
+
+    async def start(self) -> None:
+        """Start the engine and run one step, so that the first user does not pay for cold memory."""
+        self._engine.start()
+        warm = self.generate(self.encode(self.render([ChatMessage("user", "Hello")])), Sampling(max_tokens=1))
+        async for _ in warm:
+            pass
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._engine.close)
+        self._weights.close()
+
+    @property
+    def failed(self) -> str | None:
+        """Why the model cannot answer any more, if so."""
+        return self._engine.failed
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
+        return self._template.render(messages, tools, self._exact)
+
+    def encode(self, segments: Sequence[Segment]) -> list[int]:
+        return self._tokenizer.encode(segments)
+
+    def count(self, text: str) -> int:
+        return self._tokenizer.count(text)
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> Handle:
+        return self._engine.submit(prompt, sampling, salt=salt)
+
+    def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
+        if not ids:
+            return
+        self._exact_tokens += len(ids) - len(self._exact.pop(message, ()))
+        self._exact[message] = tuple(ids)
+        while self._exact_tokens > REMEMBERED_TOKENS_MAX:
+            self._exact_tokens -= len(self._exact.popitem(last=False)[1])
+
+    def stats(self) -> dict[str, int | float | str]:
+        """Gauges and totals of the engine, for health and metrics."""
+        engine, totals = self._engine, self._engine.totals
+        return {
+            "model": self.name,
+            "device": "gpu" if has_gpu() else "cpu",
+            "waiting": engine.waiting,
+            "running": engine.running,
+            "resident": engine.resident,
+            "steps_total": totals["steps"],
+            "prompt_tokens_total": totals["prompt_tokens"],
+            "cached_tokens_total": totals["cached_tokens"],
+            "generated_tokens_total": totals["generated_tokens"],
+            "decode_seconds_total": totals["decode_ns"] / 1e9,
+            "tokenizer_hits_total": self._tokenizer.hits,
+            "tokenizer_misses_total": self._tokenizer.misses,
+        }

@@ -1,0 +1,92 @@
+"""The prefix index: which slots hold which tokens, found by the longest shared beginning.
+
+A radix tree (compressed trie) over token ids, as in SGLang's RadixAttention (arXiv 2312.07104), matched token by token:
+a match may end inside an edge. Each salt has a tree of its own, so one tenant's text never matches another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """`holders` are the keys whose tokens run through this node's whole edge."""
+
+    edge: list[int]
+    holders: set[int] = field(default_factory=set)
+    children: dict[int, _Node] = field(default_factory=dict)
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the shared beginning of two token lists."""
+    shorter = min(len(a), len(b))
+    if a[:shorter] == b[:shorter]:  # the usual case, compared at C speed
+        return shorter
+    return next(i for i in range(shorter) if a[i] != b[i])
+
+
+class PrefixIndex:
+    """Keys (slot numbers) with their tokens. Inserting a key again replaces what it held."""
+
+    def __init__(self) -> None:
+        self._roots: dict[str, _Node] = {}
+        self._held: dict[int, tuple[str, list[int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def insert(self, key: int, tokens: Sequence[int], salt: str) -> None:
+        self.remove(key)
+        self._held[key] = (salt, list(tokens))
+        node, rest = self._roots.setdefault(salt, _Node([])), list(tokens)
+        node.holders.add(key)
+        while rest:
+            child = node.children.get(rest[0])
+            if child is None:
+                node.children[rest[0]] = _Node(rest, {key})
+                return
+            shared = common_length(rest, child.edge)
+            if shared < len(child.edge):
+                child = self._split(node, child, shared)
+            child.holders.add(key)
+            node, rest = child, rest[shared:]
+
+    def remove(self, key: int) -> None:
+        """Forget a key; nothing happens if it is not there."""
+        if key not in self._held:
+            return
+        salt, rest = self._held.pop(key)
+        node = self._roots[salt]
+        node.holders.discard(key)
+        if not node.holders:
+            del self._roots[salt]
+            return
+        while rest:
+            child = node.children[rest[0]]
+            child.holders.discard(key)
+            if not child.holders:
+                del node.children[rest[0]]
+                return
+            node, rest = child, rest[len(child.edge) :]
+
+    def match(self, tokens: Sequence[int], salt: str) -> tuple[set[int], int]:
+        """The keys that share the longest beginning with `tokens`, and its length; (empty, 0) without any."""
+        node, rest, length = self._roots.get(salt), list(tokens), 0
+        holders: set[int] = set()
+        while node and rest and (child := node.children.get(rest[0])):
+            shared = common_length(rest, child.edge)
+            holders, length = child.holders, length + shared
+            if shared < len(child.edge):
+                break
+            node, rest = child, rest[shared:]
+        return set(holders), length
+
+    @staticmethod
+    def _split(parent: _Node, child: _Node, at: int) -> _Node:
+        """Cut an edge in two; returns the new upper node."""
+        upper = _Node(child.edge[:at], set(child.holders), {child.edge[at]: child})
+        child.edge = child.edge[at:]
+        parent.children[upper.edge[0]] = upper
+        return upper

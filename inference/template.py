@@ -1,0 +1,135 @@
+"""The model's own chat template, rendered so that nobody else's text can act as markup.
+
+Whatever a caller wrote (contents, tool schemas, arguments) goes through the template as an opaque mark; after rendering
+the text is cut at the marks. What the template wrote is trusted, what stood behind a mark is not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, TypeAlias
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from inference.errors import InvalidTemplate
+from inference.sequence import ChatMessage, Segment, ToolCall
+
+# Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
+# ("type" == "string"), so it goes through as it is.
+_PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
+
+Exact: TypeAlias = Mapping[ChatMessage, tuple[int, ...]]
+
+
+class _Marks:
+    """Stands for foreign text while a template runs. The nonce keeps anybody from writing a mark himself."""
+
+    def __init__(self) -> None:
+        self._nonce = secrets.token_hex(8)
+        self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03)")
+        self._segments: dict[str, Segment] = {}
+
+    def put(self, text: str, ids: tuple[int, ...] | None = None) -> str:
+        mark = f"\x02{self._nonce}:{len(self._segments)}\x03"
+        self._segments[mark] = Segment(text, trusted=False, ids=ids)
+        return mark
+
+    def shield(self, value: Any) -> Any:
+        """The same JSON value with every string that could be markup replaced by a mark, keys included."""
+        if isinstance(value, str):
+            return value if _PLAIN.fullmatch(value) else self.put(value)
+        if isinstance(value, Mapping):
+            return {self.shield(key): self.shield(item) for key, item in value.items()}
+        return [self.shield(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def unshield(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._segments[value].text if value in self._segments else value
+        if isinstance(value, Mapping):
+            return {self.unshield(key): self.unshield(item) for key, item in value.items()}
+        return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def cut(self, rendered: str) -> list[Segment]:
+        parts = (self._segments.get(part) or Segment(part, trusted=True) for part in self._pattern.split(rendered))
+        return [segment for segment in parts if segment.text or segment.ids]
+
+
+class _Arguments(dict[str, Any]):
+    """Arguments of a call: a mapping for templates that walk it, the model's own JSON text for those that dump it."""
+
+    def __init__(self, call: ToolCall, marks: _Marks) -> None:
+        try:
+            parsed = json.loads(call.arguments)
+        except ValueError:
+            parsed = None
+        super().__init__(marks.shield(parsed) if isinstance(parsed, dict) else {})
+        self.text = call.arguments
+
+
+@jinja2.pass_context
+def _tojson(context: jinja2.runtime.Context, value: Any, **_options: Any) -> str:
+    """Plain JSON as models were trained on, without the HTML escaping of Jinja's own filter."""
+    marks: _Marks = context["__marks"]
+    if isinstance(value, _Arguments):
+        return marks.put(value.text)
+    return marks.put(json.dumps(marks.unshield(value), ensure_ascii=False))
+
+
+def _reject(message: str) -> NoReturn:
+    raise InvalidTemplate(f"the model's chat template rejects these messages: {message}")
+
+
+class ChatTemplate:
+    """Compiled once. Raises InvalidTemplate when the model has none or it does not compile."""
+
+    def __init__(self, source: str | None, *, bos: str = "", eos: str = "") -> None:
+        if not source:
+            raise InvalidTemplate("this model has no chat template, so it cannot be used for chat")
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = _reject
+        environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+        environment.filters["tojson"] = _tojson
+        self._variables = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise InvalidTemplate(f"the model's chat template does not compile: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        exact: Exact | None = None,
+    ) -> list[Segment]:
+        """The prompt up to where the assistant's answer begins.
+
+        `exact` has the ids of assistant messages that this model generated: those are used instead of their text.
+        Raises InvalidTemplate when the template refuses the messages (two system messages, say).
+        """
+        marks = _Marks()
+        shown = [_message(message, marks, (exact or {}).get(message)) for message in messages]
+        variables = {"messages": shown, "tools": marks.shield(list(tools)) or None, "__marks": marks}
+        try:
+            return marks.cut(self._template.render(variables | self._variables))
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            # A template is a program out of a file: whatever it trips over, the messages do not suit it.
+            raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
+
+
+def _message(message: ChatMessage, marks: _Marks, ids: tuple[int, ...] | None) -> dict[str, Any]:
+    if ids is not None:
+        return {"role": message.role, "content": marks.put(message.content, ids)}
+    shown: dict[str, Any] = {"role": message.role, "content": marks.put(message.content) if message.content else ""}
+    if message.tool_calls:
+        shown["tool_calls"] = [
+            {"type": "function", "function": {"name": marks.shield(call.name), "arguments": _Arguments(call, marks)}}
+            for call in message.tool_calls
+        ]
+    return shown
