@@ -1,0 +1,18 @@
+"""The HTTP application: every route of the worker behind the same middlewares."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from worker.middleware import add_headers, begin, identify
+from worker.routes import embeddings, health, metrics, models, ops
+from worker.services import SERVICES, Services
+
+
+def build_app(services: Services) -> web.Application:
+    app = web.Application(middlewares=[begin, identify], client_max_size=services.config.body_bytes_max)
+    app[SERVICES] = services
+    for resource in (models, embeddings, health, metrics, ops):
+        app.add_routes(resource.routes())
+    app.on_response_prepare.append(add_headers)
+    return app

@@ -1,0 +1,73 @@
+"""Which answer an exception becomes: one pure table, from whatever was raised to the public contract's error shape."""
+
+from __future__ import annotations
+
+import asyncpg
+from aiohttp import web
+from pydantic import ValidationError
+
+from inference.errors import InferenceError
+from worker.errors import ApiError
+
+MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
+# What the database driver raises when the server is away, rather than when our statement is wrong.
+DATABASE_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    OSError,
+    TimeoutError,
+)
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def type_of(status: int) -> str:
+    return "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
+
+
+def to_api_error(error: BaseException) -> ApiError | None:
+    """The answer for an exception; None for one that nobody expected."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, web.HTTPException):
+        return _from_http(error)
+    if isinstance(error, ValidationError):
+        return _from_validation(error)
+    if isinstance(error, DOMAIN):
+        return _from_domain(error)
+    if isinstance(error, DATABASE_AWAY):
+        return ApiError(
+            503, "The database does not answer. Try again in a moment.", type="server_error", retry_after_s=1.0
+        )
+    return None
+
+
+def _from_http(error: web.HTTPException) -> ApiError:
+    messages = {
+        404: "There is nothing at this address.",
+        405: "This address does not take this method.",
+        413: "The request body is too large.",
+    }
+    return ApiError(error.status, messages.get(error.status, error.reason), type=type_of(error.status))
+
+
+def _from_validation(error: ValidationError) -> ApiError:
+    """The first complaint, with the field spelled as the caller would write it: input[0].content."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{param}: {message}"[:MESSAGE_CHARS_MAX] if param else message, param=param or None)
+
+
+def _from_domain(error: InferenceError) -> ApiError:
+    return ApiError(
+        error.status,
+        str(error),
+        type=type_of(error.status),
+        param=error.param,
+        code=error.code,
+        retry_after_s=getattr(error, "retry_after_s", None),
+    )
+
+
+DOMAIN = (InferenceError,)

@@ -1,0 +1,54 @@
+"""Everything a handler may use, built once at start and never replaced; and what the middlewares know of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from inference.trace import Trace
+from worker.principal import Principal
+
+if TYPE_CHECKING:
+    from agents.agent import Agent
+    from retrieval.retriever import Retriever
+    from retrieval.store import PassageStore
+
+    from agents.store import ConversationStore, ResponseStore
+    from inference.embedder import Embedder
+    from inference.sequence import LanguageModel
+    from migrations.database import Database
+    from worker.admission import Admission
+    from worker.auth import Authenticator
+    from worker.config import Config
+    from worker.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`engine_stats` is what the chat model says of itself right now: counts, never tenants' data."""
+
+    config: Config
+    database: Database
+    model: LanguageModel
+    engine_stats: Callable[[], Mapping[str, Any]]
+    embedder: Embedder
+    retriever: Retriever
+    passages: PassageStore
+    agent: Agent
+    conversations: ConversationStore
+    responses: ResponseStore
+    authenticator: Authenticator
+    admission: Admission
+    telemetry: Telemetry
+
+
+SERVICES: web.AppKey[Services] = web.AppKey("services")
+
+# request[TRACE], request[REQUEST_ID] and, where credentials are demanded, request[PRINCIPAL] are there in every handler.
+# On public paths request.get(PRINCIPAL) is somebody or None.
+TRACE: web.RequestKey[Trace] = web.RequestKey("trace", Trace)
+REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+PRINCIPAL: web.RequestKey[Principal] = web.RequestKey("principal", Principal)
