@@ -1,0 +1,249 @@
+"""Conversations and their items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from uuid import UUID
+
+import asyncpg
+
+from agents.errors import HistoryTooLong, InvalidTurn, NotFound
+from agents.message import Item, new_id
+from agents.payload import from_payload, to_payload
+from migrations.database import Connection, Database
+
+# The longest contexts in use hold about this many short messages; reading more is work for a certain refusal.
+HISTORY_ITEMS_MAX = 5000
+
+Order: TypeAlias = Literal["asc", "desc"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A part of a list. `has_more` says whether anything follows its last entry."""
+
+    data: tuple[T, ...]
+    has_more: bool
+
+
+class ConversationStore:
+    """Every method sees the rows of `tenant_id` only; what is not there or not theirs raises NotFound."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, tenant_id: UUID, metadata: Mapping[str, Any] | None = None, items: Sequence[Item] = ()
+    ) -> Conversation:
+        conversation_id = new_id("conv")
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                """insert into conversations (tenant_id, id, metadata) values ($1, $2, $3)
+                   returning id, created_at, updated_at, metadata""",
+                tenant_id,
+                conversation_id,
+                dict(metadata or {}),
+            )
+            await insert_items(connection, tenant_id, conversation_id, items)
+        return _found(row, conversation_id)
+
+    async def get(self, tenant_id: UUID, conversation_id: str) -> Conversation:
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                """select id, created_at, updated_at, metadata from conversations
+                   where tenant_id = $1 and id = $2""",
+                tenant_id,
+                conversation_id,
+            )
+        return _found(row, conversation_id)
+
+    async def list(self, tenant_id: UUID, *, after: str | None = None, limit: int = 20) -> Page[Conversation]:
+        """Newest activity first. `after` is the id of the last conversation of the page before."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                """select id, created_at, updated_at, metadata from conversations
+                   where tenant_id = $1
+                     and ($2::text is null or (updated_at, id) <
+                          (select updated_at, id from conversations where tenant_id = $1 and id = $2))
+                   order by updated_at desc, id desc limit $3""",
+                tenant_id,
+                after,
+                limit + 1,
+            )
+        return Page(tuple(map(_conversation, rows[:limit])), len(rows) > limit)
+
+    async def update(self, tenant_id: UUID, conversation_id: str, metadata: Mapping[str, Any]) -> Conversation:
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                """update conversations set metadata = $3 where tenant_id = $1 and id = $2
+                   returning id, created_at, updated_at, metadata""",
+                tenant_id,
+                conversation_id,
+                dict(metadata),
+            )
+        return _found(row, conversation_id)
+
+    async def delete(self, tenant_id: UUID, conversation_id: str) -> None:
+        """Delete a conversation with its items; responses that were made in it stay."""
+        async with self._database.tenant(tenant_id) as connection:
+            deleted = await connection.fetchval(
+                "delete from conversations where tenant_id = $1 and id = $2 returning id", tenant_id, conversation_id
+            )
+        if deleted is None:
+            raise NotFound("conversation", conversation_id)
+
+    async def history(self, tenant_id: UUID, conversation_id: str) -> tuple[Item, ...]:
+        """All items, oldest first, by one statement. Raises HistoryTooLong above HISTORY_ITEMS_MAX."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                """select i.payload from conversations c
+                   left join lateral (
+                       select payload, position from items
+                       where tenant_id = c.tenant_id and conversation_id = c.id
+                       order by position limit $3) i on true
+                   where c.tenant_id = $1 and c.id = $2
+                   order by i.position""",
+                tenant_id,
+                conversation_id,
+                HISTORY_ITEMS_MAX + 1,
+            )
+        if not rows:
+            raise NotFound("conversation", conversation_id)
+        if len(rows) > HISTORY_ITEMS_MAX:
+            raise HistoryTooLong(f"The conversation has more than {HISTORY_ITEMS_MAX} items. Start a new one.")
+        return _items(rows)
+
+    async def add_items(self, tenant_id: UUID, conversation_id: str, items: Sequence[Item]) -> None:
+        async with self._database.tenant(tenant_id) as connection:
+            await append_items(connection, tenant_id, conversation_id, items)
+
+    async def list_items(
+        self,
+        tenant_id: UUID,
+        conversation_id: str,
+        *,
+        after: str | None = None,
+        limit: int = 20,
+        order: Order = "desc",
+    ) -> Page[Item]:
+        """A page of items by age. `after` is the id of the last item of the page before."""
+        statement = _NEWEST_FIRST if order == "desc" else _OLDEST_FIRST
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(statement, tenant_id, conversation_id, after, limit + 1)
+        if not rows:
+            raise NotFound("conversation", conversation_id)
+        items = _items(rows)
+        return Page(items[:limit], len(items) > limit)
+
+    async def get_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Item:
+        async with self._database.tenant(tenant_id) as connection:
+            payload = await connection.fetchval(
+                "select payload from items where tenant_id = $1 and conversation_id = $2 and id = $3",
+                tenant_id,
+                conversation_id,
+                item_id,
+            )
+        if payload is None:
+            raise NotFound("item", item_id)
+        return from_payload(payload)
+
+    async def delete_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Conversation:
+        """Delete one item and return its conversation, as the contract has it."""
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                """with gone as (delete from items where tenant_id = $1 and conversation_id = $2 and id = $3
+                                 returning conversation_id)
+                   select c.id, c.created_at, c.updated_at, c.metadata
+                   from conversations c join gone on gone.conversation_id = c.id where c.tenant_id = $1""",
+                tenant_id,
+                conversation_id,
+                item_id,
+            )
+        if row is None:
+            raise NotFound("item", item_id)
+        return _conversation(row)
+
+
+async def append_items(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: str,
+    items: Sequence[Item],
+    response_id: str | None = None,
+) -> None:
+    """Add items at the end of a conversation, inside the caller's transaction.
+
+    Touching the conversation first locks its row: items of two turns at once never interleave.
+    """
+    touched = await connection.fetchval(
+        "update conversations set updated_at = clock_timestamp() where tenant_id = $1 and id = $2 returning id",
+        tenant_id,
+        conversation_id,
+    )
+    if touched is None:
+        raise NotFound("conversation", conversation_id)
+    await insert_items(connection, tenant_id, conversation_id, items, response_id)
+
+
+async def insert_items(
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: str,
+    items: Sequence[Item],
+    response_id: str | None = None,
+) -> None:
+    if not items:
+        return
+    payloads = [to_payload(item) for item in items]
+    try:
+        await connection.execute(
+            """insert into items (tenant_id, conversation_id, response_id, id, type, payload)
+               select $1, $2, $3, id, payload->>'type', payload
+               from unnest($4::text[], $5::jsonb[]) with ordinality as new (id, payload, n) order by n""",
+            tenant_id,
+            conversation_id,
+            response_id,
+            [item.id for item in items],
+            payloads,
+        )
+    except asyncpg.UniqueViolationError:
+        raise InvalidTurn("An item with one of these ids exists already: leave `id` out to get a new one.") from None
+
+
+# A conversation without (further) items gives one row without payload: found, but empty.
+_PAGE = """select i.payload from conversations c
+    left join lateral (
+        select payload, position from items
+        where tenant_id = c.tenant_id and conversation_id = c.id
+          and ($3::text is null or position {beyond} (select position from items where tenant_id = $1 and id = $3))
+        order by position {direction} limit $4) i on true
+    where c.tenant_id = $1 and c.id = $2
+    order by i.position {direction}"""
+_OLDEST_FIRST = _PAGE.format(beyond=">", direction="asc")
+_NEWEST_FIRST = _PAGE.format(beyond="<", direction="desc")
+
+
+def _found(row: asyncpg.Record | None, conversation_id: str) -> Conversation:
+    if row is None:
+        raise NotFound("conversation", conversation_id)
+    return _conversation(row)
+
+
+def _conversation(row: asyncpg.Record) -> Conversation:
+    return Conversation(row["id"], row["created_at"], row["updated_at"], row["metadata"])
+
+
+def _items(rows: Sequence[asyncpg.Record]) -> tuple[Item, ...]:
+    return tuple(from_payload(row["payload"]) for row in rows if row["payload"] is not None)

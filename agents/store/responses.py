@@ -1,0 +1,151 @@
+"""Responses: what was asked, what was answered, and the chain by which one follows another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from agents.errors import HistoryTooLong, NotFound
+from agents.message import Item
+from agents.payload import from_payload, to_payload
+from agents.store.conversations import append_items
+from migrations.database import Connection, Database
+
+CHAIN_RESPONSES_MAX = 1000  # a chain this long fits no context; the walk must end
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRecord:
+    """`body` is the response object of the public contract, `input` and `output` the items of its turn."""
+
+    id: str
+    status: str
+    body: dict[str, Any]
+    created_at: datetime
+    completed_at: datetime | None = None
+    input: tuple[Item, ...] = ()
+    output: tuple[Item, ...] = ()
+    conversation_id: str | None = None
+    previous_response_id: str | None = None
+
+
+class ResponseStore:
+    """Every method sees the rows of `tenant_id` only; what is not there or not theirs raises NotFound."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def save(self, tenant_id: UUID, record: ResponseRecord) -> None:
+        """Store a finished response and, when it belongs to a conversation, append its items there: all or nothing.
+
+        Raises NotFound when the conversation was deleted meanwhile.
+        """
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                """insert into responses (tenant_id, id, conversation_id, previous_response_id, status, created_at,
+                                          completed_at, input, body)
+                   values ($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
+                tenant_id,
+                record.id,
+                record.conversation_id,
+                record.previous_response_id,
+                record.status,
+                record.created_at,
+                record.completed_at,
+                _payloads(record.input),
+                {**record.body, "output": _payloads(record.output)},
+            )
+            if record.conversation_id is not None:
+                items = (*record.input, *record.output)
+                await append_items(connection, tenant_id, record.conversation_id, items, record.id)
+
+    async def get(self, tenant_id: UUID, response_id: str) -> ResponseRecord:
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                """select id, status, body, created_at, completed_at, input, conversation_id, previous_response_id
+                   from responses where tenant_id = $1 and id = $2""",
+                tenant_id,
+                response_id,
+            )
+        if row is None:
+            raise NotFound("response", response_id)
+        return ResponseRecord(
+            row["id"],
+            row["status"],
+            row["body"],
+            row["created_at"],
+            row["completed_at"],
+            _items(row["input"]),
+            _items(row["body"]["output"]),
+            row["conversation_id"],
+            row["previous_response_id"],
+        )
+
+    async def delete(self, tenant_id: UUID, response_id: str) -> None:
+        async with self._database.tenant(tenant_id) as connection:
+            deleted = await connection.fetchval(
+                "delete from responses where tenant_id = $1 and id = $2 returning id", tenant_id, response_id
+            )
+        if deleted is None:
+            raise NotFound("response", response_id)
+
+    async def history(self, tenant_id: UUID, response_id: str) -> tuple[Item, ...]:
+        """Everything up to and including this response, oldest first, by walking `previous_response_id`.
+
+        A chain that starts inside a conversation begins with what stood there before it. Raises NotFound, also
+        for a deleted link of the chain: a gap would be a silent cut.
+        """
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                """with recursive chain as (
+                       select id, previous_response_id, conversation_id, input, body->'output' as output, 1 as depth
+                       from responses where tenant_id = $1 and id = $2
+                       union all
+                       select r.id, r.previous_response_id, r.conversation_id, r.input, r.body->'output', depth + 1
+                       from chain c join responses r on r.tenant_id = $1 and r.id = c.previous_response_id
+                       where depth <= $3)
+                   select id, previous_response_id, conversation_id, input, output from chain order by depth desc""",
+                tenant_id,
+                response_id,
+                CHAIN_RESPONSES_MAX,
+            )
+            if not rows:
+                raise NotFound("response", response_id)
+            if len(rows) > CHAIN_RESPONSES_MAX:
+                raise HistoryTooLong(f"More than {CHAIN_RESPONSES_MAX} responses stand before this one. Start anew.")
+            first = rows[0]
+            if first["previous_response_id"] is not None:
+                raise NotFound("response", first["previous_response_id"])
+            before = await _before(connection, tenant_id, first["conversation_id"], first["id"])
+        turns = [payload for row in rows for payload in (*row["input"], *row["output"])]
+        return _items([*before, *turns])
+
+
+async def _before(
+    connection: Connection, tenant_id: UUID, conversation_id: str | None, response_id: str
+) -> list[dict[str, Any]]:
+    """Payloads that stood in the conversation when the response was made."""
+    if conversation_id is None:
+        return []
+    rows = await connection.fetch(
+        """select payload from items
+           where tenant_id = $1 and conversation_id = $2
+             and position < (select min(position) from items
+                             where tenant_id = $1 and conversation_id = $2 and response_id = $3)
+           order by position""",
+        tenant_id,
+        conversation_id,
+        response_id,
+    )
+    return [row["payload"] for row in rows]
+
+
+def _payloads(items: Sequence[Item]) -> list[dict[str, Any]]:
+    return [to_payload(item) for item in items]
+
+
+def _items(payloads: Sequence[dict[str, Any]]) -> tuple[Item, ...]:
+    return tuple(map(from_payload, payloads))
