@@ -1,0 +1,44 @@
+"""The prefix index against the obvious way of doing it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.prefix import PrefixIndex, common_length
+
+tokens = st.lists(st.integers(0, 2), max_size=12)  # few values: many shared beginnings
+salts = st.sampled_from(["a", "b"])
+operations = st.lists(st.tuples(st.integers(0, 4), st.none() | st.tuples(tokens, salts)), max_size=40)
+
+
+@given(operations, tokens, salts)
+def test_a_match_is_the_longest_shared_beginning_of_what_is_held(
+    changes: list[tuple[int, tuple[list[int], str] | None]], wanted: list[int], salt: str
+) -> None:
+    index, held = PrefixIndex(), dict[int, tuple[list[int], str]]()
+    for key, content in changes:
+        if content is None:
+            index.remove(key)
+            held.pop(key, None)
+        else:
+            index.insert(key, *content)
+            held[key] = content
+    lengths = {key: common_length(wanted, content) for key, (content, s) in held.items() if s == salt}
+    longest = max(lengths.values(), default=0)
+    keys, length = index.match(wanted, salt)
+    assert length == longest
+    assert keys == ({key for key, shared in lengths.items() if shared == longest} if longest else set())
+    assert len(index) == len(held)
+
+
+def test_a_match_may_end_inside_an_edge() -> None:
+    index = PrefixIndex()
+    index.insert(1, [7, 8, 9], "")
+    assert index.match([7, 8, 1], "") == ({1}, 2)
+
+
+def test_another_salt_never_matches() -> None:
+    index = PrefixIndex()
+    index.insert(1, [7, 8, 9], "tenant a")
+    assert index.match([7, 8, 9], "tenant b") == (set(), 0)

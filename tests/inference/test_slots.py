@@ -1,0 +1,66 @@
+"""Where prompts are placed in the cache."""
+
+from __future__ import annotations
+
+from inference.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Slots
+
+SYSTEM = list(range(100))
+
+
+def finish(slots: Slots, number: int, tokens: list[int]) -> None:
+    slots.advance(number, len(tokens) - slots[number].computed)
+    slots.release(number, tokens)
+
+
+def test_the_next_turn_of_a_conversation_goes_on_in_its_slot() -> None:
+    slots = Slots(2)
+    assert slots.place(SYSTEM, "") == Placement(0, 0, 0)
+    finish(slots, 0, [*SYSTEM, 7, 8])
+    assert slots.place([*SYSTEM, 7, 8, 9], "") == Placement(slot=0, source=0, reused=102)
+
+
+def test_a_shared_prefix_is_forked_so_that_the_first_conversation_keeps_its_history() -> None:
+    slots = Slots(3)
+    slots.place(SYSTEM, "")
+    history = [*SYSTEM, *range(1000, 1000 + TAIL_LOSS_MAX + 1)]
+    finish(slots, 0, history)
+    assert slots.place([*SYSTEM, 5], "") == Placement(slot=1, source=0, reused=100)
+    assert slots.place([*history, 5], "") == Placement(slot=0, source=0, reused=len(history))
+
+
+def test_the_least_recently_used_conversation_makes_room() -> None:
+    slots = Slots(2)
+    for number, first in ((0, 1), (1, 2)):
+        slots.place([first, 5, 5], "")
+        finish(slots, number, [first, 5, 5])
+    assert slots.place([3, 3, 3], "") == Placement(0, 0, 0)
+    assert repr(slots) == "<Slots 1 live | 1 resident | 0 empty>"
+
+
+def test_no_place_while_every_slot_is_live() -> None:
+    slots = Slots(1)
+    slots.place([1, 2], "")
+    assert slots.place([3, 4], "") is None
+
+
+def test_a_prompt_waits_for_the_prefix_that_another_request_is_computing() -> None:
+    slots = Slots(2)
+    slots.place(SYSTEM, "")
+    assert slots.place([*SYSTEM, 1], "") is None
+    slots.advance(0, len(SYSTEM) - SHARED_PREFILL_MIN + 1)
+    placed = slots.place([*SYSTEM, 1], "")
+    assert placed == Placement(slot=1, source=0, reused=len(SYSTEM) - SHARED_PREFILL_MIN + 1)
+
+
+def test_the_last_prompt_token_is_always_computed() -> None:
+    slots = Slots(1)
+    slots.place([1, 2, 3], "")
+    finish(slots, 0, [1, 2, 3])
+    assert slots.place([1, 2, 3], "") == Placement(0, 0, reused=2)
+
+
+def test_tenants_do_not_share_prefixes() -> None:
+    slots = Slots(2)
+    slots.place(SYSTEM, "one")
+    finish(slots, 0, SYSTEM)
+    assert slots.place(SYSTEM, "two") == Placement(1, 1, 0)
