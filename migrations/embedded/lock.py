@@ -1,0 +1,64 @@
+"""A lock on a file that the kernel frees when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from migrations.embedded.errors import EmbeddedPostgresError
+
+POLL_S = 0.02
+
+
+class FileLock:
+    """Shared by many or held by one. Every instance counts for itself, also inside one process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def share(self) -> bool:
+        return self._lock(fcntl.LOCK_SH)
+
+    def hold(self) -> bool:
+        """Take it alone, or turn a shared hold into one; False when another has it (a shared hold is then lost)."""
+        return self._lock(fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @contextmanager
+    def turn(self, timeout_s: float) -> Iterator[None]:
+        """Wait to hold it alone for the length of a block."""
+        give_up_at = time.monotonic() + timeout_s
+        while not self.hold():
+            if time.monotonic() > give_up_at:
+                raise EmbeddedPostgresError(
+                    f"Another process has been starting or stopping the database for {timeout_s:.0f} s "
+                    f"(it holds {self._path}): stop it, then try again."
+                )
+            time.sleep(POLL_S)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _lock(self, kind: int) -> bool:
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            return False
+        return True

@@ -1,0 +1,90 @@
+"""Where the cluster of a home folder lives, and its socket.
+
+HOME/postgres holds everything, unless we are root and the account that runs Postgres cannot reach it (below /root, or
+in a private temporary folder). Opening other folders' permissions is not ours to do: the cluster then goes below
+/var/lib, and HOME/postgres is a link to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrations.embedded.account import Account, unprivileged
+from migrations.embedded.errors import EmbeddedPostgresError
+
+POSTGRES_MAJOR = 18
+ELSEWHERE = Path("/var/lib")
+# Not TMPDIR: two processes with different environments must find the same socket.
+SHORT = Path("/tmp")
+SOCKET_NAME = ".s.PGSQL.5432"
+SOCKET_PATH_BYTES_MAX = 103  # sun_path of macOS; Linux has four more
+# Postgres and the drivers read commas, spaces and colons in a socket folder's name as syntax.
+PLAIN_PATH = re.compile(r"[\w/.+-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Folders and files of one cluster; `root` is entered by others, its data and socket folders are not."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        return self.root / f"pg{POSTGRES_MAJOR}"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "postgres.log"
+
+    def socket_folder(self, account: Account) -> Path:
+        inside = self.root / "run"
+        if PLAIN_PATH.fullmatch(str(inside)) and len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
+            return inside
+        return SHORT / f"firsttoken-{account.uid}-{_digest(self.root)}"
+
+
+def placement_of(home: Path) -> Placement:
+    """Find the cluster's place, deciding it on the first start. `home` exists."""
+    place = home / "postgres"
+    if place.is_symlink() and not place.exists():
+        raise EmbeddedPostgresError(
+            f"The database folder {place.readlink()} is gone: restore it, or remove the link {place} to begin with an "
+            "empty database."
+        )
+    if not place.exists():
+        _make(place, home)
+    return Placement(place.resolve())
+
+
+def make_socket_folder(folder: Path, account: Account) -> None:
+    """A folder that only the account enters: whoever reaches the socket is a superuser of the database."""
+    if not folder.exists():
+        folder.mkdir(mode=0o700)
+        account.own(folder)
+    status = folder.lstat()
+    if folder.is_symlink() or status.st_uid != account.uid or status.st_mode & 0o077:
+        raise EmbeddedPostgresError(
+            f"{folder} must belong to {account.name} alone (mode 0700) to hold the database's socket: remove it."
+        )
+
+
+def _make(place: Path, home: Path) -> None:
+    if os.geteuid() != 0:
+        place.mkdir(mode=0o700)
+    elif unprivileged().can_enter(home):
+        place.mkdir(mode=0o711)
+        place.chmod(0o711)  # whatever the umask
+    else:
+        elsewhere = ELSEWHERE / f"firsttoken-{os.geteuid()}-{_digest(home)}"
+        elsewhere.mkdir(mode=0o711, exist_ok=True)
+        elsewhere.chmod(0o711)
+        (elsewhere / "README").write_text(f"The database of the Firsttoken home {home}, which links here.\n")
+        place.symlink_to(elsewhere)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]

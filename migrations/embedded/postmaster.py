@@ -1,0 +1,119 @@
+"""The server process: whether one is there, starting one, what it wrote down about itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from migrations.embedded.account import Account
+from migrations.embedded.cluster import ENVIRONMENT
+from migrations.embedded.placement import SOCKET_NAME, Placement
+
+SETTINGS = {
+    "listen_addresses": "",  # the socket is the only way in
+    "unix_socket_permissions": "0700",
+    "max_connections": "40",  # four workers with a pool of eight, migrations, psql
+    "shared_buffers": "128MB",
+    "maintenance_work_mem": "256MB",
+    "max_wal_size": "1GB",
+    "random_page_cost": "1.1",
+    "jit": "off",  # the binaries have none
+    "wal_level": "minimal",  # nobody replicates from here
+    "max_wal_senders": "0",
+    "io_method": "sync",  # saves three processes
+    "recovery_init_sync_method": "syncfs",  # recovery in 0.2 s instead of 3.2 s
+    "log_destination": "stderr",
+    "log_checkpoints": "off",
+    "max_parallel_maintenance_workers": "0",  # containers have 64 MB of /dev/shm, less than one worker asks for
+}
+LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts anew, keeping one old file
+LOG_TAIL_BYTES = 16 * 1024
+CONNECT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PidFile:
+    """What postmaster.pid says. It may be stale: only the socket tells whether the server lives."""
+
+    pid: int
+    is_ready: bool
+
+    @classmethod
+    def read(cls, data: Path) -> PidFile | None:
+        try:
+            lines = (data / "postmaster.pid").read_text().splitlines()
+            return cls(int(lines[0]), is_ready=len(lines) > 7 and lines[7].strip() == "ready")
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+def is_listening(socket_folder: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            client.connect(str(socket_folder / SOCKET_NAME))
+        except OSError:
+            return False
+        return True
+
+
+def launch(place: Placement, socket_folder: Path, account: Account, binaries: Path) -> subprocess.Popen[bytes]:
+    """Start the server in a session of its own, so that a Ctrl-C at the terminal is ours alone."""
+    for lock_file in (place.data / "postmaster.pid", socket_folder / f"{SOCKET_NAME}.lock"):
+        _disown(lock_file, place.data)
+    if place.log.exists() and place.log.stat().st_size > LOG_BYTES_MAX:
+        place.log.replace(place.log.with_suffix(".log.1"))
+    settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    place.log.touch(mode=0o600)  # it may quote statements
+    with place.log.open("ab") as log:
+        return subprocess.Popen(
+            [binaries / "postgres", "-D", place.data, "-k", socket_folder, *settings],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=ENVIRONMENT,
+            start_new_session=True,
+            **account.switch,
+        )
+
+
+def log_size(place: Placement) -> int:
+    return place.log.stat().st_size if place.log.exists() else 0
+
+
+def last_words(place: Placement, start: int) -> str:
+    """Why the server gave up: the last fatal line it wrote after byte `start` of its log."""
+    with place.log.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(start if start <= size else 0, size - LOG_TAIL_BYTES))
+        lines = log.read().decode(errors="replace").splitlines()
+    fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC):", line)]
+    words = (fatal or lines or ["it said nothing"])[-1]
+    return re.sub(r"^.*?\b(FATAL|PANIC):\s*", "", words).strip()
+
+
+def _disown(lock_file: Path, data: Path) -> None:
+    """Make a dead server's lock file name us instead of a pid that some other process may have by now.
+
+    Postgres takes a living pid for a running server, except its parent's; the line about shared memory must stay,
+    because by that it notices backends which outlived their postmaster.
+    """
+    try:
+        pid, separator, rest = lock_file.read_text().partition("\n")
+        if not _works_in(int(pid), data):
+            lock_file.write_text(f"{os.getpid()}{separator}{rest}")
+    except (FileNotFoundError, ValueError):
+        pass  # none, or torn by a crash: Postgres itself says which
+
+
+def _works_in(pid: int, data: Path) -> bool:
+    """Whether the process is the server of this folder, not listening yet. Without /proc shared memory must do."""
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink() == data
+    except OSError:
+        return False

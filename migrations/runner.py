@@ -1,0 +1,145 @@
+"""Brings a database up to the state that this version of the code expects.
+
+Migrations are NNNN_name.sql beside this file, applied in order, each in a transaction together with the note that it
+was. Any number of workers may start at once: one applies, the others wait and find nothing left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+
+LOCK_ID = int.from_bytes(hashlib.sha256(b"firsttoken.migrations").digest()[:8], signed=True)
+LOCK_WAIT_S = 300.0  # the longest a migration of another worker may take
+LOCK_POLL_S = 0.1
+TABLE_LOCK_TIMEOUT = "30s"  # a forgotten psql session must not hang every worker's start
+SERVER_VERSION_MIN = 15
+PGVECTOR_MIN = (0, 7)  # the first with halfvec
+
+HISTORY = """
+create table if not exists schema_migrations (
+    version text primary key,
+    sha256 text not null,
+    applied_at timestamptz not null default now()
+)
+"""
+
+
+class MigrationError(Exception):
+    """The database cannot be brought to this version. The message is a sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: str  # the file's name without .sql
+    sql: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def bundled_migrations() -> tuple[Migration, ...]:
+    """Every migration that ships with the package, in order."""
+    files = (file for file in resources.files("migrations").iterdir() if file.name.endswith(".sql"))
+    return tuple(
+        Migration(file.name.removesuffix(".sql"), file.read_text("utf-8"))  # newlines are the same on every system
+        for file in sorted(files, key=lambda file: file.name)
+    )
+
+
+def pending(migrations: Sequence[Migration], applied: Mapping[str, str]) -> list[Migration]:
+    """What is left to do, given version -> sha256 of what was done."""
+    unknown = sorted(applied.keys() - {migration.version for migration in migrations})
+    if unknown:
+        raise MigrationError(
+            f"The database is ahead of this version of Firsttoken (it has {unknown[0]}): run the newer version."
+        )
+    for migration in migrations:
+        if applied.get(migration.version, migration.sha256) != migration.sha256:
+            raise MigrationError(
+                f"{migration.version}.sql was changed after it was applied to this database: "
+                "restore the file and make the change in a new one."
+            )
+    return [migration for migration in migrations if migration.version not in applied]
+
+
+async def migrate(owner_dsn: str, migrations: Sequence[Migration] | None = None) -> list[str]:
+    """Apply what is missing; returns the versions applied. `owner_dsn` reaches the server directly, not through a
+    transaction pooler, as the owner of the tables.
+
+    Raises MigrationError, also when the server cannot be reached.
+    """
+    todo = bundled_migrations() if migrations is None else migrations
+    try:
+        connection = await asyncpg.connect(
+            owner_dsn, server_settings={"application_name": "firsttoken migrate", "lock_timeout": TABLE_LOCK_TIMEOUT}
+        )
+    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise MigrationError(f"The database cannot be reached: {error}") from error
+    try:
+        await _take_lock(connection)
+        return await _apply_pending(connection, todo)
+    finally:
+        await connection.close()  # the lock goes with the session, also when we are killed
+
+
+async def _take_lock(connection: Connection) -> None:
+    """Polls: a waiting pg_advisory_lock holds a snapshot, on which `create index concurrently` would wait in turn."""
+    try:
+        async with asyncio.timeout(LOCK_WAIT_S):
+            while not await connection.fetchval("select pg_try_advisory_lock($1)", LOCK_ID):  # noqa: ASYNC110
+                await asyncio.sleep(LOCK_POLL_S)
+    except TimeoutError:
+        raise MigrationError(
+            f"Another worker has been migrating this database for {LOCK_WAIT_S:.0f} s: see what it is doing."
+        ) from None
+
+
+async def _apply_pending(connection: Connection, migrations: Sequence[Migration]) -> list[str]:
+    await connection.execute(HISTORY)
+    rows = await connection.fetch("select version, sha256 from schema_migrations")
+    todo = pending(migrations, {row["version"]: row["sha256"] for row in rows})
+    if todo:
+        await _check_server(connection)
+    for migration in todo:
+        await _apply(connection, migration)
+    return [migration.version for migration in todo]
+
+
+async def _check_server(connection: Connection) -> None:
+    major = connection.get_server_version().major
+    if major < SERVER_VERSION_MIN:
+        raise MigrationError(f"The server is Postgres {major}: Firsttoken needs {SERVER_VERSION_MIN} or newer.")
+    version = await connection.fetchval("select default_version from pg_available_extensions where name = 'vector'")
+    if version is None or tuple(map(int, version.split(".")[:2])) < PGVECTOR_MIN:
+        raise MigrationError(
+            f"The server has {f'pgvector {version}' if version else 'no pgvector'}, and Firsttoken needs "
+            f"{'.'.join(map(str, PGVECTOR_MIN))} or newer: install it there (Debian: postgresql-{major}-pgvector), or "
+            "unset DATABASE_URL to use the embedded server."
+        )
+
+
+async def _apply(connection: Connection, migration: Migration) -> None:
+    try:
+        async with connection.transaction():
+            await connection.execute(migration.sql)
+            await connection.execute(
+                "insert into schema_migrations (version, sha256) values ($1, $2)", migration.version, migration.sha256
+            )
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise MigrationError(
+            f"{migration.version}.sql needs more rights than the database login has ({error}): migrate once as a "
+            "superuser with `firsttoken migrate`."
+        ) from error
+    except asyncpg.PostgresError as error:
+        raise MigrationError(f"{migration.version}.sql failed and changed nothing: {error}") from error

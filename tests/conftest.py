@@ -1,0 +1,83 @@
+"""What every test may ask for: a real, migrated Postgres and fresh tenants in it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from migrations.database import Database
+from migrations.embedded import EmbeddedPostgres
+from migrations.runner import migrate
+
+
+@pytest.fixture(scope="session")
+def make_home() -> Iterator[Callable[[], Path]]:
+    """Makes empty home folders, removed at the end.
+
+    Not pytest's tmp_path: that is private to its owner, so under root the database would move below /var/lib.
+    """
+    made: list[Path] = []
+
+    def make() -> Path:
+        home = Path(tempfile.mkdtemp(prefix="firsttoken-test-"))
+        home.chmod(0o711)
+        made.append(home)
+        return home
+
+    yield make
+    for home in made:
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def home(make_home: Callable[[], Path]) -> Path:
+    """An empty home folder of this test alone."""
+    return make_home()
+
+
+@pytest.fixture(scope="session")
+def postgres(make_home: Callable[[], Path]) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(make_home()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+async def owner_dsn(postgres: EmbeddedPostgres) -> str:
+    """The migrated database, as the owner of its tables: row-level security does not bind it."""
+    await migrate(postgres.owner_dsn)
+    return postgres.owner_dsn
+
+
+@pytest.fixture(scope="session")
+async def database(postgres: EmbeddedPostgres, owner_dsn: str) -> AsyncIterator[Database]:
+    """The migrated database as the worker sees it."""
+    database = await Database.connect(postgres.app_dsn)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def tenant_id(owner_dsn: str) -> UUID:
+    """A tenant that owns nothing yet."""
+    return await _new_tenant(owner_dsn)
+
+
+@pytest.fixture
+async def other_tenant_id(owner_dsn: str) -> UUID:
+    """Another tenant, who must never see what the first one has."""
+    return await _new_tenant(owner_dsn)
+
+
+async def _new_tenant(owner_dsn: str) -> UUID:
+    connection = await asyncpg.connect(owner_dsn)
+    try:
+        tenant: UUID = await connection.fetchval("select ensure_tenant($1)", f"test-{uuid4()}")
+        return tenant
+    finally:
+        await connection.close()

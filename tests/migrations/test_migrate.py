@@ -1,0 +1,87 @@
+"""Migrations: what is left to do is a pure question, applying it is one worker's job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from migrations.embedded import EmbeddedPostgres
+from migrations.runner import Migration, MigrationError, bundled_migrations, migrate, pending
+
+ONE = Migration("0001_one", "create table one (id int)")
+TWO = Migration("0002_two", "create table two (id int)")
+
+
+@pytest.fixture
+async def empty_dsn(postgres: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database of its own on the shared server."""
+    name = f"migrate_{uuid4().hex}"
+    connection = await asyncpg.connect(postgres.owner_dsn)
+    await connection.execute(f"create database {name}")
+    yield postgres.owner_dsn.replace("/postgres?", f"/{name}?")
+    await connection.execute(f"drop database {name} with (force)")
+    await connection.close()
+
+
+def test_the_bundled_migrations_are_in_order_and_no_two_share_a_number() -> None:
+    numbers = [int(migration.version.split("_")[0]) for migration in bundled_migrations()]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 1
+
+
+def test_nothing_is_pending_when_all_is_applied() -> None:
+    assert pending([ONE, TWO], {ONE.version: ONE.sha256, TWO.version: TWO.sha256}) == []
+
+
+def test_what_was_not_applied_is_pending_in_order() -> None:
+    assert pending([ONE, TWO], {}) == [ONE, TWO]
+    assert pending([ONE, TWO], {ONE.version: ONE.sha256}) == [TWO]
+
+
+def test_a_migration_edited_after_it_was_applied_is_refused() -> None:
+    with pytest.raises(MigrationError, match=r"0001_one\.sql was changed"):
+        pending([replace(ONE, sql="create table won (id int)")], {ONE.version: ONE.sha256})
+
+
+def test_a_database_from_the_future_is_refused() -> None:
+    with pytest.raises(MigrationError, match=r"ahead of this version.*0002_two"):
+        pending([ONE], {ONE.version: ONE.sha256, TWO.version: TWO.sha256})
+
+
+async def test_migrating_twice_changes_nothing(empty_dsn: str) -> None:
+    assert await migrate(empty_dsn) == [migration.version for migration in bundled_migrations()]
+    assert await migrate(empty_dsn) == []
+
+
+async def test_four_workers_at_once_apply_each_migration_once(empty_dsn: str) -> None:
+    answers = await asyncio.gather(*(migrate(empty_dsn) for _ in range(4)))
+    assert sorted(answers) == [[], [], [], [migration.version for migration in bundled_migrations()]]
+
+
+async def test_a_failing_migration_leaves_nothing_behind_and_the_ones_before_it_done(empty_dsn: str) -> None:
+    torn = Migration("0002_torn", "create table torn (id int); select 1 / 0;")
+    with pytest.raises(MigrationError, match=r"0002_torn.* changed nothing: division by zero"):
+        await migrate(empty_dsn, [ONE, torn])
+    assert await migrate(empty_dsn, [ONE, TWO]) == ["0002_two"]
+    connection = await asyncpg.connect(empty_dsn)
+    assert await connection.fetchval("select to_regclass('torn')") is None
+    await connection.close()
+
+
+async def test_an_unreachable_server_is_one_sentence(empty_dsn: str) -> None:
+    with pytest.raises(MigrationError, match=r"The database cannot be reached: .*nowhere"):
+        await migrate(empty_dsn.replace("/migrate_", "/nowhere_"))
+
+
+async def test_a_login_without_the_rights_is_told_so(empty_dsn: str, owner_dsn: str) -> None:
+    plain = empty_dsn.replace("postgres@", "firsttoken_app@")
+    owner = await asyncpg.connect(empty_dsn)
+    await owner.execute("grant create on schema public to firsttoken_app")
+    with pytest.raises(MigrationError, match="needs more rights"):
+        await migrate(plain, [Migration("0001_role", "create role mighty superuser")])
+    await owner.close()
