@@ -1,0 +1,45 @@
+"""What can go wrong in retrieval. `status` is the HTTP status that the edge answers with."""
+
+from __future__ import annotations
+
+
+class RetrievalError(Exception):
+    """Retrieval could not do what was asked."""
+
+    status = 500
+    code = "server_error"
+    param: str | None = None
+
+
+class StoreNotFound(RetrievalError):
+    """No vector store of this tenant has that id or name."""
+
+    status = 404
+    code = "not_found"
+    param = "vector_store_ids"
+
+    def __init__(self, store: str) -> None:
+        super().__init__(f"no vector store '{store}'")
+        self.store = store
+
+
+class EmbeddingModelChanged(RetrievalError):
+    """The store holds vectors of another embedding model: they cannot be compared with this one's."""
+
+    status = 409
+    code = "embedding_model_changed"
+    param = "vector_store_ids"
+
+    def __init__(self, store: str, stored: str, loaded: str) -> None:
+        super().__init__(
+            f"vector store '{store}' was made with the embedding model {stored}, loaded is {loaded}: "
+            "ingest its files into a new store, or start with that model"
+        )
+
+
+class UnreadableFile(RetrievalError):
+    """A file that cannot become passages; the message says why, without the file's name."""
+
+    status = 400
+    code = "unsupported_file"
+    param = "file"

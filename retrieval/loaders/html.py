@@ -1,0 +1,122 @@
+"""HTML: the readable text of the page's main part, one block a paragraph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from retrieval.errors import UnreadableFile
+from retrieval.loaders.document import Document, Heading, clipped, sections
+from retrieval.loaders.source import decode
+
+_NOT_CONTENT = frozenset("script style noscript template nav footer aside svg iframe form button dialog title".split())
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_BLOCKS = frozenset(
+    "address article blockquote body dd details div dl dt fieldset figcaption figure header hgroup hr li main ol p pre "
+    "section summary table tbody tfoot thead tr ul".split()
+) | frozenset(_HEADINGS)
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+_END_TAG_OPTIONAL = frozenset(
+    "p li dt dd tr td th thead tbody tfoot option html head body area base br col embed hr img input link meta param "
+    "source track wbr".split()
+)
+DEPTH_MAX = 2000  # the parser's time grows with the square of the depth: a megabyte of "<div>" takes minutes
+_BREAKS = {"br": "\n", "li": "- ", "td": " | ", "th": " | "}
+
+
+def load(data: bytes, name: str) -> Document:
+    """`name` is the title when the page has none. Raises UnreadableFile."""
+    source = decode(data)
+    if _depth(source) > DEPTH_MAX:
+        raise UnreadableFile(f"nests more than {DEPTH_MAX} elements in each other")
+    page = LexborHTMLParser(source)
+    declared = page.css_first("title")
+    page_title = declared.text() if declared else ""
+    root = page.css_first("main") or page.css_first("article") or page.body
+    writer = _Writer()
+    for node, entering in _walk(root) if root else ():
+        writer.visit(node, entering)
+    text = writer.text()
+    if not text:
+        raise UnreadableFile("contains no text (pages that scripts fill in must be saved after they ran)")
+    title = clipped(page_title) or next((h.title for h in writer.headings if h.title), "") or name
+    return Document(title, "text/html", text, sections(writer.headings, title=title, start=0, end=len(text)))
+
+
+def _depth(source: str) -> int:
+    """An upper bound of how deep the elements nest whose end tags cannot be left out."""
+    depth = deepest = 0
+    for tag in _TAG.finditer(source):
+        if tag[2].lower() not in _END_TAG_OPTIONAL:
+            depth = max(0, depth - 1) if tag[1] else depth + 1
+            deepest = max(deepest, depth)
+    return deepest
+
+
+def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:
+    """Every node on the way in (True) and out (False), without recursion: nesting is the author's to choose."""
+    depth, node, entering = 0, root, True
+    while True:
+        yield node, entering
+        if entering and node.first_child and not _skipped(node):
+            depth, node = depth + 1, node.first_child
+        elif entering:
+            entering = False
+        elif depth == 0:
+            return
+        elif node.next:
+            node, entering = node.next, True
+        elif node.parent:
+            depth, node = depth - 1, node.parent
+
+
+def _skipped(node: LexborNode) -> bool:
+    return node.tag in _NOT_CONTENT or "hidden" in node.attributes
+
+
+class _Writer:
+    """Collects blocks of text and the headings among them, with their offsets."""
+
+    def __init__(self) -> None:
+        self.headings: list[Heading] = []
+        self._blocks: list[str] = []
+        self._length = 0  # of the blocks joined, each with its separator
+        self._inline: list[str] = []
+        self._preformatted = 0
+
+    def visit(self, node: LexborNode, entering: bool) -> None:
+        tag = node.tag or ""
+        if node.is_text_node:
+            if entering:
+                text = node.text_content or ""
+                self._inline.append(text if self._preformatted else text.replace("\n", " "))
+            return
+        if tag in _BLOCKS:
+            self._end_block(_HEADINGS.get(tag) if not entering else None)
+        if tag == "pre":
+            self._preformatted += 1 if entering else -1
+        if entering and tag in _BREAKS:
+            self._inline.append(_BREAKS[tag])
+
+    def text(self) -> str:
+        self._end_block(None)
+        return "\n\n".join(self._blocks)
+
+    def _end_block(self, heading_level: int | None) -> None:
+        raw = "".join(self._inline)
+        self._inline.clear()
+        block = raw.strip("\n").rstrip() if self._preformatted else "\n".join(_folded(raw))
+        if not block.strip(" -|"):
+            return
+        start = self._length + 2 if self._blocks else 0
+        self._blocks.append(block)
+        self._length = start + len(block)
+        if heading_level is not None:
+            self.headings.append(Heading(heading_level, clipped(block), start, self._length))
+
+
+def _folded(raw: str) -> list[str]:
+    """Lines with their white space folded, as a browser shows them; only <br> and <pre> make new lines."""
+    return [line for line in (" ".join(part.split()) for part in raw.split("\n")) if line]

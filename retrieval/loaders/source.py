@@ -1,0 +1,60 @@
+"""Bytes on disk to clean text: the gate that every loader's file passes."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+from charset_normalizer import from_bytes
+
+from retrieval.errors import UnreadableFile
+
+FILE_BYTES_MAX = 10 * 1024 * 1024  # a book is one; beyond it is a dump, and would hold the embedder for hours
+DETECT_BYTES_MAX = 64 * 1024  # guessing an encoding costs time per byte
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Raises UnreadableFile when there is no such file, no permission, nothing in it or too much."""
+    try:
+        if not path.is_file():
+            raise UnreadableFile("is not a file" if path.exists() else "there is no such file")
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read: {error.strerror or error}") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise UnreadableFile(f"is larger than {FILE_BYTES_MAX // 1024**2} MB; split it into smaller files")
+    if not data.strip():
+        raise UnreadableFile("is empty")
+    return data
+
+
+def decode(data: bytes) -> str:
+    """Text with "\\n" line ends. UTF-8 unless a byte order mark or the bytes themselves say otherwise."""
+    text = _decoded(data).replace("\r\n", "\n").replace("\r", "\n")
+    if "\0" in text:
+        raise UnreadableFile("is not text (it contains zero bytes)")
+    if not text.strip():
+        raise UnreadableFile("contains no text")
+    return text
+
+
+def _decoded(data: bytes) -> str:
+    encoding = next((name for mark, name in _BOMS if data.startswith(mark)), "utf-8")
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        if b"\0" in data[:DETECT_BYTES_MAX]:
+            raise UnreadableFile("is not text (it contains zero bytes)") from None
+    guess = from_bytes(data[:DETECT_BYTES_MAX]).best()
+    if guess is None:
+        raise UnreadableFile("is not text in any known encoding")
+    return data.decode(guess.encoding, "replace")

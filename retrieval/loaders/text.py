@@ -1,0 +1,12 @@
+"""Plain text: one section, named by its file."""
+
+from __future__ import annotations
+
+from retrieval.loaders.document import Document, sections
+from retrieval.loaders.source import decode
+
+
+def load(data: bytes, name: str) -> Document:
+    """`name` is the title when the text has none of its own. Raises UnreadableFile."""
+    text = decode(data)
+    return Document(name, "text/plain", text, sections([], title=name, start=0, end=len(text)))
