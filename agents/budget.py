@@ -1,0 +1,67 @@
+"""Budgets of one turn, without clock and without I/O: what was used goes in, decisions come out.
+
+When a budget is spent the model is told and answers once more from what it has. Names of budgets are those of
+TurnFinished.budget: steps, calls, wall_clock, tokens, repeated_call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+from agents.turn import Limits
+
+# The same call with the same arguments twice may be a fresh look; a third time the model is going in circles.
+IDENTICAL_CALLS_MAX = 2
+# Kept back from the token budget for the last answer, at most a quarter of it.
+ANSWER_TOKENS = 256
+
+
+@dataclass(slots=True)
+class Budget:
+    limits: Limits
+    started_ns: int
+    steps: int = 0
+    calls: int = 0
+    tokens: int = 0
+    circling: bool = False
+    _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def admit(self, name: str, arguments: str) -> bool:
+        """Whether one more tool call may run; counts it if so."""
+        self._seen[name, _canonical(arguments)] += 1
+        if self._seen[name, _canonical(arguments)] > IDENTICAL_CALLS_MAX:
+            self.circling = True
+            return False
+        self.calls += 1
+        return self.calls <= self.limits.calls
+
+    def spent(self, now_ns: int) -> str | None:
+        """The budget that forbids more tools, so that the next step must be the answer; None while all is well."""
+        if self.circling:
+            return "repeated_call"
+        if self.calls >= self.limits.calls:
+            return "calls"
+        if self.steps + 1 >= self.limits.steps:
+            return "steps"
+        if self.remaining_s(now_ns) <= 0:
+            return "wall_clock"
+        if self.remaining_tokens <= min(ANSWER_TOKENS, self.limits.tokens // 4):
+            return "tokens"
+        return None
+
+    def remaining_s(self, now_ns: int) -> float:
+        return self.limits.wall_clock_s - (now_ns - self.started_ns) / 1e9
+
+    @property
+    def remaining_tokens(self) -> int:
+        return self.limits.tokens - self.tokens
+
+
+def _canonical(arguments: str) -> str:
+    """Equal for equal JSON, whatever its spacing and order of keys."""
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments

@@ -1,0 +1,140 @@
+"""A tool: a Python function that the model may call. Type hints and docstring make the schema that it sees.
+
+    @tool
+    def dice(sides: int = 6) -> int:
+        '''Roll a die.
+
+        Args:
+            sides: How many sides it has
+        '''
+
+A parameter annotated `ToolContext` is filled in by the agent and hidden from the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import to_jsonable_python
+
+from retrieval.passage import Passage
+
+# A parameter in the "Args:" part of a docstring, with the lines that continue it.
+_ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+
+
+class ToolError(Exception):
+    """A tool cannot do what it was asked; the message is written for the model."""
+
+
+@dataclass(slots=True)
+class ToolContext:
+    """What a tool may know of the turn. `sources[i]` is cited as [i + 1] in the answer."""
+
+    tenant_id: UUID
+    stores: tuple[str, ...] = ()
+    sources: list[Passage] = field(default_factory=list)
+
+    def cite(self, passage: Passage) -> int:
+        """The number under which the answer cites a passage; a passage found twice keeps its number."""
+        if passage not in self.sources:
+            self.sources.append(passage)
+        return self.sources.index(passage) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str
+    function: Callable[..., Any]
+    arguments: type[BaseModel]
+    context_parameter: str | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool in the shape of the OpenAI convention, keys in the order that models are trained on."""
+        parameters = _plain(self.arguments.model_json_schema())
+        shape = {"type": "object", "properties": {}, "required": [], **parameters}
+        return function_schema(self.name, self.description, shape)
+
+    async def run(self, arguments: str, context: ToolContext) -> str:
+        """Validate the JSON `arguments`, call the function, write its result as text.
+
+        A plain function runs in a thread that nothing can stop: it must bound its own work. Raises ToolError for
+        wrong arguments; whatever the function raises passes through.
+        """
+        try:
+            parsed = self.arguments.model_validate_json(arguments)
+        except ValidationError as error:
+            raise ToolError(f"invalid arguments: {_explain(error)}") from None
+        values = {name: getattr(parsed, name) for name in type(parsed).model_fields}
+        if self.context_parameter:
+            values[self.context_parameter] = context
+        if inspect.iscoroutinefunction(self.function):
+            return _text(await self.function(**values))
+        return _text(await asyncio.to_thread(self.function, **values))
+
+
+def tool(function: Callable[..., Any]) -> Tool:
+    """Make a tool of a function. Raises TypeError for a signature that no schema can describe."""
+    hints = get_type_hints(function, include_extras=True)
+    described, descriptions = _docstring(function)
+    fields: dict[str, Any] = {}
+    context_parameter = None
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) or name not in hints:
+            raise TypeError(f"{function.__name__}: parameter '{name}' needs a plain name and a type hint")
+        if hints[name] is ToolContext:
+            context_parameter = name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[name] = (hints[name], Field(default, description=descriptions.get(name)))
+    arguments = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    return Tool(function.__name__, described, function, arguments, context_parameter)
+
+
+def function_schema(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": dict(parameters)},
+    }
+
+
+def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The first paragraph, and what is said about each argument."""
+    text = inspect.getdoc(function) or ""
+    if not text:
+        raise TypeError(f"{function.__name__}: a tool needs a docstring, it tells the model when to call it")
+    _, _, arguments = text.partition("\nArgs:\n")
+    described = " ".join(text.split("\n\n")[0].split())
+    return described, {name: " ".join(said.split()) for name, said in _ARGUMENT.findall(arguments)}
+
+
+def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Without pydantic's titles and closed-world marks, which only cost prompt tokens; `type` comes first."""
+    plain = {key: schema[key] for key in ("type", *schema) if key in schema}
+    plain.pop("title", None)
+    plain.pop("additionalProperties", None)
+    for key in ("properties", "$defs"):
+        if key in plain:
+            plain[key] = {name: _plain(inner) for name, inner in plain[key].items()}
+    if isinstance(plain.get("items"), dict):
+        plain["items"] = _plain(plain["items"])
+    return plain
+
+
+def _explain(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, problem['loc'])) or 'JSON'}: {problem['msg']}" for problem in problems)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(to_jsonable_python(value), ensure_ascii=False)

@@ -1,0 +1,82 @@
+"""The server's tools by name, and the boundary at which everything that goes wrong in them becomes a result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agents.tool import Tool, ToolContext, ToolError, tool
+from inference.trace import now_ns
+
+__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult", "Toolbox", "shorten", "tool"]
+
+log = logging.getLogger(__name__)
+
+CUT_NOTE = "\n[cut: the result was longer]"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What the model is told. An error is a result too: it begins with "Error: "."""
+
+    output: str
+    failed: bool = False
+    start_ns: int = 0
+    end_ns: int = 0
+
+    @classmethod
+    def error(cls, message: str, start_ns: int = 0) -> ToolResult:
+        end_ns = now_ns()
+        return cls(f"Error: {message}", True, start_ns or end_ns, end_ns)
+
+
+class Toolbox:
+    """Tools that run on the server. Raises ValueError when two have the same name."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for each in tools:
+            if each.name in self._tools:
+                raise ValueError(f"two tools are named '{each.name}'")
+            self._tools[each.name] = each
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    def schemas(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        return [self._tools[name].schema for name in names]
+
+    async def run(
+        self, name: str, arguments: str, context: ToolContext, *, timeout_s: float, result_chars: int
+    ) -> ToolResult:
+        """Run one call. Never raises but for cancellation; `arguments` is JSON text as the model wrote it."""
+        start_ns = now_ns()
+        if name not in self._tools:
+            return ToolResult.error(f"there is no tool named '{name}'", start_ns)
+        try:
+            async with asyncio.timeout(timeout_s):
+                output = await self._tools[name].run(arguments, context)
+        except TimeoutError:
+            return ToolResult.error(f"{name} took longer than {timeout_s:g} seconds and was stopped", start_ns)
+        except ToolError as error:
+            return ToolResult.error(shorten(storable(str(error)), result_chars), start_ns)
+        except Exception as error:  # the boundary: a tool is anybody's code, and the turn goes on without it
+            log.exception("tool %s failed", name)
+            return ToolResult.error(f"{name} failed ({type(error).__name__})", start_ns)
+        return ToolResult(shorten(storable(output), result_chars), False, start_ns, now_ns())
+
+
+def shorten(text: str, chars_max: int) -> str:
+    """The text, or as much of its beginning as fits with a note that it was cut."""
+    if len(text) <= chars_max:
+        return text
+    return text[: max(0, chars_max - len(CUT_NOTE))] + CUT_NOTE
+
+
+def storable(text: str) -> str:
+    """Without what neither Postgres nor JSON in UTF-8 can hold: NUL and lone surrogates."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
