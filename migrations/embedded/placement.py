@@ -7,6 +7,7 @@ in a private temporary folder). Opening other folders' permissions is not ours t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -70,6 +71,14 @@ def make_socket_folder(folder: Path, account: Account) -> None:
         raise EmbeddedPostgresError(
             f"{folder} must belong to {account.name} alone (mode 0700) to hold the database's socket: remove it."
         )
+
+
+def remove_socket_folder(place: Placement, account: Account) -> None:
+    """Tidy up behind a stopped server: an empty folder outside of ours."""
+    folder = place.socket_folder(account)
+    if folder.parent == SHORT:
+        with contextlib.suppress(OSError):  # not there, or a crashed server's socket is still in it
+            folder.rmdir()
 
 
 def _make(place: Path, home: Path) -> None:

@@ -14,7 +14,7 @@ from migrations.embedded.binaries import binaries_for, packaged_binaries
 from migrations.embedded.cluster import SUPERUSER, ensure_cluster
 from migrations.embedded.errors import EmbeddedPostgresError
 from migrations.embedded.lock import FileLock
-from migrations.embedded.placement import Placement, make_socket_folder, placement_of
+from migrations.embedded.placement import Placement, make_socket_folder, placement_of, remove_socket_folder
 from migrations.embedded.postmaster import PidFile, is_listening, last_words, launch, log_size
 
 READY_TIMEOUT_S = 120.0  # crash recovery replays at most max_wal_size
@@ -142,13 +142,15 @@ class EmbeddedPostgres:
 
     def _shut_down(self) -> None:
         place = placement_of(self._home)
+        account = account_for(place.data)
         file = PidFile.read(place.data)
-        if file is not None and is_listening(place.socket_folder(account_for(place.data))):
+        if file is not None and is_listening(place.socket_folder(account)):
             os.kill(file.pid, signal.SIGINT)  # a fast shutdown: sessions end, nothing is lost
             self._wait_until_gone(place, file.pid)
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
+        remove_socket_folder(place, account)
 
     def _wait_until_gone(self, place: Placement, pid: int) -> None:
         give_up_at = time.monotonic() + STOP_TIMEOUT_S
