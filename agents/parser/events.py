@@ -1,0 +1,47 @@
+"""What a parser of tool-call dialects reports, in order of the text. `index` counts the calls of one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text for the user: never a piece of a tool call or of its markup."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """The next piece of the arguments' JSON text."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """The call is complete and `arguments`, the pieces joined, is a JSON object."""
+
+    index: int
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBroken:
+    """The call can never run. It may have started: then this ends it."""
+
+    index: int
+    reason: str
+
+
+ParserEvent: TypeAlias = Text | CallStarted | CallArguments | CallFinished | CallBroken
