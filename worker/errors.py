@@ -29,3 +29,7 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class StartError(Exception):
+    """The worker cannot start or a command cannot be done; the message is one line that says what to do."""

@@ -6,6 +6,7 @@ import asyncpg
 from aiohttp import web
 from pydantic import ValidationError
 
+from agents.errors import AgentError
 from inference.errors import InferenceError
 from worker.errors import ApiError
 
@@ -59,7 +60,7 @@ def _from_validation(error: ValidationError) -> ApiError:
     return ApiError(400, f"{param}: {message}"[:MESSAGE_CHARS_MAX] if param else message, param=param or None)
 
 
-def _from_domain(error: InferenceError) -> ApiError:
+def _from_domain(error: InferenceError | AgentError) -> ApiError:
     return ApiError(
         error.status,
         str(error),
@@ -70,4 +71,4 @@ def _from_domain(error: InferenceError) -> ApiError:
     )
 
 
-DOMAIN = (InferenceError,)
+DOMAIN = (InferenceError, AgentError)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`engine_stats` is what the chat model says of itself right now: counts, never tenants' data."""
+    """`engine_stats` is what the chat model says of itself right now: numbers, its name, and under "failed" why it
+    cannot answer any more, if so. `started_at` is Unix seconds.
+    """
 
     config: Config
     database: Database
@@ -43,12 +46,13 @@ class Services:
     authenticator: Authenticator
     admission: Admission
     telemetry: Telemetry
+    started_at: float = field(default_factory=time.time)
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services")
 
-# request[TRACE], request[REQUEST_ID] and, where credentials are demanded, request[PRINCIPAL] are there in every handler.
-# On public paths request.get(PRINCIPAL) is somebody or None.
+# request[TRACE] and request[REQUEST_ID] are there in every handler, and so is request[PRINCIPAL] where credentials are
+# demanded; on public paths request.get(PRINCIPAL) is somebody or None.
 TRACE: web.RequestKey[Trace] = web.RequestKey("trace", Trace)
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 PRINCIPAL: web.RequestKey[Principal] = web.RequestKey("principal", Principal)

@@ -1,0 +1,71 @@
+"""The home folder: what a worker keeps between two starts besides the database."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from worker.errors import StartError
+
+SECRET_BYTES = 32
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+
+
+class Home:
+    """A private folder. `prepare` first; several workers may share it at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def key_file(self) -> Path:
+        """The API key of the person who runs this worker."""
+        return self.path / "local.key"
+
+    @property
+    def ready_file(self) -> Path:
+        """How to reach the worker that started last."""
+        return self.path / "worker.json"
+
+    def prepare(self) -> None:
+        """Raises StartError when the folder cannot be used."""
+        try:
+            self.path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            with self.locked():
+                pass
+        except OSError as error:
+            raise StartError(
+                f"the home folder {self.path} cannot be used: {error.strerror}; choose another with --home"
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold this while making something that must exist once. Blocks, for milliseconds."""
+        with (self.path / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def read_secret(self) -> bytes:
+        """The secret of this home, made on first use. Raises StartError when it was damaged."""
+        path = self.path / "secret"
+        with self.locked():
+            if not path.exists():
+                write_atomically(path, secrets.token_bytes(SECRET_BYTES))
+            secret = path.read_bytes()
+        if len(secret) != SECRET_BYTES:
+            raise StartError(f"{path} is damaged: restore it, or remove it and sign in again with new keys")
+        return secret
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Readers see the old file or the whole new one, and only this user sees either."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    temporary.replace(path)

@@ -1,0 +1,100 @@
+"""The public keys of a token issuer: fetched over HTTP, kept, and refreshed before anybody has to wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+
+import aiohttp
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, KeySet, RSAKey
+
+from inference.trace import Trace
+
+log = logging.getLogger("firsttoken.auth")
+
+REFRESH_S = 300.0
+REFETCH_MIN_S = 30.0  # a stream of tokens with made-up key ids must not become a stream of requests to the issuer
+FETCH_TIMEOUT_S = 5.0
+DOCUMENT_BYTES_MAX = 256 * 1024
+
+
+class KeysUnavailable(Exception):
+    """The issuer's keys were never fetched and cannot be fetched now."""
+
+
+class Jwks:
+    """Keys of one JWKS document. A failing refresh keeps the old keys: an issuer's outage signs nobody out."""
+
+    def __init__(self, url: str, *, refetch_min_s: float = REFETCH_MIN_S) -> None:
+        self._url = url
+        self._refetch_min_s = refetch_min_s
+        self._keys: list[RSAKey | ECKey] = []
+        self._tried_at = -float("inf")
+        self._lock = asyncio.Lock()
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Fetch once and go on refreshing in the background."""
+        await self._fetch()
+        self._refresher = asyncio.create_task(self._refresh(), name="jwks")
+
+    async def close(self) -> None:
+        if self._refresher:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+
+    async def find(self, kid: str | None, algorithm: str, trace: Trace) -> RSAKey | ECKey | None:
+        """The key that may verify this token; an unknown `kid` asks the issuer again, but not too often.
+
+        Raises KeysUnavailable when no key was ever seen.
+        """
+        key = self._pick(kid, algorithm)
+        if key is None and time.monotonic() - self._tried_at >= self._refetch_min_s:
+            parent = len(trace.spans) - 1 if trace.spans else None
+            with trace.span("jwks", lane="auth", parent=parent):
+                async with self._lock:
+                    if time.monotonic() - self._tried_at >= self._refetch_min_s:  # else another one just asked
+                        await self._fetch()
+            key = self._pick(kid, algorithm)
+        if key is None and not self._keys:
+            raise KeysUnavailable(f"no keys from {self._url}")
+        return key
+
+    def _pick(self, kid: str | None, algorithm: str) -> RSAKey | ECKey | None:
+        """By id; a token without one is only unambiguous when a single key fits its algorithm."""
+        kind = RSAKey if algorithm.startswith("RS") else ECKey
+        fitting = [key for key in self._keys if isinstance(key, kind) and key.get("use") in (None, "sig")]
+        if kid is None:
+            return fitting[0] if len(fitting) == 1 else None
+        return next((key for key in fitting if key.kid == kid), None)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            async with self._lock:
+                await self._fetch()
+
+    async def _fetch(self) -> None:
+        self._tried_at = time.monotonic()
+        try:
+            timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
+            async with aiohttp.ClientSession(timeout=timeout) as client, client.get(self._url) as response:
+                response.raise_for_status()
+                body = await response.content.read(DOCUMENT_BYTES_MAX)
+            self._keys = parse(body)
+        except (aiohttp.ClientError, TimeoutError, JoseError, ValueError) as error:
+            log.warning("the keys at %s could not be fetched, the old ones stay: %r", self._url, error)
+
+
+def parse(document: bytes) -> list[RSAKey | ECKey]:
+    """The signature keys of a JWKS document. A symmetric key in a public document is no key of ours.
+
+    Raises ValueError or JoseError.
+    """
+    content = json.loads(document)
+    if not isinstance(content, dict) or not isinstance(content.get("keys"), list):
+        raise ValueError("not a JWKS document")
+    return [key for key in KeySet.import_key_set({"keys": content["keys"]}) if isinstance(key, (RSAKey, ECKey))]

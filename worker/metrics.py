@@ -1,0 +1,88 @@
+"""Counters and histograms for Prometheus. Label values come from small closed sets, whatever callers send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+
+from inference.trace import Trace
+
+SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one label
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+SPAN_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30)
+TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5)
+
+
+class Metrics:
+    """One registry per worker; the names of the first three are those of the GenAI semantic conventions."""
+
+    def __init__(self, engine_stats: Callable[[], Mapping[str, Any]]) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_EngineGauges(engine_stats))
+        self._span_names: set[str] = set()
+        self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
+        self.tpot = self._histogram("gen_ai_server_time_per_output_token_seconds", "Pace after it", TOKEN_SECONDS)
+        self.duration = self._histogram("gen_ai_server_request_duration_seconds", "Arrival to end of turn", SECONDS)
+        self.spans = Histogram(
+            "firsttoken_span_duration_seconds",
+            "Spans of turns",
+            ["span"],
+            buckets=SPAN_SECONDS,
+            registry=self._registry,
+        )
+        self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
+        self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
+        self.requests = Counter(
+            "firsttoken_http_requests", "HTTP requests", ["method", "route", "status"], registry=self._registry
+        )
+        self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
+        self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
+
+    def observe(self, trace: Trace, *, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> None:
+        """Count a finished turn."""
+        self.turns.labels(surface, status).inc()
+        self.duration.labels(surface).observe(trace.duration_ms / 1e3)
+        if ttft_ms is not None:
+            self.ttft.labels(surface).observe(ttft_ms / 1e3)
+        if tpot_ms is not None:
+            self.tpot.labels(surface).observe(tpot_ms / 1e3)
+        for span in trace.spans:
+            self.spans.labels(self._span_label(span.name)).observe(span.duration_ms / 1e3)
+            for attribute, kind in (("new_tokens", "prefilled"), ("cached_tokens", "cached"), ("tokens", "generated")):
+                count = span.attributes.get(attribute)
+                if span.name in ("prefill", "decode") and isinstance(count, int):
+                    self.tokens.labels(kind).inc(count)
+
+    def render(self) -> bytes:
+        """The text format of Prometheus. Takes milliseconds: call it in a thread."""
+        return generate_latest(self._registry)
+
+    def _span_label(self, name: str) -> str:
+        if name not in self._span_names and len(self._span_names) >= SPAN_NAMES_MAX:
+            return "other"
+        self._span_names.add(name)
+        return name
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, ["surface"], buckets=buckets, registry=self._registry)
+
+
+class _EngineGauges:
+    """Asks the engine at the moment of a scrape, so that nobody counts between scrapes."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> list[Metric]:
+        return [
+            (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(
+                f"firsttoken_engine_{name.removesuffix('_total')}", "Of the engine", value=float(value)
+            )
+            for name, value in self._stats().items()
+            if isinstance(value, (int, float))
+        ]

@@ -1,0 +1,76 @@
+"""POST /v1/embeddings: unit vectors of texts by the embedding model of this worker."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from worker.errors import ApiError
+from worker.reply import reply
+from worker.services import PRINCIPAL, SERVICES, TRACE
+
+TEXTS_MAX = 256  # about ten seconds of embedding on one core
+TEXT_CHARS_MAX = 32_768
+
+Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
+
+
+class EmbeddingsRequest(BaseModel):
+    """The request body. Token arrays are not taken: their ids belong to another model's vocabulary."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=TEXTS_MAX)]
+    model: str
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: Annotated[str, Field(max_length=64)] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.post("/v1/embeddings", create)]
+
+
+async def create(request: web.Request) -> web.Response:
+    services, trace = request.app[SERVICES], request[TRACE]
+    embedder, tenant_id = services.embedder, request[PRINCIPAL].tenant_id
+    body = EmbeddingsRequest.model_validate_json(await request.read())
+    if body.model != embedder.name:
+        raise ApiError(
+            404, f"The embedding model of this worker is '{embedder.name}'.", param="model", code="model_not_found"
+        )
+    if body.dimensions not in (None, embedder.dimensions):
+        raise ApiError(400, f"This model has {embedder.dimensions} dimensions, always.", param="dimensions")
+    with services.admission.turn(tenant_id):
+        with trace.span("embed", texts=len(body.texts)):
+            vectors = await embedder.embed(body.texts)
+        tokens = sum(embedder.count(text) for text in body.texts)
+    trace.finish()
+    services.telemetry.record(trace, tenant_id=tenant_id, status="completed", surface="embeddings", model=embedder.name)
+    return reply(
+        {
+            "object": "list",
+            "model": embedder.name,
+            "data": [
+                {"object": "embedding", "index": index, "embedding": _encode(vector, body.encoding_format)}
+                for index, vector in enumerate(vectors)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+    )
+
+
+def _encode(vector: NDArray[np.float32], encoding: str) -> Any:
+    """Base64 holds little-endian float32; the official clients ask for it by default."""
+    if encoding == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.tolist()

@@ -1,0 +1,25 @@
+"""GET /metrics for Prometheus; operators only, since it counts every tenant's turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from worker.errors import ApiError
+from worker.services import PRINCIPAL, SERVICES
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.get("/metrics", scrape)]
+
+
+async def scrape(request: web.Request) -> web.Response:
+    if not request[PRINCIPAL].is_operator:
+        message = "Metrics are for operators. Make a key for it: firsttoken keys create NAME --operator"
+        raise ApiError(403, message, type="permission_error", code="operator_required")
+    services = request.app[SERVICES]
+    services.telemetry.metrics.turns_active.set(services.admission.active)
+    text = await asyncio.to_thread(services.telemetry.metrics.render)
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,7 @@
+"""The installed version."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+VERSION = version("firsttoken")
