@@ -130,7 +130,7 @@ class Engine:
             raise PromptTooLong(
                 f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
             )
-        if self.waiting >= self._config.queue_max:
+        if self.running + self.waiting >= self._config.parallel + self._config.queue_max:
             raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
         request = Request(
             prompt=list(prompt),
@@ -184,11 +184,10 @@ class Engine:
             while not self._closing:
                 self._wake.clear()
                 self._take_in()
+                self._step()
+                self._publish()
                 if self._scheduler.idle:
                     self._wake.wait()
-                else:
-                    self._step()
-                    self._publish()
             self._fail_all(EngineStopped("the model is shutting down"))
         except Exception as error:  # the last wall: whoever waits must hear of it
             log.exception("the engine stopped")

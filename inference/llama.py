@@ -15,6 +15,7 @@ import ctypes
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class LlamaModel:
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
         self.dimensions: int = lib.llama_model_n_embd(handle)
+        self._markup = self._markup_pattern()
 
     @classmethod
     def load(cls, path: Path, *, gpu_layers: int = 0) -> LlamaModel:
@@ -138,6 +140,25 @@ class LlamaModel:
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
         """Text to ids. Only with `parse_special` may text become special tokens; `add_special` adds BOS/EOS/CLS/SEP."""
+        if parse_special or not (found := list(self._markup.finditer(text))):
+            return self._tokenize(text, add_special, parse_special)
+        # llama.cpp recognises user-defined tokens (tool markers) even where special tokens are off. Cut behind their
+        # first character and they are ordinary text.
+        cuts = [0, *(match.start() + 1 for match in found), len(text)]
+        return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
+
+    def _markup_pattern(self) -> re.Pattern[str]:
+        """Finds where the text of a user-defined token begins. Those of words or blanks are no markup."""
+        user_defined = lib.LLAMA_TOKEN_ATTR_USER_DEFINED
+        texts = {
+            self.token_text(token)
+            for token in range(self.vocabulary_size)
+            if lib.llama_vocab_get_attr(self._vocabulary, token) & user_defined
+        }
+        markup = sorted(text for text in texts if len(text) > 1 and not text.isspace() and not text.isalnum())
+        return re.compile("(?=" + "|".join(map(re.escape, markup)) + ")" if markup else r"(?!)")
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         raw = text.encode("utf-8", "surrogatepass" if parse_special else "replace")
         room = len(raw) + 2
         while True:

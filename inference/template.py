@@ -115,7 +115,7 @@ class ChatTemplate:
         """
         marks = _Marks()
         shown = [_message(message, marks, (exact or {}).get(message)) for message in messages]
-        variables = {"messages": shown, "tools": marks.shield(list(tools)) or None, "__marks": marks}
+        variables = {"messages": shown, "tools": marks.shield(list(tools)), "__marks": marks}
         try:
             return marks.cut(self._template.render(variables | self._variables))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:

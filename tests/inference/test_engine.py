@@ -1,0 +1,159 @@
+"""The engine's thread and its promises to the event loop, on a scripted device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from inference.config import EngineConfig
+from inference.engine import Engine, Handle
+from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull
+from inference.sequence import Finish, Sampling
+from inference.testing import ScriptedBackend, scripted_token
+
+CONFIG = EngineConfig(parallel=2, resident=2, queue_max=2)
+GREEDY = Sampling(temperature=0, max_tokens=5)
+ENDLESS = Sampling(temperature=0, max_tokens=10**9)
+PIECES = [bytes([65 + token]) for token in range(26)]
+
+
+@pytest.fixture
+def backend() -> ScriptedBackend:
+    return ScriptedBackend(slots=CONFIG.slots, context=100_000, rows_max=1024, vocabulary=26)
+
+
+@pytest.fixture
+async def engine(backend: ScriptedBackend) -> AsyncIterator[Engine]:
+    engine = Engine(backend, PIECES, frozenset(), CONFIG)
+    engine.start()
+    yield engine
+    await asyncio.to_thread(engine.close)
+
+
+async def text(handle: Handle) -> str:
+    return "".join([delta.text async for delta in handle])
+
+
+async def first_delta(handle: Handle) -> None:
+    async for _ in handle:
+        return
+
+
+def expected(prompt: list[int], count: int) -> str:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(scripted_token(tokens, 26))
+    return b"".join(PIECES[token] for token in tokens[len(prompt) :]).decode()
+
+
+async def test_tokens_come_back_as_text_with_their_stamps(engine: Engine) -> None:
+    handle = engine.submit([1, 2, 3], GREEDY)
+    assert await text(handle) == expected([1, 2, 3], 5)
+    assert (handle.finish, handle.prompt_tokens, len(handle.ids)) == (Finish.LENGTH, 3, 5)
+    stamps = handle.stamps
+    order = [stamps.submitted_ns, stamps.admitted_ns, stamps.prefilled_ns, stamps.first_token_ns, stamps.last_token_ns]
+    assert order == sorted(order) and order[0] > 0
+
+
+async def test_concurrent_requests_get_their_own_text(engine: Engine) -> None:
+    prompts = [[1], [2], [3]]
+    handles = [engine.submit(prompt, GREEDY) for prompt in prompts]
+    assert await asyncio.gather(*map(text, handles)) == [expected(prompt, 5) for prompt in prompts]
+
+
+async def test_a_stop_string_ends_the_text(engine: Engine) -> None:
+    whole = expected([1, 2], 50)
+    handle = engine.submit([1, 2], Sampling(temperature=0, max_tokens=50, stop=(whole[3:5],)))
+    assert (await text(handle), handle.finish) == (whole[: whole.index(whole[3:5])], Finish.STOP)
+
+
+async def test_an_end_token_ends_the_turn_and_is_not_text(backend: ScriptedBackend) -> None:
+    end = scripted_token([1], 26)
+    engine = Engine(backend, PIECES, frozenset([end]), CONFIG)
+    engine.start()
+    handle = engine.submit([1], GREEDY)
+    assert (await text(handle), handle.finish, handle.ids) == ("", Finish.STOP, [])
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_cancelled_generation_stops_at_the_next_step(engine: Engine, backend: ScriptedBackend) -> None:
+    handle = engine.submit([1], ENDLESS)
+    await first_delta(handle)
+    handle.cancel()
+    cancelled_at = len(backend.steps)
+    await text(handle)
+    assert handle.finish is Finish.CANCELLED
+    assert len(backend.steps) <= cancelled_at + 2  # the one in flight, and one that had been planned
+    assert (engine.running, engine.resident) == (0, 1)
+
+
+async def test_a_waiting_request_can_be_cancelled(engine: Engine) -> None:
+    running = [engine.submit([n], ENDLESS) for n in (1, 2)]
+    waiting = engine.submit([3], GREEDY)
+    await first_delta(running[0])
+    waiting.cancel()
+    assert (await text(waiting), waiting.finish) == ("", Finish.CANCELLED)
+    for handle in running:
+        handle.cancel()
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back(engine: Engine) -> None:
+    handles = [engine.submit([n], ENDLESS) for n in (1, 2)]
+    for handle in handles:
+        await first_delta(handle)
+    handles += [engine.submit([n], ENDLESS) for n in (3, 4)]
+    with pytest.raises(QueueFull) as refused:
+        engine.submit([5], GREEDY)
+    assert refused.value.retry_after_s > 0
+    for handle in handles:
+        handle.cancel()
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused(engine: Engine) -> None:
+    for prompt in ([], [1] * 100_000):
+        with pytest.raises(PromptTooLong, match=f"has {len(prompt)} tokens"):
+            engine.submit(prompt, GREEDY)
+
+
+async def test_a_full_context_ends_the_generation() -> None:
+    engine = Engine(ScriptedBackend(4, context=10, rows_max=1024, vocabulary=26), PIECES, frozenset(), CONFIG)
+    engine.start()
+    handle = engine.submit([1] * 8, ENDLESS)
+    await text(handle)
+    assert (handle.finish, len(handle.ids)) == (Finish.LENGTH, 2)
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_failed_step_fails_its_requests_and_nobody_later(engine: Engine, backend: ScriptedBackend) -> None:
+    backend.fail_next = True
+    failed = engine.submit([1, 2], GREEDY)
+    with pytest.raises(InferenceError, match="scripted failure"):
+        await text(failed)
+    assert failed.finish is Finish.ERROR
+    assert await text(engine.submit([1, 2], GREEDY)) == expected([1, 2], 5)
+
+
+async def test_closing_ends_what_runs_with_an_error(backend: ScriptedBackend) -> None:
+    engine = Engine(backend, PIECES, frozenset(), CONFIG)
+    engine.start()
+    handles = [engine.submit([n], ENDLESS) for n in (1, 2)]
+    await first_delta(handles[0])
+    await asyncio.to_thread(engine.close)
+    for handle in handles:
+        with pytest.raises(EngineStopped):
+            await text(handle)
+    with pytest.raises(EngineStopped):
+        engine.submit([1], GREEDY)
+
+
+async def test_an_engine_that_breaks_tells_everybody(engine: Engine, backend: ScriptedBackend) -> None:
+    handle = engine.submit([1], ENDLESS)
+    await first_delta(handle)
+    backend.cells.clear()  # the device lost its memory: its own assertions fail
+    with pytest.raises(EngineStopped):
+        await text(handle)
+    assert engine.failed
+    with pytest.raises(EngineStopped, match="failed"):
+        engine.submit([1], GREEDY)

@@ -1,0 +1,145 @@
+"""The real engine on the bundled model: batching, sharing and cancelling change nothing but time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from inference.bundled import EMBEDDER
+from inference.config import EngineConfig
+from inference.errors import InferenceError, ModelNotLoaded
+from inference.llama import DecodeFailed, LlamaContext, LlamaModel
+from inference.model import ChatModel
+from inference.scheduler import Work
+from inference.sequence import ChatMessage, Finish, Sampling, ToolCall
+
+GREEDY = Sampling(temperature=0, max_tokens=40)
+SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
+QUESTIONS = ["hello", "what is 12 times 7", "thank you", "who are you", "what time is it", "tell me a joke", "bye"]
+
+
+@pytest.fixture(scope="module")
+async def model() -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=8, resident=4))
+    await model.start()
+    yield model
+    await model.close()
+
+
+async def cold_model() -> ChatModel:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=1, resident=0))
+    await model.start()
+    return model
+
+
+async def ask(model: ChatModel, messages: list[ChatMessage], salt: str = "") -> tuple[list[int], int, str]:
+    """Returns the generated ids, the cached tokens and the text."""
+    generation = model.generate(model.encode(model.render(messages)), GREEDY, salt=salt)
+    text = "".join([delta.text async for delta in generation])
+    return generation.ids, generation.cached_tokens, text
+
+
+async def test_batched_output_equals_one_at_a_time_output(model: ChatModel) -> None:
+    conversations = [[SYSTEM, ChatMessage("user", question)] for question in QUESTIONS]
+    alone = [(await ask(model, c, salt=f"alone {i}"))[0] for i, c in enumerate(conversations)]
+    together = await asyncio.gather(*(ask(model, c, salt=f"together {i}") for i, c in enumerate(conversations)))
+    assert [ids for ids, _, _ in together] == alone
+    assert len({tuple(ids) for ids in alone}) > 1  # they are not all the same answer
+
+
+async def test_a_shared_prefix_gives_the_output_of_a_cold_start(model: ChatModel) -> None:
+    shared = [await ask(model, [SYSTEM, ChatMessage("user", q)], salt="shared") for q in QUESTIONS]
+    assert all(cached > 100 for _, cached, _ in shared[1:])
+    cold = await cold_model()
+    for question, (ids, _, _) in zip(QUESTIONS, shared, strict=True):
+        fresh, _, _ = await ask(cold, [SYSTEM, ChatMessage("user", question)], salt=question)
+        assert ids == fresh
+    await cold.close()
+
+
+async def test_simultaneous_prompts_share_the_prefix_that_the_first_computes(model: ChatModel) -> None:
+    answers = await asyncio.gather(
+        *(ask(model, [SYSTEM, ChatMessage("user", question)], salt="flock") for question in QUESTIONS)
+    )
+    assert sorted(cached > 100 for _, cached, _ in answers) == [False] + [True] * (len(QUESTIONS) - 1)
+
+
+async def test_the_next_turn_computes_only_what_is_new(model: ChatModel) -> None:
+    messages = [SYSTEM, ChatMessage("user", "hello")]
+    ids, _, text = await ask(model, messages, salt="talk")
+    before = len(model.encode(model.render(messages)))
+    answer = ChatMessage("assistant", text)
+    model.remember(answer, ids)
+    _, cached, _ = await ask(model, [*messages, answer, ChatMessage("user", "what is 2 plus 2")], salt="talk")
+    assert cached >= before + len(ids)
+
+
+async def test_a_tool_call_and_its_result_extend_the_cached_prompt(model: ChatModel) -> None:
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "calculator",
+            "description": "Evaluate an arithmetic expression.",
+            "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
+        },
+    }
+    messages = [ChatMessage("user", "what is 12 * 7")]
+    prompt = model.encode(model.render(messages, [tool]))
+    generation = model.generate(prompt, GREEDY, salt="tools")
+    text = "".join([delta.text async for delta in generation])
+    assert text.startswith("<tool_call>")  # the marker is visible to the parser
+    call = ChatMessage("assistant", "", (ToolCall("calculator", '{"expression": "12 * 7"}'),))
+    model.remember(call, generation.ids)
+    longer = model.encode(model.render([*messages, call, ChatMessage("tool", "84")], [tool]))
+    assert longer[: len(prompt) + len(generation.ids)] == [*prompt, *generation.ids]
+    second = model.generate(longer, GREEDY, salt="tools")
+    assert "84" in "".join([delta.text async for delta in second])
+    assert second.cached_tokens >= len(prompt) + len(generation.ids)
+
+
+async def test_a_tenants_prompt_is_not_found_by_another(model: ChatModel) -> None:
+    messages = [SYSTEM, ChatMessage("user", "my secret is 1234")]
+    await ask(model, messages, salt="tenant one")
+    _, cached, _ = await ask(model, messages, salt="tenant two")
+    assert cached == 0
+
+
+async def test_cancelling_frees_the_sequence(model: ChatModel) -> None:
+    generation = model.generate([5, 6, 7], Sampling(max_tokens=1500, logit_bias={0: -100, 2: -100}), salt="long")
+    async for _ in generation:
+        break
+    assert model.stats()["running"] == 1
+    generation.cancel()
+    async for _ in generation:
+        pass
+    assert generation.finish is Finish.CANCELLED
+    assert len(generation.ids) < 1000
+    assert model.stats()["running"] == 0
+
+
+def test_a_file_that_is_no_model_is_refused_with_a_reason(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "text.gguf").write_text("hello")
+    (folder / "cut.gguf").write_bytes(EMBEDDER.read_bytes()[:100_000])
+    for name, reason in (("none.gguf", "no model file"), ("text.gguf", "not a GGUF"), ("cut.gguf", "could not load")):
+        with pytest.raises(ModelNotLoaded, match=reason):
+            LlamaModel.load(folder / name)
+
+
+def test_a_model_without_chat_template_says_so() -> None:
+    with pytest.raises(InferenceError, match=r"no chat template|encoder"):
+        ChatModel.load(EngineConfig(model_path=EMBEDDER))
+
+
+@pytest.mark.parametrize(
+    ("slot", "position", "count"), [(0, 0, 0), (0, 0, 65), (2, 0, 1), (-1, 0, 1), (0, -1, 2), (0, 250, 20)]
+)
+def test_a_batch_that_would_abort_the_process_is_refused(slot: int, position: int, count: int) -> None:
+    weights = LlamaModel.load(EngineConfig().model_path)
+    context = LlamaContext(weights, slots=2, context=256, rows_max=64, threads=1)
+    with pytest.raises(DecodeFailed):
+        context.decode([Work(None, slot, position, [5] * count, True)])  # type: ignore[arg-type] # no request needed
+    context.close()
+    weights.close()
