@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from migrations.embedded.account import Account
-from migrations.embedded.errors import EmbeddedPostgresError
+from migrations.embedded.errors import EmbeddedPostgresError, reason_in
 from migrations.embedded.placement import POSTGRES_MAJOR, Placement
 
 SUPERUSER = "postgres"
@@ -65,6 +65,4 @@ def _initdb(data: Path, account: Account, binaries: Path) -> None:
             "put the home on a faster disk with --home, or set DATABASE_URL."
         ) from None
     if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if "error" in line or "FATAL" in line]
-        reason = (errors or done.stderr.splitlines() or [f"initdb ended with {done.returncode}"])[0]
-        raise EmbeddedPostgresError(f"The database could not be made in {data.parent}: {reason.strip()}")
+        raise EmbeddedPostgresError(f"The database could not be made in {data.parent}: {reason_in(done.stderr)}")

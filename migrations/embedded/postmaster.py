@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from migrations.embedded.account import Account
 from migrations.embedded.cluster import ENVIRONMENT
+from migrations.embedded.errors import reason_in
 from migrations.embedded.placement import SOCKET_NAME, Placement
 
 SETTINGS = {
@@ -87,14 +87,11 @@ def log_size(place: Placement) -> int:
 
 
 def last_words(place: Placement, start: int) -> str:
-    """Why the server gave up: the last fatal line it wrote after byte `start` of its log."""
+    """Why the server gave up, by what it wrote after byte `start` of its log."""
     with place.log.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(start if start <= size else 0, size - LOG_TAIL_BYTES))
-        lines = log.read().decode(errors="replace").splitlines()
-    fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC):", line)]
-    words = (fatal or lines or ["it said nothing"])[-1]
-    return re.sub(r"^.*?\b(FATAL|PANIC):\s*", "", words).strip()
+        return reason_in(log.read().decode(errors="replace"))
 
 
 def _disown(lock_file: Path, data: Path) -> None:
