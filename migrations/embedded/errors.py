@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # "The database system is starting up" is what early clients are told, not a reason.
-FATAL = re.compile(r"\b(?:FATAL|PANIC|error):\s*(?!the database system is )(.*)")
+FATAL = re.compile(r"\b(?:FATAL|PANIC|error):(?!\s*the database system is )\s*(.*)")
 
 
 class EmbeddedPostgresError(Exception):
