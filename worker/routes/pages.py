@@ -11,6 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from worker.assets import Asset, Assets
+from worker.services import PRINCIPAL
 
 STATIC = Path(__file__).parent.parent / "static"
 SECURITY = {
@@ -45,7 +46,7 @@ class Pages:
         return _answer(request, asset, FOREVER if current else REVALIDATE)
 
     def _page(self, request: web.Request, name: str) -> web.Response:
-        if request.get("principal") is None:
+        if request.get(PRINCIPAL) is None:
             return _answer(request, self._assets.files["sign-in.html"], NEVER, status=401)
         return _answer(request, self._assets.files[name], REVALIDATE)
 

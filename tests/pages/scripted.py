@@ -1,0 +1,188 @@
+"""A worker whose answers a test writes event by event, so that it can look at the page between two of them.
+
+It serves the real pages; behind them only the wire of the public contract, with no model, database or sign-in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from worker.principal import Principal
+from worker.routes import pages
+from worker.services import PRINCIPAL
+
+DOCUMENT = "Öl 😀 first.\nThe queue span covers the wait for a slot in the engine.\nLast line.\n"
+PASSAGE_START = DOCUMENT.index("The queue")
+PASSAGE_END = DOCUMENT.index("\nLast")
+
+PASSAGE = {
+    "number": 1,
+    "file_id": "file_1",
+    "filename": "docs/TRACE.md",
+    "title": "Tracing: spans",
+    "text": DOCUMENT[PASSAGE_START:PASSAGE_END],
+    "start_char": PASSAGE_START,
+    "end_char": PASSAGE_END,
+    "score": 0.8,
+}
+STORE = {"id": "vs_1", "object": "vector_store", "name": "docs"}
+
+
+class Stream:
+    """The events of one answer, in the order and with the fields that the contract gives them."""
+
+    def __init__(self, response: web.StreamResponse) -> None:
+        self._response = response
+        self._sequence_number = 0
+        self._output_index = -1
+
+    async def send(self, type: str, **fields: Any) -> None:
+        data = {"type": type, **fields, "sequence_number": self._sequence_number}
+        self._sequence_number += 1
+        await self._response.write(f"event: {type}\ndata: {json.dumps(data)}\n\n".encode())
+
+    async def begin_text(self, item_id: str = "msg_1") -> None:
+        self._output_index += 1
+        item = {"id": item_id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+        await self.send("response.output_item.added", output_index=self._output_index, item=item)
+
+    async def text(self, delta: str, item_id: str = "msg_1") -> None:
+        place = {"item_id": item_id, "output_index": self._output_index, "content_index": 0}
+        await self.send("response.output_text.delta", **place, delta=delta, logprobs=[])
+
+    async def end_text(self, text: str, item_id: str = "msg_1") -> None:
+        await self.send("response.output_item.done", output_index=self._output_index, item=message(text, item_id))
+
+    async def sources(self) -> None:
+        self._output_index += 1
+        await self.send(
+            "firsttoken:sources", response_id="resp_1", output_index=self._output_index, passages=[PASSAGE]
+        )
+
+    async def complete(self) -> None:
+        await self.send("response.completed", response={"id": "resp_1", "status": "completed"})
+        await self._response.write(b"data: [DONE]\n\n")
+
+
+Script: TypeAlias = Callable[[Stream], Awaitable[None]]
+
+
+def message(text: str, item_id: str = "msg_1", role: str = "assistant", status: str = "completed") -> dict[str, Any]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    part = {"type": kind, "text": text, "annotations": [], "logprobs": []}
+    return {"id": item_id, "type": "message", "role": role, "status": status, "content": [part]}
+
+
+@dataclass(slots=True)
+class ScriptedWorker:
+    """`script` writes the next answers; `refusal` (a status with headers) is given to the next turns instead."""
+
+    script: Script
+    url: str = ""
+    refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    conversations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    items: list[dict[str, Any]] = field(default_factory=list)
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    signed_in: bool = True
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/conversations", self.list_conversations),
+            web.post("/v1/conversations", self.create_conversation),
+            web.post("/v1/conversations/{id}", self.update_conversation),
+            web.delete("/v1/conversations/{id}", self.delete_conversation),
+            web.get("/v1/conversations/{id}/items", self.list_items),
+            web.get("/v1/vector_stores", self.list_stores),
+            web.get("/v1/files/{id}/content", self.file_content),
+            web.post("/v1/responses", self.respond),
+            web.get("/ops/api/summary", self.nothing),
+            *pages.routes(),
+        ]
+
+    async def nothing(self, request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def list_conversations(self, request: web.Request) -> web.Response:
+        newest_first = list(reversed(self.conversations.values()))
+        return web.json_response({"object": "list", "data": newest_first, "has_more": False})
+
+    async def create_conversation(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        conversation_id = f"conv_{len(self.conversations) + 1}"
+        created = {
+            "id": conversation_id,
+            "object": "conversation",
+            "created_at": 1.8e9,
+            "metadata": body.get("metadata") or {},
+        }
+        self.conversations[conversation_id] = created
+        return web.json_response(created)
+
+    async def update_conversation(self, request: web.Request) -> web.Response:
+        conversation = self.conversations[request.match_info["id"]]
+        conversation["metadata"] = (await request.json())["metadata"]
+        return web.json_response(conversation)
+
+    async def delete_conversation(self, request: web.Request) -> web.Response:
+        del self.conversations[request.match_info["id"]]
+        return web.json_response({"deleted": True})
+
+    async def list_items(self, request: web.Request) -> web.Response:
+        if request.match_info["id"] not in self.conversations:
+            return _error(404, "No such conversation.", {})
+        return web.json_response({"object": "list", "data": self.items, "has_more": False})
+
+    async def list_stores(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [STORE], "has_more": False})
+
+    async def file_content(self, request: web.Request) -> web.Response:
+        return web.Response(text=DOCUMENT)
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        self.turns.append(await request.json())
+        if self.refusals:
+            status, headers = self.refusals.pop(0)
+            return _error(status, f"Refused with {status}.", headers)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        stream = Stream(response)
+        await stream.send("response.created", response={"id": "resp_1", "status": "in_progress"})
+        await self.script(stream)
+        return response
+
+
+def _error(status: int, text: str, headers: dict[str, str]) -> web.Response:
+    error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
+    return web.json_response({"error": error}, status=status, headers=headers)
+
+
+@asynccontextmanager
+async def serving(worker: ScriptedWorker) -> AsyncIterator[ScriptedWorker]:
+    """Serve on a free port of this machine while the block runs."""
+
+    @web.middleware
+    async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if worker.signed_in:
+            request[PRINCIPAL] = Principal(UUID(int=1), "test", frozenset(), "session")
+        return await handler(request)
+
+    app = web.Application(middlewares=[identify])
+    app.add_routes(worker.routes())
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        worker.url = f"http://{host}:{port}"
+        yield worker
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,102 @@
+// One answer as it comes into being: sources, then steps and text in the order in which they happen, then its timing.
+
+import { el } from "../shared/dom.js";
+import { MarkdownStream } from "../markdown/stream.js";
+import { Sources } from "./sources.js";
+import { Steps } from "./steps.js";
+import { timing } from "./timing.js";
+
+const CUT_SHORT = { max_output_tokens: "The answer reached its length limit and ends here." };
+
+export class Answer {
+  /** `announce(text)` speaks to screen readers, `open(passage)` shows a source. */
+  constructor({ announce, open }) {
+    this.announce = announce;
+    this.sources = new Sources(open);
+    this.steps = new Steps();
+    this.texts = new Map(); // item id -> MarkdownStream
+    this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), el("span", {}, "Thinking"));
+    this.body = el("div", { class: "answer-body" });
+    this.foot = el("div", { class: "answer-foot" });
+    this.node = el("article", { class: "answer", "aria-label": "Answer" }, this.sources.node, this.body, this.waiting, this.foot);
+  }
+
+  wait(text) {
+    this.waiting.lastChild.textContent = text;
+    this.waiting.hidden = false;
+  }
+
+  foundSources(passages) {
+    this.sources.show(passages);
+    if (passages.length > 0) this.announce(`${passages.length} sources found.`);
+    this.wait(passages.length > 0 ? "Reading the sources" : "Thinking");
+  }
+
+  startItem(item) {
+    if (item.type === "file_search_call") this.wait("Searching the documents");
+    if (item.type === "function_call") {
+      this.body.append(this.steps.start(item));
+      this.wait("Using tools");
+    }
+  }
+
+  writeArguments(itemId, delta) {
+    this.steps.writeArguments(itemId, delta);
+  }
+
+  write(itemId, delta) {
+    this.waiting.hidden = true;
+    this.textOf(itemId).append(delta);
+  }
+
+  textOf(itemId) {
+    if (!this.texts.has(itemId)) {
+      const node = el("div", { class: "prose writing" });
+      this.body.append(node);
+      const cite = (number) => this.sources.chip(number);
+      const onSettled = (block) => this.announce(block.textContent);
+      this.texts.set(itemId, new MarkdownStream(node, { cite, onSettled }));
+    }
+    return this.texts.get(itemId);
+  }
+
+  finishItem(item) {
+    if (item.type === "message") this.finishText(item.id);
+    if (item.type === "function_call") this.steps.called(item);
+    if (item.type === "function_call_output") {
+      this.steps.returned(item.call_id, item.output);
+      this.wait("Thinking");
+    }
+  }
+
+  finishText(itemId) {
+    const text = this.texts.get(itemId);
+    text?.finish();
+    text?.node.classList.remove("writing");
+  }
+
+  showTiming(trace) {
+    this.steps.showDurations(trace.spans);
+    this.foot.append(timing(trace));
+  }
+
+  cutShort(reason) {
+    this.note(CUT_SHORT[reason] ?? "The answer ends before its time.");
+  }
+
+  stopped() {
+    this.note("Stopped. The answer above is what had been written.");
+  }
+
+  note(text) {
+    this.foot.prepend(el("p", { class: "note" }, text));
+  }
+
+  /** Whatever the reason, no more will come. */
+  settle() {
+    this.waiting.hidden = true;
+    for (const itemId of this.texts.keys()) this.finishText(itemId);
+    this.steps.settle();
+    this.sources.settle();
+  }
+}

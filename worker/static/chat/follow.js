@@ -1,0 +1,33 @@
+// Keep the newest words in view while they come, unless the person has scrolled up to read.
+
+import { byId } from "../shared/dom.js";
+
+const NEAR_PX = 80; // closer to the end than this counts as reading the end
+
+export class Follow {
+  constructor() {
+    this.view = byId("view");
+    this.button = byId("to-end");
+    this.following = true;
+    this.view.addEventListener("scroll", () => this.look(), { passive: true });
+    this.button.addEventListener("click", () => this.toEnd());
+    new ResizeObserver(() => this.grown()).observe(byId("column"));
+  }
+
+  look() {
+    const left = this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight;
+    this.following = left < NEAR_PX;
+    this.button.hidden = this.following;
+  }
+
+  grown() {
+    if (this.following) this.view.scrollTop = this.view.scrollHeight;
+    else this.look();
+  }
+
+  toEnd() {
+    this.following = true;
+    this.button.hidden = true;
+    this.view.scrollTop = this.view.scrollHeight;
+  }
+}

@@ -1,0 +1,155 @@
+// The chat page: which conversation is shown, and how its parts hear of each other.
+
+import { ApiError } from "../shared/api.js";
+import { byId, el } from "../shared/dom.js";
+import { icon } from "../shared/icons.js";
+import { themeSwitch } from "../shared/theme.js";
+import { Composer } from "./composer.js";
+import { createConversation, listItems } from "./conversations.js";
+import { Drawer } from "./drawer.js";
+import { Follow } from "./follow.js";
+import { Options } from "./options.js";
+import { Sidebar } from "./sidebar.js";
+import { SourceDialog } from "./source-dialog.js";
+import { Transcript } from "./transcript.js";
+
+class Chat {
+  constructor() {
+    this.running = new Map(); // conversations that answer right now, also while another one is shown
+    this.column = byId("column");
+    this.drawer = new Drawer();
+    this.follow = new Follow();
+    this.options = new Options();
+    this.dialog = new SourceDialog();
+    this.sidebar = new Sidebar({
+      removed: (id) => this.transcript.id === id && this.startNew(),
+      failed: (error) => this.warn(error),
+      running: (id) => this.running.has(id),
+    });
+    this.composer = new Composer({ send: (text) => this.send(text), stop: () => this.transcript.stop() });
+    this.host = {
+      announce: (text) => this.announce(text),
+      open: (passage) => this.dialog.open(passage),
+      changed: (transcript) => this.changed(transcript),
+      startNew: () => this.startNew(),
+      ensureConversation: (transcript, question) => this.createFor(transcript, question),
+      options: () => this.options.chosen,
+    };
+    addEventListener("hashchange", () => this.route());
+    for (const example of document.querySelectorAll("[data-example]")) {
+      example.addEventListener("click", () => this.send(example.querySelector("b").textContent));
+    }
+    byId("new").addEventListener("click", () => this.startNew());
+  }
+
+  async start() {
+    themeSwitch("theme");
+    this.route();
+    await Promise.all([this.sidebar.load(), this.options.load().catch((error) => this.warn(error))]);
+    this.showTitle();
+  }
+
+  /** #/c/<id> is a conversation, everything else a new one. */
+  route() {
+    const match = /^#\/c\/([\w-]+)$/.exec(location.hash);
+    const id = match === null ? null : match[1];
+    this.drawer.set(false);
+    if (this.transcript !== undefined && this.transcript.id === id && id !== null) return;
+    this.show(this.running.get(id) ?? new Transcript(id, this.host));
+    if (id !== null && !this.running.has(id)) this.load(this.transcript);
+  }
+
+  startNew() {
+    if (location.hash !== "" && location.hash !== "#/") location.hash = "#/";
+    else this.route();
+    this.composer.focus();
+  }
+
+  show(transcript) {
+    this.transcript = transcript;
+    this.column.replaceChildren(transcript.node);
+    this.follow.toEnd();
+    this.sidebar.select(transcript.id);
+    this.composer.show(transcript.running);
+    this.showState();
+  }
+
+  /** Fill a transcript from the worker; somebody may have gone elsewhere meanwhile. */
+  async load(transcript) {
+    this.column.dataset.state = "loading";
+    try {
+      transcript.load(await listItems(transcript.id));
+    } catch (error) {
+      transcript.node.append(this.missing(error));
+    }
+    if (transcript === this.transcript) this.showState();
+    this.follow.toEnd();
+  }
+
+  missing(error) {
+    const message = error.status === 404 ? "This conversation does not exist any more." : error.message;
+    const button = el("button", { type: "button", class: "button", click: () => this.startNew() }, "New conversation");
+    return el("div", { class: "problem", role: "alert" }, icon("warning"), el("p", {}, message), button);
+  }
+
+  send(question) {
+    if (this.transcript.running) return;
+    const { transcript } = this;
+    transcript.ask(question).catch((error) => this.warn(error));
+    this.follow.toEnd();
+    this.composer.focus();
+  }
+
+  async createFor(transcript, question) {
+    const conversation = await createConversation(question);
+    this.running.set(conversation.id, transcript);
+    if (transcript === this.transcript) {
+      history.replaceState(null, "", `#/c/${conversation.id}`);
+      this.sidebar.current = conversation.id;
+    }
+    this.sidebar.raise(conversation);
+    this.showTitle();
+    return conversation.id;
+  }
+
+  /** A turn has begun or ended. */
+  changed(transcript) {
+    if (transcript.id !== null) {
+      if (transcript.running) this.running.set(transcript.id, transcript);
+      else this.running.delete(transcript.id);
+      this.sidebar.raiseById(transcript.id);
+    }
+    if (transcript !== this.transcript) return;
+    this.composer.show(transcript.running);
+    this.showState();
+  }
+
+  showState() {
+    this.column.dataset.state = this.transcript.empty && this.transcript.id === null ? "empty" : "filled";
+    byId("welcome").hidden = this.column.dataset.state !== "empty";
+    this.showTitle();
+  }
+
+  showTitle() {
+    const title = this.transcript.id === null ? null : this.sidebar.titleOf(this.transcript.id);
+    byId("title").textContent = title ?? "";
+    document.title = title === null ? "Firsttoken" : `${title} · Firsttoken`;
+  }
+
+  announce(text) {
+    byId("announcer").append(el("p", {}, text));
+    while (byId("announcer").childElementCount > 8) byId("announcer").firstChild.remove();
+  }
+
+  /** A line above the composer for what is not part of an answer. */
+  warn(error) {
+    const message = error instanceof ApiError ? error.message : "Something went wrong in this page. Reload it.";
+    if (!(error instanceof ApiError)) console.error(error);
+    const signedOut = error.status === 401;
+    byId("warning").textContent = signedOut ? "You are signed out. Run `firsttoken link` and open its link." : message;
+    byId("warning").hidden = false;
+  }
+}
+
+for (const slot of document.querySelectorAll("[data-icon]")) slot.prepend(icon(slot.dataset.icon));
+new Chat().start();

@@ -1,0 +1,82 @@
+// "Why was this slow?": the answer's own trace as a bar, and in words when opened.
+
+import { bar } from "../shared/bar.js";
+import { el } from "../shared/dom.js";
+import { count, duration, pace, share } from "../shared/format.js";
+import { icon } from "../shared/icons.js";
+import { attributeSum, kindOf, tile, totals } from "../shared/segments.js";
+
+export function timing(trace) {
+  const pieces = tile(trace);
+  return el(
+    "details",
+    { class: "timing", "data-trace": trace.id },
+    el(
+      "summary",
+      { title: "Why did this take as long as it did?" },
+      bar(pieces, trace.duration_ms),
+      el("span", { class: "timing-numbers numeric" }, ...numbers(trace)),
+      icon("chevron"),
+    ),
+    el(
+      "div",
+      { class: "timing-body" },
+      el("p", {}, explain(trace, pieces)),
+      el("ul", { class: "legend numeric" }, ...totals(pieces).map((total) => legendRow(total, trace.duration_ms))),
+      el("p", { class: "timing-foot numeric" }, el("span", {}, cacheLine(trace)), traceLink(trace)),
+    ),
+  );
+}
+
+function numbers(trace) {
+  const parts = [["First token", duration(trace.ttft_ms)], ["", pace(trace.tpot_ms)], ["in all", duration(trace.duration_ms)]];
+  return parts
+    .filter(([, value]) => value !== null)
+    .map(([name, value]) => el("span", {}, name ? `${name} ` : "", el("b", {}, value)));
+}
+
+function legendRow({ name, duration_ms }, totalMs) {
+  const gap = name === "gap";
+  return el(
+    "li",
+    {},
+    el("span", { class: gap ? "swatch gap" : "swatch", "data-span": gap ? null : kindOf(name) }),
+    el("span", { class: "legend-name" }, gap ? "between spans" : name),
+    el("span", {}, duration(duration_ms)),
+    el("span", { class: "legend-share" }, share(duration_ms, totalMs)),
+  );
+}
+
+function cacheLine(trace) {
+  const cached = attributeSum(trace, "prefill", "cached_tokens");
+  const read = cached + attributeSum(trace, "prefill", "new_tokens");
+  return read > 0 ? `${count(cached)} of ${count(read)} prompt tokens came from the cache` : "No prompt was read";
+}
+
+function traceLink(trace) {
+  return el("a", { href: `/ops#/trace/${encodeURIComponent(trace.id)}` }, "Open the trace");
+}
+
+/** One sentence about the longest part. */
+function explain(trace, pieces) {
+  const [longest] = totals(pieces.filter(({ gap }) => !gap)).sort((a, b) => b.duration_ms - a.duration_ms);
+  if (longest === undefined) return "This trace holds no spans.";
+  const part = share(longest.duration_ms, trace.duration_ms);
+  return `${duration(longest.duration_ms)} of ${duration(trace.duration_ms)} (${part}) went into ${WORK[kindOf(longest.name)](trace, longest.name)}.`;
+}
+
+const WORK = {
+  edge: () => "receiving the request",
+  auth: () => "checking who is asking",
+  hydrate: () => "loading the conversation",
+  retrieve: () => "finding passages in the documents",
+  assemble: () => "putting the prompt together",
+  tokenize: () => "turning the prompt into tokens",
+  queue: () => "waiting for a place in the engine",
+  prefill: (trace) => `reading the prompt, ${count(attributeSum(trace, "prefill", "new_tokens"))} new tokens`,
+  first_token: () => "handing the first token to the network",
+  decode: (trace) => `writing the answer, ${count(attributeSum(trace, "decode", "tokens"))} tokens`,
+  tool: (_, name) => `running the tool ${name.slice("tool:".length)}`,
+  flush: () => "saving and sending the rest",
+  other: (_, name) => name,
+};

@@ -1,0 +1,66 @@
+// One turn: send a question, and hand each event of the stream to the answer that shows it.
+
+import { ApiError, request } from "../shared/api.js";
+import { events } from "./sse.js";
+
+const TOOLS = ["calculator", "current_time", "convert_units"];
+// Below this score a passage is not about the question; small talk and sums then go on without documents.
+const SCORE_MIN = 0.35;
+
+/** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
+ *  `signal` stopped it. */
+export async function runTurn({ conversation, question, store, tools, signal }, answer) {
+  const body = { conversation, input: question, stream: true, temperature: 0, tools: toolList(store, tools) };
+  const response = await request("POST", "/v1/responses", { body, signal });
+  let complete = false;
+  try {
+    for await (const event of events(response.body)) complete = apply(event, answer) || complete;
+  } catch (error) {
+    if (error.name === "AbortError" || error instanceof ApiError) throw error;
+    throw broken();
+  }
+  if (!complete) throw broken();
+}
+
+function broken() {
+  return new ApiError(0, "The connection broke before the answer was complete.");
+}
+
+function toolList(store, tools) {
+  const search = { type: "file_search", vector_store_ids: [store], ranking_options: { score_threshold: SCORE_MIN } };
+  return [...(store === null ? [] : [search]), ...(tools ? TOOLS.map((name) => ({ type: `firsttoken:${name}` })) : [])];
+}
+
+/** Show one event; true when it was the last that matters. Events of kinds we do not know are for others. */
+function apply(event, answer) {
+  switch (event.type) {
+    case "firsttoken:sources":
+      answer.foundSources(event.passages);
+      break;
+    case "response.output_item.added":
+      answer.startItem(event.item);
+      break;
+    case "response.function_call_arguments.delta":
+      answer.writeArguments(event.item_id, event.delta);
+      break;
+    case "response.output_text.delta":
+      answer.write(event.item_id, event.delta);
+      break;
+    case "response.output_item.done":
+      answer.finishItem(event.item);
+      break;
+    case "firsttoken:trace":
+      answer.showTiming(event.trace);
+      break;
+    case "response.completed":
+      return true;
+    case "response.incomplete":
+      answer.cutShort(event.response.incomplete_details?.reason);
+      return true;
+    case "response.failed":
+      throw new ApiError(500, event.response.error?.message ?? "The answer failed.", {
+        code: event.response.error?.code ?? null,
+      });
+  }
+  return false;
+}

@@ -1,0 +1,55 @@
+// Talking to the worker: JSON in, JSON out, and every failure as one kind of error that a person can act on.
+
+/** `status` 0 means that no answer came at all. */
+export class ApiError extends Error {
+  constructor(status, message, { code = null, retryAfterS = null, requestId = null } = {}) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.retryAfterS = retryAfterS;
+    this.requestId = requestId;
+  }
+}
+
+/** Like fetch, but raises ApiError for anything that is not a 2xx. An abort passes through as AbortError. */
+export async function request(method, path, { body, signal } = {}) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      signal,
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "The worker does not answer. Is it still running, and are you online?");
+  }
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+export async function json(method, path, options) {
+  return (await request(method, path, options)).json();
+}
+
+async function failure(response) {
+  let error = {};
+  try {
+    error = (await response.json()).error ?? {};
+  } catch {
+    // a proxy's own page, or nothing at all: the status must do
+  }
+  return new ApiError(response.status, error.message ?? `The worker answered ${response.status}.`, {
+    code: error.code ?? null,
+    retryAfterS: retryAfter(response.headers),
+    requestId: response.headers.get("x-request-id"),
+  });
+}
+
+function retryAfter(headers) {
+  const ms = Number(headers.get("retry-after-ms") ?? NaN);
+  if (Number.isFinite(ms)) return ms / 1000;
+  const seconds = Number(headers.get("retry-after") ?? NaN);
+  return Number.isFinite(seconds) ? seconds : null;
+}

@@ -1,0 +1,46 @@
+// Numbers and moments as people read them.
+
+/** 0.42 ms, 7.3 ms, 412 ms, 3.41 s, 2 min 5 s. */
+export function duration(ms) {
+  if (ms === null || ms === undefined || !Number.isFinite(ms)) return "–";
+  if (ms < 1) return `${ms.toFixed(2)} ms`;
+  if (ms < 99.95) return `${ms.toFixed(1)} ms`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
+  if (ms < 59_995) return `${(ms / 1000).toFixed(2)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+export function count(number) {
+  return number === null || number === undefined ? "–" : Number(number).toLocaleString("en-US");
+}
+
+export function share(part, whole) {
+  return whole > 0 ? `${Math.round((100 * part) / whole)} %` : "–";
+}
+
+/** Tokens per second from the milliseconds that one token takes. */
+export function pace(tpotMs) {
+  if (!(tpotMs > 0)) return null;
+  const rate = 1000 / tpotMs;
+  return `${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tokens/s`;
+}
+
+/** A moment of today by its time, an older one by its date too. `seconds` since 1970. */
+export function moment(seconds, now = new Date()) {
+  const date = new Date(seconds * 1000);
+  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const today = date.toDateString() === now.toDateString();
+  return today ? time : `${date.toLocaleDateString([], { month: "short", day: "numeric" })}, ${time}`;
+}
+
+const DAY_MS = 86_400_000;
+
+/** The heading a conversation of that moment stands under. */
+export function period(seconds, now = new Date()) {
+  const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
+  const then = seconds * 1000;
+  if (then >= midnight) return "Today";
+  if (then >= midnight - DAY_MS) return "Yesterday";
+  if (then >= midnight - 7 * DAY_MS) return "Last 7 days";
+  return "Earlier";
+}

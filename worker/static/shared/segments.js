@@ -1,0 +1,56 @@
+// A trace -> the pieces of wall clock it is made of, pure. Times in milliseconds from the start of the trace.
+
+const GAP_MS_MIN = 0.05; // stamps are taken one after another; less than this is the clock, not a gap
+
+const KINDS = new Set([
+  "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "flush",
+]);
+
+/** The colour group of a span: its name, "tool" for all tools, "other" for what we do not know. */
+export function kindOf(name) {
+  if (name.startsWith("tool:")) return "tool";
+  return KINDS.has(name) ? name : "other";
+}
+
+/** Non-overlapping {name, start_ms, duration_ms, gap} that cover the trace from 0 to its end. The main lane comes
+ *  first; time that it leaves free is given to the other lanes, and what nothing covers is a gap. */
+export function tile(trace) {
+  const top = trace.spans.filter((span) => span.parent === null || span.parent === undefined);
+  const main = top.filter((span) => span.lane === "main");
+  const beside = top.filter((span) => span.lane !== "main");
+  return cover(main, 0, trace.duration_ms, (from, to) =>
+    cover(beside, from, to, (a, b) => [{ name: "gap", start_ms: a, duration_ms: b - a, gap: true }]),
+  );
+}
+
+function cover(spans, from, to, fill) {
+  const pieces = [];
+  let at = from;
+  const free = (until) => {
+    if (until - at > GAP_MS_MIN) pieces.push(...fill(at, until));
+  };
+  for (const span of [...spans].sort((a, b) => a.start_ms - b.start_ms)) {
+    const start = Math.max(span.start_ms, at);
+    const end = Math.min(span.start_ms + span.duration_ms, to);
+    if (end <= start) continue;
+    free(start);
+    pieces.push({ name: span.name, start_ms: start, duration_ms: end - start, gap: false });
+    at = end;
+  }
+  free(to);
+  return pieces;
+}
+
+/** Pieces summed by name, in the order in which the names first appear. */
+export function totals(pieces) {
+  const sums = new Map();
+  for (const { name, duration_ms } of pieces) sums.set(name, (sums.get(name) ?? 0) + duration_ms);
+  return [...sums].map(([name, duration_ms]) => ({ name, duration_ms }));
+}
+
+/** A numeric attribute summed over all spans of that name. */
+export function attributeSum(trace, name, attribute) {
+  return trace.spans
+    .filter((span) => span.name === name)
+    .reduce((sum, span) => sum + Number(span.attributes[attribute] ?? 0), 0);
+}
