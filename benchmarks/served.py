@@ -1,0 +1,65 @@
+"""A worker of one's own to measure: real process, real database, bundled models, a home that is thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+START_MAX_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    url: str
+    api_key: str
+    pid: int
+    start_s: float  # from the command to the ready file
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    @property
+    def rss_mb(self) -> float:
+        """Resident memory of the worker, without Postgres."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+@asynccontextmanager
+async def serve(home: Path, *flags: str) -> AsyncIterator[Served]:
+    """Start `firsttoken serve` on a free port and stop it at the end. Raises RuntimeError if it does not come up."""
+    ready = home / "ready.json"
+    ready.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
+    started = monotonic()
+    process = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL)
+    try:
+        while not ready.exists():
+            if process.poll() is not None or monotonic() - started > START_MAX_S:
+                raise RuntimeError(f"the worker did not start: {' '.join(command)}")
+            await asyncio.sleep(0.02)
+        told = json.loads(ready.read_text())
+        yield Served(told["url"], told["api_key"], told["pid"], monotonic() - started)
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+
+
+@asynccontextmanager
+async def served(*flags: str) -> AsyncIterator[Served]:
+    """A worker on its second start, as people usually meet it: cluster made, migrated, documents in the store."""
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
+        async with serve(Path(folder), *flags) as first:
+            print(f"first start {first.start_s:.1f} s", file=sys.stderr)
+        async with serve(Path(folder), *flags) as second:
+            print(f"second start {second.start_s:.1f} s, {second.rss_mb:.0f} MB resident", file=sys.stderr)
+            yield second
