@@ -10,10 +10,11 @@ from worker.middleware import add_headers, begin, identify
 from worker.routes import embeddings, health, metrics, models, ops
 from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
+from worker.sign_in import sign_in
 
 
 def build_app(services: Services) -> web.Application:
-    app = web.Application(middlewares=[begin, identify], client_max_size=services.config.body_bytes)
+    app = web.Application(middlewares=[begin, sign_in, identify], client_max_size=services.config.body_bytes)
     app[SERVICES] = services
     for resource in (models, embeddings, health, metrics, ops):
         app.add_routes(resource.routes())

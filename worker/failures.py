@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from agents.errors import AgentError
 from inference.errors import InferenceError
+from retrieval.errors import RetrievalError
 from worker.errors import ApiError
 
 MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
@@ -60,7 +61,7 @@ def _from_validation(error: ValidationError) -> ApiError:
     return ApiError(400, f"{param}: {message}"[:MESSAGE_CHARS_MAX] if param else message, param=param or None)
 
 
-def _from_domain(error: InferenceError | AgentError) -> ApiError:
+def _from_domain(error: InferenceError | AgentError | RetrievalError) -> ApiError:
     return ApiError(
         error.status,
         str(error),
@@ -71,4 +72,4 @@ def _from_domain(error: InferenceError | AgentError) -> ApiError:
     )
 
 
-DOMAIN = (InferenceError, AgentError)
+DOMAIN = (InferenceError, AgentError, RetrievalError)

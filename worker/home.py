@@ -12,7 +12,9 @@ from pathlib import Path
 from worker.errors import StartError
 
 SECRET_BYTES = 32
-PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+PRIVATE_FILE = 0o600
+# Under root the embedded Postgres runs as another user, who must get through this folder; all files in it are private.
+FOLDER, FOLDER_OF_ROOT = 0o700, 0o711
 
 
 class Home:
@@ -34,7 +36,8 @@ class Home:
     def prepare(self) -> None:
         """Raises StartError when the folder cannot be used."""
         try:
-            self.path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            mode = FOLDER if os.geteuid() else FOLDER_OF_ROOT
+            self.path.mkdir(mode=mode, parents=True, exist_ok=True)
             with self.locked():
                 pass
         except OSError as error:

@@ -1,0 +1,9 @@
+"""`python -m worker` is the command `firsttoken`."""
+
+from __future__ import annotations
+
+import sys
+
+from worker.cli import main
+
+sys.exit(main())

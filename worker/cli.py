@@ -1,0 +1,113 @@
+"""The command `firsttoken`. What a person can get wrong ends in one line on stderr, not in a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from worker.config import ConfigError, add_settings, load, prepare_process, settings
+from worker.version import VERSION
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+SETTING_NAMES = frozenset(setting.name for setting in settings())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code of the process."""
+    prepare_process()
+    options = vars(_parser().parse_args(arguments))
+    flags = {name: value for name, value in options.items() if name in SETTING_NAMES}
+    rest = {name: value for name, value in options.items() if name not in SETTING_NAMES}
+    try:
+        config = load(flags)
+    except ConfigError as error:
+        return _fail(error)
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+
+    # From here on models and servers are imported; what is above answers `--help` at once.
+    import uvloop
+
+    from worker import commands
+
+    try:
+        uvloop.run(getattr(commands, rest.pop("command"))(config, **rest))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return EXIT_INTERRUPTED
+    except commands.FAILURES as error:
+        return _fail(error)
+    return 0
+
+
+def _fail(error: BaseException) -> int:
+    print(f"firsttoken: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+    return EXIT_FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="firsttoken",
+        description="Edge streaming chat agents: one process from the socket to the token.",
+        epilog=_settings_table(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"firsttoken {VERSION}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = _command(commands, "serve", "serve", "start the worker")
+    add_settings(serve)
+
+    _command(commands, "migrate", "migrate_database", "bring the database up to this version")
+
+    keys = commands.add_parser("keys", help="make, list and revoke API keys").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    create = _command(keys, "create", "create_key", "make an API key and show it, once")
+    create.add_argument("name", metavar="NAME", help="what the key is for")
+    create.add_argument("--operator", action="store_true", help="may see latencies of all tenants, and the metrics")
+    create.add_argument("--days", type=_positive_int, help="days until the key expires (default: never)")
+    listing = _command(keys, "list", "list_keys", "show the keys of a tenant")
+    revoke = _command(keys, "revoke", "revoke_key", "end a key; running workers notice within half a minute")
+    revoke.add_argument("id", metavar="ID", help="as `firsttoken keys list` shows it")
+
+    link = _command(commands, "link", "show_link", "print a link that signs a browser in, once")
+
+    ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
+    ingest.add_argument("paths", nargs="+", metavar="PATH", help="Markdown, text and HTML files, or folders of them")
+    ingest.add_argument("--store", required=True, metavar="NAME", help="name of the vector store; made if it is new")
+
+    for command in (create, listing, revoke, ingest):
+        command.add_argument(
+            "--tenant", default="local", metavar="NAME", help="default: local, the one of this machine"
+        )
+    for command in (link,):
+        command.add_argument("--url", help="address of the worker (default: the one that started last in this home)")
+    commands.add_parser("version", help="print the version").set_defaults(command="show_version")
+    return parser
+
+
+def _command(parent: Any, name: str, function: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = parent.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(command=function)
+    if name != "serve":
+        add_settings(parser, only_every=True)
+    return parser
+
+
+def _settings_table() -> str:
+    rows = [f"  {setting.flag:<20} {setting.help}" for setting in settings()]
+    return "\n".join(["settings, as a flag of the command or as an environment variable (in brackets):", *rows])
+
+
+def _positive_int(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 36_500:
+        raise argparse.ArgumentTypeError("must be a number of days from 1 to 36500")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

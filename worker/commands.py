@@ -1,0 +1,145 @@
+"""What the commands do. Each gets the configuration and its own options, prints for people and raises for the CLI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import orjson
+from retrieval.ingest import Progress, ingest
+from tqdm import tqdm
+
+from agents.errors import AgentError
+from inference.errors import InferenceError
+from migrations.database import UnsafeRole
+from migrations.embedded import EmbeddedPostgresError
+from migrations.runner import MigrationError, migrate
+from retrieval.errors import RetrievalError
+from retrieval.store import PassageStore
+from worker.config import Config
+from worker.errors import StartError
+from worker.home import Home
+from worker.keys import LOCAL_TENANT, Keys
+from worker.principal import OPERATOR
+from worker.serve import serve
+from worker.sign_in import link
+from worker.start import open_database, open_embedder, open_owner_dsn, read_secret
+from worker.version import VERSION
+
+__all__ = ["FAILURES", "serve"]
+
+# What a person can do something about; anything else is a bug and keeps its traceback.
+FAILURES = (
+    StartError,
+    EmbeddedPostgresError,
+    MigrationError,
+    UnsafeRole,
+    InferenceError,
+    RetrievalError,
+    AgentError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    OSError,
+)
+NAME_CHARS_MAX = 200
+TIME_FORMAT = "%Y-%m-%d %H:%M"
+
+
+async def show_version(config: Config) -> None:
+    print(f"firsttoken {VERSION}")
+
+
+async def migrate_database(config: Config) -> None:
+    Home(config.home).prepare()
+    async with open_owner_dsn(config) as (owner_dsn, _):
+        applied = await migrate(owner_dsn)
+    print("\n".join(f"applied {version}" for version in applied) or "nothing to do")
+
+
+async def create_key(config: Config, *, name: str, tenant: str, operator: bool, days: int | None) -> None:
+    async with _open_keys(config) as keys:
+        tenant_id = await _tenant(keys, tenant)
+        expires_at = datetime.now(UTC) + timedelta(days=days) if days else None
+        scopes = [OPERATOR] if operator else []
+        id, key = await keys.create(tenant_id, _checked(name, "the key's name"), scopes=scopes, expires_at=expires_at)
+    print(f"{key}\n\n{id} of tenant {tenant}. Keep it: it is not shown again.")
+
+
+async def list_keys(config: Config, *, tenant: str) -> None:
+    async with _open_keys(config) as keys:
+        found = await keys.list(await _tenant(keys, tenant))
+    for key in found:
+        used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
+        scopes = ",".join(sorted(key.scopes)) or "-"
+        made = key.created_at.strftime(TIME_FORMAT)
+        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<9} made {made}  used {used:<16}  {key.name}")
+    if not found:
+        print(f"tenant {tenant} has no keys")
+
+
+async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
+    async with _open_keys(config) as keys:
+        if not await keys.revoke(await _tenant(keys, tenant), id):
+            raise StartError(f"tenant {tenant} has no key {id}: see `firsttoken keys list --tenant {tenant}`")
+    print(f"{id} is revoked")
+
+
+async def show_link(config: Config, *, url: str | None) -> None:
+    address = url or _address_of_worker(config)
+    async with _open_keys(config) as keys:
+        token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=[OPERATOR])
+    print(link(address.rstrip("/"), token))
+
+
+async def ingest_files(config: Config, *, paths: list[str], store: str, tenant: str) -> None:
+    home = Home(config.home)
+    home.prepare()
+    async with open_embedder(config) as embedder, open_database(config) as database:
+        tenant_id = await _tenant(Keys(database, read_secret(config, home)), tenant)
+        with tqdm(unit=" passages", disable=None) as bar:
+
+            def show(progress: Progress) -> None:
+                bar.set_description(f"{progress.files_done}/{progress.files} files")
+                bar.update(progress.passages - bar.n)
+
+            report = await ingest(
+                [Path(path) for path in paths],
+                store_name=_checked(store, "the store's name"),
+                tenant_id=tenant_id,
+                store=PassageStore(database),
+                embedder=embedder,
+                progress=show,
+            )
+    print(report)
+
+
+@asynccontextmanager
+async def _open_keys(config: Config) -> AsyncIterator[Keys]:
+    home = Home(config.home)
+    home.prepare()
+    async with open_database(config) as database:
+        yield Keys(database, read_secret(config, home))
+
+
+async def _tenant(keys: Keys, name: str) -> UUID:
+    return await keys.tenant(_checked(name, "the tenant's name"))
+
+
+def _checked(name: str, what: str) -> str:
+    if not 1 <= len(name) <= NAME_CHARS_MAX:
+        raise StartError(f"{what} must have 1 to {NAME_CHARS_MAX} characters")
+    return name
+
+
+def _address_of_worker(config: Config) -> str:
+    """Where the worker that started last in this home listens."""
+    try:
+        return str(orjson.loads(Home(config.home).ready_file.read_bytes())["url"])
+    except (OSError, ValueError, KeyError):
+        raise StartError(
+            "no worker runs in this home: start one with `firsttoken serve`, or name it with --url"
+        ) from None

@@ -1,0 +1,199 @@
+"""`firsttoken serve`: from a configuration to a worker that answers, and back to nothing without losing an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+from aiohttp import web
+from retrieval.ingest import ingest
+
+from worker.app import build_app
+from worker.config import Config
+from worker.errors import StartError
+from worker.home import Home, write_atomically
+from worker.keys import LOCAL_TENANT
+from worker.principal import OPERATOR
+from worker.routes.health import DRAINING
+from worker.services import Services
+from worker.sign_in import link
+from worker.start import open_services
+from worker.version import VERSION
+
+log = logging.getLogger("firsttoken.serve")
+
+BACKLOG = 512
+SAMPLE_STORE = "docs"
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """How to reach a worker that answers; the content of the ready file."""
+
+    url: str
+    api_key: str
+    chat_url: str
+    ops_url: str
+    pid: int
+    version: str
+
+    def banner(self, seconds: float) -> str:
+        return f"""
+Firsttoken {self.version} is ready after {seconds:.1f} s. Ctrl-C stops it.
+
+  Chat     {self.chat_url}
+           signs one browser in, once; for another one: firsttoken link
+  Latency  {self.ops_url}
+  API      curl {self.url}/v1/responses -H 'Content-Type: application/json' \\
+             -H 'Authorization: Bearer {self.api_key}' -d '{{"input": "Hello!"}}'
+"""
+
+
+class Stop:
+    """What signals ask for: the first one lets running answers finish, the second one leaves at once."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+        self.serving = False
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+
+    def ask(self) -> None:
+        if not self.serving:
+            self._task.cancel()  # nobody has an answer to lose yet
+        elif self.asked.is_set():
+            self.hurried.set()
+        else:
+            self.asked.set()
+
+
+async def serve(config: Config) -> None:
+    """Run until asked to stop. Raises StartError and the parts' own errors, each of one line for people."""
+    began = time.monotonic()
+    task = asyncio.current_task()
+    assert task is not None
+    stop = Stop(task)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+    home = Home(config.home)
+    home.prepare()
+    with closing(bind(config.host, config.port)) as listener:
+        async with open_services(config, home) as services:
+            ready = await _introduce(services, home, _url(config.host, listener))
+            await _read_samples(services)
+            runner = await _run(services, listener)
+            stop.serving = True
+            files = [path for path in (home.ready_file, config.ready_file) if path]
+            with _ready_files(files, ready):
+                print(ready.banner(time.monotonic() - began), flush=True)
+                await stop.asked.wait()
+            await _drain(runner, stop)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the port before anything slow, so that a port in use is known at once. Does not listen yet."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise StartError(f"--host {host} is not an address: {error.strerror}") from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(
+                f"port {port} of {host} is taken: choose another with --port, or 0 for a free one"
+            ) from error
+        raise StartError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return listener
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    name = ANY_ADDRESS.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+async def _introduce(services: Services, home: Home, url: str) -> Ready:
+    """Make sure that the person who runs the worker has a key and a link."""
+    keys = services.authenticator.keys
+    tenant_id = await keys.tenant(LOCAL_TENANT)
+    with home.locked():  # two workers that start at once share one key
+        key = home.key_file.read_text().strip() if home.key_file.exists() else ""
+        if not key or await keys.authenticate(key) is None:
+            _, key = await keys.create(tenant_id, "this machine", scopes=[OPERATOR])
+            write_atomically(home.key_file, f"{key}\n".encode())
+    token = await keys.create_link(tenant_id, scopes=[OPERATOR])
+    return Ready(url, key, link(url, token), f"{url}/ops", os.getpid(), VERSION)
+
+
+async def _read_samples(services: Services) -> None:
+    """Bring the sample knowledge base up to date; files that did not change cost nothing."""
+    folder = services.config.docs
+    if folder is None or not folder.is_dir():
+        return
+    tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
+    report = await ingest(
+        [folder],
+        store_name=SAMPLE_STORE,
+        tenant_id=tenant_id,
+        store=services.passages,
+        embedder=services.embedder,
+        progress=lambda progress: None,
+    )
+    for path, reason in report.failed:
+        log.warning("%s is not in the sample knowledge base: %s", path, reason)
+
+
+async def _run(services: Services, listener: socket.socket) -> web.AppRunner:
+    runner = web.AppRunner(
+        build_app(services),
+        access_log=None,
+        handler_cancellation=True,  # a client that leaves stops its generation at the next step
+        shutdown_timeout=services.config.drain_s,
+    )
+    await runner.setup()
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    return runner
+
+
+async def _drain(runner: web.AppRunner, stop: Stop) -> None:
+    """Take no more requests, let the running ones finish for drain_s, unless somebody is in a hurry."""
+    runner.app[DRAINING].set()
+    draining = asyncio.create_task(runner.cleanup())
+    hurried = asyncio.create_task(stop.hurried.wait())
+    await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (draining, hurried):
+        task.cancel()
+    await asyncio.gather(draining, hurried, return_exceptions=True)
+
+
+@contextmanager
+def _ready_files(paths: list[Path], ready: Ready) -> Iterator[None]:
+    """Present while the worker takes requests. Another worker of this home may have written its own since."""
+    content = orjson.dumps(asdict(ready), option=orjson.OPT_INDENT_2)
+    for path in paths:
+        try:
+            write_atomically(path, content)
+        except OSError as error:
+            raise StartError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        for path in paths:
+            with suppress(OSError):
+                if path.read_bytes() == content:
+                    path.unlink()

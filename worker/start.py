@@ -1,0 +1,156 @@
+"""Opens what a worker needs, side by side, and closes it in the reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from retrieval.config import RetrievalConfig
+from retrieval.retriever import Retriever
+
+from agents.agent import Agent
+from agents.store import ConversationStore, ResponseStore
+from agents.tools import builtin_toolbox
+from inference.bundled import CHAT_MODEL, EMBEDDER
+from inference.config import EngineConfig
+from inference.embedder import Embedder
+from inference.errors import InvalidTemplate, ModelNotLoaded
+from inference.model import ChatModel
+from migrations.database import Database
+from migrations.embedded import EmbeddedPostgres
+from migrations.runner import migrate
+from retrieval.store import PassageStore
+from worker.admission import Admission
+from worker.auth import Authenticator
+from worker.config import Config
+from worker.errors import StartError
+from worker.home import Home
+from worker.keys import Keys
+from worker.metrics import Metrics
+from worker.secret import Secret
+from worker.services import Services
+from worker.session import Sessions
+from worker.telemetry import Telemetry
+from worker.tokens import Tokens
+from worker.traces import Traces
+
+T = TypeVar("T")
+Loaded = TypeVar("Loaded")
+
+APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
+CLOSE_TIMEOUT_S = 5.0
+
+
+def read_secret(config: Config, home: Home) -> Secret:
+    return Secret(config.secret.encode() if config.secret else home.read_secret())
+
+
+@asynccontextmanager
+async def open_owner_dsn(config: Config) -> AsyncIterator[tuple[str, str | None]]:
+    """A running server: the DSN of the tables' owner, and that of the plain role where it has one of its own."""
+    if config.database_url:
+        yield config.database_url, None
+        return
+    postgres = EmbeddedPostgres(config.home)
+    try:
+        await asyncio.to_thread(postgres.start)
+        yield postgres.owner_dsn, postgres.app_dsn
+    finally:
+        await asyncio.to_thread(postgres.stop)
+
+
+@asynccontextmanager
+async def open_database(config: Config) -> AsyncIterator[Database]:
+    """The migrated database as the worker may see it."""
+    async with open_owner_dsn(config) as (owner_dsn, app_dsn):
+        await migrate(owner_dsn)
+        database = await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE)
+        try:
+            yield database
+        finally:
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await database.close()
+            except TimeoutError:
+                pass  # a query that hangs must not keep the worker alive; the pool was cut off
+
+
+@asynccontextmanager
+async def open_model(config: Config) -> AsyncIterator[ChatModel]:
+    engine = EngineConfig(
+        model_path=config.model or CHAT_MODEL,
+        parallel=config.streams,
+        context=config.context,
+        threads=config.threads,
+        gpu_layers=config.gpu_layers,
+        queue_max=config.queue,
+    )
+    model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
+    try:
+        await model.start()
+        yield model
+    finally:
+        await model.close()
+
+
+@asynccontextmanager
+async def open_embedder(config: Config) -> AsyncIterator[Embedder]:
+    embedder = await asyncio.to_thread(_load, "--embedder", Embedder.load, config.embedder or EMBEDDER)
+    try:
+        yield embedder
+    finally:
+        await asyncio.to_thread(embedder.close)
+
+
+def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
+    try:
+        return load(what)
+    except (ModelNotLoaded, InvalidTemplate) as error:
+        raise StartError(f"{error} ({setting})") from error
+
+
+@asynccontextmanager
+async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
+    """Database and models come up at the same time: the slowest of them is the start time."""
+    async with AsyncExitStack() as stack:
+        opened = await asyncio.gather(
+            stack.enter_async_context(open_database(config)),
+            stack.enter_async_context(open_model(config)),
+            stack.enter_async_context(open_embedder(config)),
+            return_exceptions=True,
+        )
+        failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
+        if failed is not None:
+            raise failed
+        database, model, embedder = cast(tuple[Database, ChatModel, Embedder], opened)
+        services = _assemble(config, read_secret(config, home), database, model, embedder)
+        stack.push_async_callback(services.authenticator.close)
+        await services.authenticator.start()
+        stack.push_async_callback(services.telemetry.close)
+        services.telemetry.start()
+        yield services
+
+
+def _assemble(config: Config, secret: Secret, database: Database, model: ChatModel, embedder: Embedder) -> Services:
+    def engine_stats() -> dict[str, Any]:
+        return {**model.stats(), "failed": model.failed}
+
+    passages = PassageStore(database)
+    retriever = Retriever(passages, embedder, RetrievalConfig())
+    return Services(
+        config=config,
+        database=database,
+        model=model,
+        engine_stats=engine_stats,
+        embedder=embedder,
+        retriever=retriever,
+        passages=passages,
+        agent=Agent(model, retriever, builtin_toolbox(retriever)),
+        conversations=ConversationStore(database),
+        responses=ResponseStore(database),
+        authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
+        admission=Admission(config.turns, config.tenant_turns),
+        telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
+    )
