@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -41,17 +40,18 @@ async def serve(home: Path, *flags: str) -> AsyncIterator[Served]:
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
     started = monotonic()
-    process = subprocess.Popen([*command, *flags], stdout=subprocess.DEVNULL)
+    process = await asyncio.create_subprocess_exec(*command, *flags, stdout=asyncio.subprocess.DEVNULL)
     try:
         while not ready.exists():
-            if process.poll() is not None or monotonic() - started > START_MAX_S:
+            if process.returncode is not None or monotonic() - started > START_MAX_S:
                 raise RuntimeError(f"the worker did not start: {' '.join(command)}")
             await asyncio.sleep(0.02)
         told = json.loads(ready.read_text())
         yield Served(told["url"], told["api_key"], told["pid"], monotonic() - started)
     finally:
-        process.terminate()
-        await asyncio.to_thread(process.wait)
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
 
 
 @asynccontextmanager

@@ -98,7 +98,7 @@ class Engine:
         self._pieces = pieces
         self._end_tokens = end_tokens
         self._config = config
-        self._scheduler = Scheduler(config)
+        self._scheduler = Scheduler(config, rewinds=backend.rewinds)
         self._handles: dict[Request, Handle] = {}
         self._inbox: deque[tuple[Request, Handle]] = deque()
         self._news: list[_News] = []

@@ -236,6 +236,7 @@ class LlamaContext:
         self.slots = slots
         self.context = context
         self.rows_max = rows_max
+        self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
 
     def close(self) -> None:

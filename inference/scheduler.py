@@ -36,9 +36,9 @@ class Plan:
 
 
 class Scheduler:
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, rewinds: bool = True) -> None:
         self._config = config
-        self.slots = Slots(config.slots)
+        self.slots = Slots(config.slots, rewinds=rewinds)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []  # in order of admission
 

@@ -41,9 +41,14 @@ class Placement:
 
 
 class Slots:
-    """Pure bookkeeping; the engine does to the cache what a placement says."""
+    """Pure bookkeeping; the engine does to the cache what a placement says.
 
-    def __init__(self, count: int) -> None:
+    `rewinds` is false for recurrent and hybrid models, whose state cannot go back: there a slot is only continued from
+    exactly where it stands.
+    """
+
+    def __init__(self, count: int, *, rewinds: bool = True) -> None:
+        self._rewinds = rewinds
         self._slots = [Slot(number) for number in range(count)]
         self._index = PrefixIndex()
         self._clock = 0
@@ -65,6 +70,8 @@ class Slots:
         # The last prompt token is always computed: its logits are what the first new token is drawn from.
         keys, matched = self._index.match(prompt[:-1], salt)
         holders = [self._slots[key] for key in keys]
+        if not self._rewinds:
+            holders = [slot for slot in holders if not slot.live and slot.computed == matched]
         best = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
         reused = min(best.computed, matched) if best else 0
         if matched - reused >= SHARED_PREFILL_MIN and any(slot.live for slot in holders):

@@ -110,6 +110,7 @@ class ScriptedBackend:
     context: int
     rows_max: int
     vocabulary: int = 50
+    rewinds: bool = True
     fail_next: bool = False
     steps: list[int] = field(default_factory=list)  # rows of each step
     cells: dict[int, list[int]] = field(default_factory=dict)
@@ -139,11 +140,13 @@ class ScriptedBackend:
 
     def fork(self, source: int, target: int, length: int) -> None:
         assert length <= len(self.cells[source])
+        assert self.rewinds, "a part of a state was forked"
         self.cells[target] = self.cells[source][:length]
 
     def truncate(self, slot: int, length: int) -> None:
         cells = self.cells.setdefault(slot, [])
         assert length <= len(cells), f"slot {slot} holds {len(cells)} tokens, cannot keep {length}"
+        assert self.rewinds or length in (0, len(cells)), f"slot {slot} cannot go back to {length} tokens"
         del cells[length:]
 
     def close(self) -> None:

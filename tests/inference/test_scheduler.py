@@ -27,9 +27,9 @@ def request(prompt: list[int], max_tokens: int = 3, salt: str = "") -> Request:
 class Machine:
     """A scheduler on a scripted device, stepped by hand."""
 
-    def __init__(self, config: EngineConfig = CONFIG) -> None:
-        self.scheduler = Scheduler(config)
-        self.backend = ScriptedBackend(slots=config.slots, context=200, rows_max=64, vocabulary=VOCABULARY)
+    def __init__(self, rewinds: bool = True) -> None:
+        self.scheduler = Scheduler(CONFIG, rewinds=rewinds)
+        self.backend = ScriptedBackend(CONFIG.slots, context=200, rows_max=64, vocabulary=VOCABULARY, rewinds=rewinds)
 
     def step(self) -> list[int]:
         """Returns the rows of each request in the step."""
@@ -72,11 +72,9 @@ arrivals = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(arrivals)
-def test_output_is_that_of_an_undisturbed_run(
-    plan: list[tuple[list[int], int, str, int, bool]],
-) -> None:
-    machine, requests = Machine(), list[Request]()
+@given(arrivals, st.booleans())
+def test_output_is_that_of_an_undisturbed_run(plan: list[tuple[list[int], int, str, int, bool]], rewinds: bool) -> None:
+    machine, requests = Machine(rewinds), list[Request]()
     for prompt, max_tokens, salt, steps, cancel in plan:
         requests.append(request(prompt, max_tokens, salt))
         machine.scheduler.add(requests[-1])

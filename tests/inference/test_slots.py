@@ -64,3 +64,11 @@ def test_tenants_do_not_share_prefixes() -> None:
     slots.place(SYSTEM, "one")
     finish(slots, 0, SYSTEM)
     assert slots.place(SYSTEM, "two") == Placement(1, 1, 0)
+
+
+def test_a_model_that_cannot_go_back_continues_only_from_where_it_stands() -> None:
+    slots = Slots(2, rewinds=False)
+    slots.place(SYSTEM, "")
+    finish(slots, 0, [*SYSTEM, 7])
+    assert slots.place([*SYSTEM, 8], "") == Placement(1, 1, 0)
+    assert slots.place([*SYSTEM, 7, 9], "") == Placement(slot=0, source=0, reused=101)
