@@ -1,0 +1,33 @@
+"""What only the running server can say of a request: whether what it names exists."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+
+from worker.errors import ApiError
+from worker.wire import limits
+from worker.wire.response_request import RESULTS
+
+ID = re.compile(limits.ID_PATTERN)
+
+
+def check_model(name: str | None, loaded: str) -> None:
+    """Raises ApiError 404 for another model than the loaded one; none asked for means that one."""
+    if name is not None and name != loaded:
+        message = f"The model '{name}' does not exist here. This server runs '{loaded}'."
+        raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
+
+
+def path_id(request: web.Request, kind: str, name: str = "id") -> str:
+    """An id of the address. What cannot be one never reaches a query. Raises ApiError 404."""
+    id = request.match_info[name]
+    if not ID.fullmatch(id):
+        raise ApiError(404, f"There is no {kind} with this id.", type="not_found_error", code="not_found")
+    return id
+
+
+def includes_results(request: web.Request) -> bool:
+    """Whether the address asks for the results of searches; clients write `include` and `include[]`."""
+    return RESULTS in (*request.query.getall("include", ()), *request.query.getall("include[]", ()))

@@ -1,0 +1,62 @@
+"""What is said of a turn when it is over: to the caller in its trace, to the operators in telemetry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from agents.events import TurnFinished
+from inference.trace import Trace
+from worker import timing
+from worker.principal import Principal
+from worker.services import PRINCIPAL, SERVICES, TRACE, Services
+from worker.telemetry import trace_payload
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The identity of one turn, and the two places where it is accounted for."""
+
+    services: Services
+    principal: Principal
+    trace: Trace
+    response_id: str
+    conversation_id: str | None = None
+
+    @classmethod
+    def of(cls, request: web.Request, response_id: str, conversation_id: str | None = None) -> Ledger:
+        return cls(request.app[SERVICES], request[PRINCIPAL], request[TRACE], response_id, conversation_id)
+
+    @property
+    def surface(self) -> str:
+        """People in a browser chat; programs embed."""
+        return "chat" if self.principal.via == "session" else "embedded"
+
+    def close(self, finished: TurnFinished) -> dict[str, Any]:
+        """End the trace and give its public form. Nothing is added to it afterwards."""
+        usage = finished.usage
+        self.trace.attributes |= {
+            "gen_ai.usage.input_tokens": usage.input_tokens,
+            "gen_ai.usage.output_tokens": usage.output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        }
+        if finished.budget:
+            self.trace.attributes["firsttoken.budget"] = finished.budget
+        self.trace.finish()
+        return trace_payload(self.trace, **self._facts(finished.status))
+
+    def record(self, status: str) -> None:
+        self.services.telemetry.record(self.trace, tenant_id=self.principal.tenant_id, **self._facts(status))
+
+    def _facts(self, status: str) -> dict[str, Any]:
+        return {
+            "status": status,
+            "surface": self.surface,
+            "model": self.services.model.name,
+            "response_id": self.response_id,
+            "conversation_id": self.conversation_id,
+            "ttft_ms": timing.ttft_ms(self.trace),
+            "tpot_ms": timing.tpot_ms(self.trace),
+        }

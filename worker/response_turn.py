@@ -1,0 +1,92 @@
+"""One turn of /v1/responses between the request and the store: what stands before it, the turn itself, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from agents.errors import NotFound
+from agents.events import TurnFinished
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.store import ResponseRecord
+from agents.turn import Turn
+from worker.errors import ApiError
+from worker.services import Services
+from worker.wire.narrator import shown
+from worker.wire.response import ResponseFrame
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTurn:
+    """`items` are the request's own items, `history` what stands before them."""
+
+    tenant_id: UUID
+    frame: ResponseFrame
+    items: tuple[Item, ...]
+    history: tuple[Item, ...]
+
+    @property
+    def turn(self) -> Turn:
+        return self.frame.request.turn(self.tenant_id, self.items, self.history)
+
+    @property
+    def conversation_id(self) -> str | None:
+        conversation = self.frame.request.conversation
+        return conversation.id if conversation else None
+
+    def snapshot(self, finished: TurnFinished) -> dict[str, Any]:
+        """The final response object, as the caller sees it."""
+        with_results = self.frame.request.with_results
+        return self.frame.finished(finished, [shown(item, with_results) for item in finished.output])
+
+
+async def hydrate(services: Services, tenant_id: UUID, frame: ResponseFrame) -> ResponseTurn:
+    """Read what stands before the request. Raises ApiError 404 naming the parameter."""
+    request = frame.request
+    history: tuple[Item, ...] = ()
+    try:
+        if request.conversation is not None:
+            history = await services.conversations.history(tenant_id, request.conversation.id)
+        elif request.previous_response_id is not None:
+            history = await services.responses.history(tenant_id, request.previous_response_id)
+    except NotFound as error:
+        param = "conversation" if request.conversation is not None else "previous_response_id"
+        code = "conversation_not_found" if request.conversation is not None else "previous_response_not_found"
+        raise ApiError(404, str(error), type="not_found_error", param=param, code=code) from None
+    return ResponseTurn(tenant_id, frame, request.items, history)
+
+
+async def store(services: Services, turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> None:
+    """Keep the response, unless the caller said not to, and its items in the conversation, if there is one."""
+    if turn.frame.request.stored:
+        await services.responses.save(turn.tenant_id, _record(turn, snapshot, output))
+    elif turn.conversation_id is not None:
+        await services.conversations.add_items(turn.tenant_id, turn.conversation_id, (*turn.items, *output))
+
+
+def finished_half(output: Sequence[Item]) -> tuple[Item, ...]:
+    """What is worth keeping of an answer that broke off: no empty message, no call that was never answered."""
+    answered = {item.call_id for item in output if isinstance(item, FunctionCallOutput)}
+    return tuple(
+        item
+        for item in output
+        if not (isinstance(item, FunctionCall) and item.call_id not in answered)
+        and not (isinstance(item, Message) and not item.text)
+    )
+
+
+def _record(turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> ResponseRecord:
+    return ResponseRecord(
+        id=turn.frame.id,
+        status=snapshot["status"],
+        body=snapshot,
+        created_at=datetime.fromtimestamp(snapshot["created_at"], UTC),
+        completed_at=datetime.now(UTC),
+        input=turn.items,
+        output=tuple(output),
+        conversation_id=turn.conversation_id,
+        previous_response_id=turn.frame.request.previous_response_id,
+    )

@@ -1,0 +1,82 @@
+"""Messages of a chat completion, which become items."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from worker.wire import limits
+from worker.wire.items import Arguments, CallId, Content, Name, joined
+from worker.wire.strict import Ignored, Strict, Unsupported
+
+
+class CalledFunction(Strict):
+    name: Name
+    arguments: Arguments
+
+
+class ToolCall(Strict):
+    id: CallId
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: Ignored = None
+
+
+class SpeakerMessage(Strict):
+    role: Literal["system", "developer", "user"]
+    content: Content
+    name: Annotated[str, StringConstraints(max_length=64)] | None = None
+
+    def items(self) -> list[Item]:
+        return [Message(self.role, joined(self.content, "\n"))]
+
+
+class AssistantMessage(Strict):
+    role: Literal["assistant"]
+    content: Content | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=limits.TOOLS_MAX)] | None = None
+    name: Annotated[str, StringConstraints(max_length=64)] | None = None
+    refusal: Ignored = None
+    annotations: Ignored = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> AssistantMessage:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("a message of the assistant has content or tool_calls")
+        return self
+
+    def items(self) -> list[Item]:
+        text = joined(self.content or [], "")
+        said: list[Item] = [Message("assistant", text)] if text or not self.tool_calls else []
+        return said + [
+            FunctionCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls or ()
+        ]
+
+
+class ToolMessage(Strict):
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: CallId
+    name: Name | None = None
+
+    def items(self) -> list[Item]:
+        return [FunctionCallOutput(self.tool_call_id, joined(self.content, "\n"))]
+
+
+def _speaker(message: Any) -> str | None:
+    role = message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
+    return {"assistant": "assistant", "tool": "tool"}.get(role, "speaker") if isinstance(role, str) else None
+
+
+ChatMessage: TypeAlias = Annotated[
+    Annotated[SpeakerMessage, Tag("speaker")]
+    | Annotated[AssistantMessage, Tag("assistant")]
+    | Annotated[ToolMessage, Tag("tool")],
+    Discriminator(
+        _speaker, custom_error_type="invalid_role", custom_error_message="A message is an object with a role."
+    ),
+]

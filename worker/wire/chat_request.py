@@ -1,0 +1,185 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from agents.turn import FunctionTool, Limits, Turn
+from inference.sequence import Sampling
+from worker.wire import limits
+from worker.wire.chat_messages import ChatMessage
+from worker.wire.items import Name
+from worker.wire.metadata import Metadata
+from worker.wire.response_request import Penalty, ShortKey
+from worker.wire.strict import Strict, Unsupported, only
+from worker.wire.tools import NO_PARAMETERS, Description, Schema
+
+SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
+
+
+class FunctionDefinition(Strict):
+    name: Name
+    description: Description | None = None
+    parameters: Schema | None = None
+    strict: bool | None = None
+
+
+class ChatTool(Strict):
+    type: Annotated[str, only("function")]
+    function: FunctionDefinition
+
+    @property
+    def definition(self) -> FunctionTool:
+        function = self.function
+        return FunctionTool(function.name, function.description or "", function.parameters or NO_PARAMETERS)
+
+
+class NamedFunction(Strict):
+    name: Name
+
+
+class ChatToolChoice(Strict):
+    """none, auto, required, or one function."""
+
+    type: Annotated[str, only("function", "mode")]
+    mode: Literal["none", "auto", "required"] | None = None
+    function: NamedFunction | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_the_forms(self) -> ChatToolChoice:
+        if (self.mode is None) == (self.function is None):
+            raise ValueError("choose none, auto, required or a function by its name")
+        return self
+
+    @property
+    def wanted(self) -> str:
+        return self.function.name if self.function else self.mode or "auto"
+
+
+def _as_choice(value: Any) -> Any:
+    return {"type": "mode", "mode": value} if isinstance(value, str) else value
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _distinct(tools: list[ChatTool]) -> list[ChatTool]:
+    names = [tool.function.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two tools are called '{name}'")
+    return tools
+
+
+class ResponseFormat(Strict):
+    type: Annotated[str, only("text")] = "text"
+
+
+class ChatStreamOptions(Strict):
+    include_usage: bool | None = None
+    include_obfuscation: Annotated[bool | None, only(None, False)] = None
+
+
+Stop: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
+TokenId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,7}$")]
+Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
+OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
+
+
+class ChatRequest(Strict):
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=limits.ITEMS_MAX)]
+    tools: Annotated[list[ChatTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(_distinct)] | None = None
+    tool_choice: Annotated[ChatToolChoice, BeforeValidator(_as_choice)] | None = None
+    parallel_tool_calls: bool | None = None
+
+    max_completion_tokens: OutputTokens | None = None
+    max_tokens: OutputTokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: int | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
+    stop: Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=limits.STOPS_MAX)] | None = None
+
+    stream: bool | None = None
+    stream_options: ChatStreamOptions | None = None
+    metadata: Metadata | None = None
+    prompt_cache_key: ShortKey | None = None
+    safety_identifier: ShortKey | None = None
+    user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
+
+    n: Annotated[int | None, only(None, 1)] = None
+    response_format: ResponseFormat | None = None
+    logprobs: Annotated[bool | None, only(None, False)] = None
+    top_logprobs: Annotated[int | None, only(None, 0)] = None
+    store: Annotated[bool | None, only(None, False)] = None
+    reasoning_effort: Annotated[str | None, only(None, "none")] = None
+    verbosity: Annotated[str | None, only(None, "medium")] = None
+    service_tier: Annotated[str | None, only(None, "auto", "default")] = None
+    modalities: Annotated[list[str] | None, only(None, ["text"])] = None
+    prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
+    prompt_cache_options: Unsupported = None
+    audio: Unsupported = None
+    function_call: Unsupported = None
+    functions: Unsupported = None
+    moderation: Unsupported = None
+    prediction: Unsupported = None
+    web_search_options: Unsupported = None
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _names_a_given_tool(cls, value: ChatToolChoice | None, info: ValidationInfo) -> ChatToolChoice | None:
+        given = {tool.function.name for tool in info.data.get("tools") or ()}
+        if value and value.function and value.function.name not in given:
+            raise ValueError(f"'{value.function.name}' is not among the tools of this request")
+        return value
+
+    @property
+    def with_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def functions_given(self) -> frozenset[str]:
+        return frozenset(tool.function.name for tool in self.tools or ())
+
+    def turn(self, tenant_id: UUID) -> Turn:
+        return Turn(
+            tenant_id=tenant_id,
+            input=tuple(item for message in self.messages for item in message.items()),
+            functions=tuple(tool.definition for tool in self.tools or ()),
+            tool_choice=self.tool_choice.wanted if self.tool_choice else "auto",
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            sampling=self._sampling,
+            limits=Limits(tokens=self._tokens_max or Limits().tokens),
+        )
+
+    @property
+    def _tokens_max(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def _sampling(self) -> Sampling:
+        return Sampling(
+            max_tokens=self._tokens_max or Sampling().max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            seed=None if self.seed is None else self.seed % SEED_MODULUS,
+            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
+            stop=tuple(self.stop or ()),
+        )

@@ -1,0 +1,100 @@
+"""Events of a streamed response, one builder each, named as the public contract names them.
+
+An event is a dict with `type`; the narrator numbers it. Events of our own are "firsttoken:<name>" and may be ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from retrieval.passage import Passage
+
+WireEvent: TypeAlias = dict[str, Any]
+
+
+def response(kind: str, snapshot: dict[str, Any]) -> WireEvent:
+    """`kind` is created, in_progress, completed, incomplete or failed."""
+    return {"type": f"response.{kind}", "response": snapshot}
+
+
+def output_item_added(output_index: int, item: dict[str, Any]) -> WireEvent:
+    return {"type": "response.output_item.added", "output_index": output_index, "item": item}
+
+
+def output_item_done(output_index: int, item: dict[str, Any]) -> WireEvent:
+    return {"type": "response.output_item.done", "output_index": output_index, "item": item}
+
+
+def output_text_part(text: str = "", annotations: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
+
+
+def content_part_added(output_index: int, item_id: str) -> WireEvent:
+    return _of_text("response.content_part.added", output_index, item_id) | {"part": output_text_part()}
+
+
+def content_part_done(output_index: int, item_id: str, part: dict[str, Any]) -> WireEvent:
+    return _of_text("response.content_part.done", output_index, item_id) | {"part": part}
+
+
+def output_text_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
+    return _of_text("response.output_text.delta", output_index, item_id) | {"delta": delta, "logprobs": []}
+
+
+def output_text_done(output_index: int, item_id: str, text: str) -> WireEvent:
+    return _of_text("response.output_text.done", output_index, item_id) | {"text": text, "logprobs": []}
+
+
+def annotation_added(output_index: int, item_id: str, annotation_index: int, annotation: dict[str, Any]) -> WireEvent:
+    event = _of_text("response.output_text.annotation.added", output_index, item_id)
+    return event | {"annotation_index": annotation_index, "annotation": annotation}
+
+
+def arguments_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
+    return _of_item("response.function_call_arguments.delta", output_index, item_id) | {"delta": delta}
+
+
+def arguments_done(output_index: int, item_id: str, name: str, arguments: str) -> WireEvent:
+    event = _of_item("response.function_call_arguments.done", output_index, item_id)
+    return event | {"name": name, "arguments": arguments}
+
+
+def file_search(kind: str, output_index: int, item_id: str) -> WireEvent:
+    """`kind` is in_progress, searching or completed."""
+    return _of_item(f"response.file_search_call.{kind}", output_index, item_id)
+
+
+def sources(response_id: str, output_index: int, passages: Sequence[Passage]) -> WireEvent:
+    """The passages that the answer may cite; passages[i] is [i + 1] in its text."""
+    return {
+        "type": "firsttoken:sources",
+        "response_id": response_id,
+        "output_index": output_index,
+        "passages": [
+            {
+                "number": number,
+                "file_id": passage.file_id,
+                "filename": passage.filename,
+                "title": passage.title,
+                "text": passage.text,
+                "start_char": passage.start_char,
+                "end_char": passage.end_char,
+                "score": passage.score,
+            }
+            for number, passage in enumerate(passages, 1)
+        ],
+    }
+
+
+def trace(payload: dict[str, Any]) -> WireEvent:
+    """Where the time of this turn went."""
+    return {"type": "firsttoken:trace", "trace": payload}
+
+
+def _of_item(kind: str, output_index: int, item_id: str) -> WireEvent:
+    return {"type": kind, "item_id": item_id, "output_index": output_index}
+
+
+def _of_text(kind: str, output_index: int, item_id: str) -> WireEvent:
+    return _of_item(kind, output_index, item_id) | {"content_index": 0}

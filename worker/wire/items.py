@@ -1,0 +1,140 @@
+"""Items as callers send them: messages, function calls and their outputs, and what earlier answers contained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
+
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from worker.wire import limits
+from worker.wire.strict import UNSUPPORTED, Id, Ignored, Strict, Text, Unsupported
+
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
+CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Arguments: TypeAlias = Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"] | None
+
+
+class TextPart(Strict):
+    """Text that somebody wrote. Annotations and logprobs come back from clients that return what they were sent."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: Text
+    annotations: Ignored = None
+    logprobs: Ignored = None
+    parsed: Ignored = None
+    prompt_cache_breakpoint: Unsupported = None
+
+
+class RefusalPart(Strict):
+    type: Literal["refusal"]
+    refusal: Text
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+def _part_kind(part: Any) -> str | None:
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}.get(str(kind))
+
+
+Part: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")],
+    Discriminator(
+        _part_kind, custom_error_type=UNSUPPORTED, custom_error_message="This model reads text: send text parts."
+    ),
+]
+
+
+def _as_parts(content: Any) -> Any:
+    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+
+
+Content: TypeAlias = Annotated[list[Part], BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX)]
+
+
+class MessageItem(Strict):
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    id: Id | None = None
+    status: ItemStatus = None
+    phase: Literal["commentary", "final_answer"] | None = None
+
+    def item(self) -> Item:
+        return Message(self.role, joined(self.content, "" if self.role == "assistant" else "\n"))
+
+
+class FunctionCallItem(Strict):
+    type: Literal["function_call"]
+    call_id: CallId
+    name: Name
+    arguments: Arguments
+    id: Id | None = None
+    status: ItemStatus = None
+    parsed_arguments: Ignored = None
+    caller: Unsupported = None
+    namespace: Unsupported = None
+
+    def item(self) -> Item:
+        return FunctionCall(self.call_id, self.name, self.arguments)
+
+
+class FunctionCallOutputItem(Strict):
+    type: Literal["function_call_output"]
+    call_id: CallId
+    output: Content
+    id: Id | None = None
+    status: ItemStatus = None
+    name: Name | None = None
+    caller: Unsupported = None
+    namespace: Unsupported = None
+
+    def item(self) -> Item:
+        return FunctionCallOutput(self.call_id, joined(self.output, "\n"))
+
+
+class FileSearchCallItem(Strict):
+    """A search of an earlier answer. Its results were that answer's own and are not read again."""
+
+    type: Literal["file_search_call"]
+    id: Id | None = None
+    queries: Annotated[list[Text], Field(max_length=limits.PARTS_MAX)] = Field(default_factory=list)
+    results: Ignored = None
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] | None = None
+
+    def item(self) -> Item:
+        return FileSearchCall(tuple(self.queries))
+
+
+KINDS = frozenset({"message", "function_call", "function_call_output", "file_search_call"})
+
+
+def _item_kind(item: Any) -> str | None:
+    kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
+    return kind if isinstance(kind, str) and kind in KINDS else None
+
+
+InputItem: TypeAlias = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[FileSearchCallItem, Tag("file_search_call")],
+    Discriminator(
+        _item_kind,
+        custom_error_type=UNSUPPORTED,
+        custom_error_message="Items are message, function_call, function_call_output or file_search_call.",
+    ),
+]
+
+
+def joined(parts: list[Part], between: str) -> str:
+    return between.join(part.text for part in parts)
+
+
+def as_items(value: Any) -> Any:
+    """A bare string is one message of the user."""
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value

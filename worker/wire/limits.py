@@ -1,0 +1,33 @@
+"""How much one request may carry. Everything has a limit, with its reason."""
+
+from __future__ import annotations
+
+ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # ids that were given out match it; nothing else reaches a query
+NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # of functions; models are trained on such names
+
+TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any context that runs here
+ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong into a conversation
+ITEMS_ADD_MAX = 20  # items of one call to a conversation, as the public contract says
+PARTS_MAX = 256  # content parts of one message
+
+TOOLS_MAX = 128
+SCHEMA_DEPTH_MAX = 16  # beyond it neither models nor people follow
+SCHEMA_CHARS_MAX = 32_000  # every character of a schema is prefilled in every step
+DESCRIPTION_CHARS_MAX = 8_000
+ARGUMENTS_CHARS_MAX = 100_000
+STORES_MAX = 16  # vector stores of one search
+RESULTS_MAX = 50  # passages of one search
+
+OUTPUT_TOKENS_MAX = 1_000_000  # the model's context is the real limit; this one keeps numbers sane
+STOPS_MAX = 4
+STOP_CHARS_MAX = 256  # the detokenizer holds back this much text
+BIAS_MAX = 1_024  # entries of a logit bias, applied to every token
+
+METADATA_PAIRS_MAX = 16
+METADATA_KEY_MAX = 64
+METADATA_VALUE_MAX = 512
+KEY_CHARS_MAX = 64  # prompt_cache_key, safety_identifier
+USER_CHARS_MAX = 256
+
+PAGE_DEFAULT = 20
+PAGE_MAX = 100

@@ -1,0 +1,136 @@
+"""From what happens in a turn to the numbered events of a streamed response.
+
+Order is law here: response.created, response.in_progress, then per output item its `added`, its deltas and its `done`,
+and one terminal response event. Pure: no clock, no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from agents.events import (
+    ArgumentsDelta,
+    Event,
+    ItemFinished,
+    ItemStarted,
+    RetrievalStarted,
+    SourcesFound,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+)
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.payload import to_payload
+from worker.wire import events as wire
+from worker.wire.events import WireEvent
+from worker.wire.response import ResponseFrame
+
+
+class Narrator:
+    """Tells one response. Keeps what has been told, so that a turn that breaks off can still be stored."""
+
+    def __init__(self, frame: ResponseFrame) -> None:
+        self._frame = frame
+        self._next_number = 0
+        self._items: dict[int, Item] = {}  # by output index; texts grow
+
+    def tell(self, event: Event) -> list[WireEvent]:
+        """The events that this one becomes. The end of a turn is told by `conclude`, once it is stored."""
+        return self._numbered(self._narrate(event))
+
+    def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
+        return self._numbered([wire.trace(payload)])
+
+    def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
+        """The terminal event, named after the status of the final response object."""
+        return self._numbered([wire.response(snapshot["status"], snapshot)])
+
+    @property
+    def output(self) -> tuple[Item, ...]:
+        """The items told so far; one that is not finished is incomplete."""
+        return tuple(
+            replace(item, status="incomplete") if item.status == "in_progress" else item
+            for _, item in sorted(self._items.items())
+        )
+
+    def _numbered(self, events: Iterable[WireEvent]) -> list[WireEvent]:
+        numbered = [{**event, "sequence_number": n} for n, event in enumerate(events, self._next_number)]
+        self._next_number += len(numbered)
+        return numbered
+
+    def _narrate(self, event: Event) -> Iterator[WireEvent]:
+        match event:
+            case TurnStarted():
+                yield wire.response("created", self._frame.started())
+                yield wire.response("in_progress", self._frame.started())
+            case RetrievalStarted():
+                yield from self._retrieval_started(event)
+            case SourcesFound():
+                yield from self._sources_found(event)
+            case ItemStarted():
+                yield from self._item_started(event)
+            case TextDelta():
+                yield from self._text(event)
+            case ArgumentsDelta():
+                yield from self._arguments(event)
+            case ItemFinished():
+                self._items[event.output_index] = event.item
+                yield from self._finish_of(event.output_index, event.item)
+            case TurnFinished():
+                return
+
+    def _retrieval_started(self, event: RetrievalStarted) -> Iterator[WireEvent]:
+        self._items[event.output_index] = event.item
+        yield wire.output_item_added(event.output_index, {**shown(event.item), "queries": []})
+        for kind in ("in_progress", "searching"):
+            yield wire.file_search(kind, event.output_index, event.item.id)
+
+    def _sources_found(self, event: SourcesFound) -> Iterator[WireEvent]:
+        self._items[event.output_index] = event.item
+        yield wire.file_search("completed", event.output_index, event.item.id)
+        yield wire.output_item_done(event.output_index, shown(event.item, self._frame.request.with_results))
+        yield wire.sources(self._frame.id, event.output_index, event.passages)
+
+    def _item_started(self, event: ItemStarted) -> Iterator[WireEvent]:
+        self._items[event.output_index] = event.item
+        payload = shown(event.item)
+        if isinstance(event.item, Message):
+            payload["content"] = []
+        yield wire.output_item_added(event.output_index, payload)
+        if isinstance(event.item, Message):
+            yield wire.content_part_added(event.output_index, event.item.id)
+
+    def _text(self, event: TextDelta) -> Iterator[WireEvent]:
+        item = self._items[event.output_index]
+        assert isinstance(item, Message)
+        self._items[event.output_index] = replace(item, text=item.text + event.text)
+        yield wire.output_text_delta(event.output_index, event.item_id, event.text)
+
+    def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
+        item = self._items[event.output_index]
+        assert isinstance(item, FunctionCall)
+        self._items[event.output_index] = replace(item, arguments=item.arguments + event.text)
+        yield wire.arguments_delta(event.output_index, event.item_id, event.text)
+
+    def _finish_of(self, output_index: int, item: Message | FunctionCall | FunctionCallOutput) -> Iterator[WireEvent]:
+        payload = shown(item)
+        if isinstance(item, Message):
+            part = payload["content"][0]
+            for index, annotation in enumerate(part["annotations"]):
+                yield wire.annotation_added(output_index, item.id, index, annotation)
+            yield wire.output_text_done(output_index, item.id, item.text)
+            yield wire.content_part_done(output_index, item.id, part)
+        elif isinstance(item, FunctionCall):
+            yield wire.arguments_done(output_index, item.id, item.name, item.arguments)
+        yield wire.output_item_done(output_index, payload)
+
+
+def shown(item: Item, with_results: bool = False) -> dict[str, Any]:
+    """An item as callers see it: the results of a search only when they asked for them."""
+    return without_results(to_payload(item)) if not with_results else to_payload(item)
+
+
+def without_results(payload: dict[str, Any]) -> dict[str, Any]:
+    return {**payload, "results": None} if payload.get("type") == "file_search_call" else payload

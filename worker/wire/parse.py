@@ -1,0 +1,117 @@
+"""From the bytes of a request to a model, or to a 400 that names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from worker.errors import ApiError
+from worker.wire.strict import UNSUPPORTED, Strict
+
+M = TypeVar("M", bound=Strict)
+
+# The public contract's words for what is wrong with a value, by the validator's.
+CODES = {
+    UNSUPPORTED: UNSUPPORTED,
+    "extra_forbidden": "unknown_parameter",
+    "missing": "missing_required_parameter",
+    "string_too_long": "string_above_max_length",
+    "string_too_short": "string_below_min_length",
+    "too_long": "array_above_max_length",
+    "too_short": "array_below_min_length",
+    "less_than_equal": "above_max_value",
+    "greater_than_equal": "below_min_value",
+}
+TYPE_CODE = "invalid_type"
+VALUE_CODE = "invalid_value"
+
+
+def parse(model: type[M], raw: bytes) -> M:
+    """Validate a JSON body; an empty one stands for {}. Raises ApiError 400 with `param` and `code`."""
+    body = _load(raw)
+    refuse_nul(body)
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise refusal(error, body) from None
+
+
+def _load(raw: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(raw or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
+    return body
+
+
+def refuse_nul(body: Any) -> None:
+    """Postgres stores no NUL character in text: refuse it before anything is generated.
+
+    Walks without recursion: the parser admits a thousand levels.
+    """
+    pending: list[tuple[str | None, Any]] = [(None, body)]
+    while pending:
+        param, value = pending.pop()
+        if isinstance(value, str):
+            if "\0" in value:
+                raise ApiError(400, "Text must not contain the NUL character.", param=param, code=VALUE_CODE)
+        elif isinstance(value, dict):
+            pending += [(param, key) for key in value]
+            pending += [(_join(param, key), child) for key, child in value.items()]
+        elif isinstance(value, list):
+            pending += [(_join(param, index), child) for index, child in enumerate(value)]
+
+
+def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
+    """The first thing that is wrong, in the public contract's words."""
+    details = error.errors(include_url=False, include_input=False)[0]
+    param = _param(details["loc"], body)
+    code = _code(details["type"])
+    if code == "unknown_parameter":
+        message = f"Unknown parameter: '{param}'."
+    elif code == "missing_required_parameter":
+        message = f"Missing required parameter: '{param}'."
+    elif code == UNSUPPORTED:
+        message = f"Unsupported parameter: '{param}'. {details['msg']}"
+    else:
+        message = f"Invalid '{param}': {_sentence(details)}" if param else _sentence(details)
+    return ApiError(400, message, param=param, code=code)
+
+
+def _code(kind: str) -> str:
+    return CODES.get(kind) or (TYPE_CODE if kind.endswith("_type") else VALUE_CODE)
+
+
+def _sentence(details: ErrorDetails) -> str:
+    message = details["msg"].removeprefix("Value error, ")
+    return message if message.endswith(".") else message + "."
+
+
+def _param(location: Sequence[int | str], body: Any) -> str | None:
+    """The path of a wrong value as the caller wrote it: the validator's own steps (union tags) are left out."""
+    param: str | None = None
+    for position, part in enumerate(location):
+        if _holds(body, part):
+            param, body = _join(param, part), body[part]
+        elif isinstance(body, dict) and position == len(location) - 1 and part != "[key]":
+            param = _join(param, part)  # what is missing
+    return param
+
+
+def _holds(body: Any, part: int | str) -> bool:
+    if isinstance(body, list):
+        return isinstance(part, int) and part < len(body)
+    return isinstance(body, dict) and part in body
+
+
+def _join(param: str | None, part: int | str) -> str:
+    if isinstance(part, int):
+        return f"{param or ''}[{part}]"
+    shown = part if len(part) <= 64 else part[:64] + "…"
+    return f"{param}.{shown}" if param else shown

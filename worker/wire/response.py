@@ -1,0 +1,91 @@
+"""The response object of the public contract. Every key is present in every snapshot; clients rely on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from agents.events import TurnFinished, Usage
+from agents.message import new_id
+from worker.wire.response_request import ResponseRequest
+
+Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFrame:
+    """What all snapshots of one response share: its identity and the request that it answers."""
+
+    request: ResponseRequest
+    model: str
+    id: str = field(default_factory=lambda: new_id("resp"))
+    created_at: int = field(default_factory=lambda: int(time.time()))
+
+    def started(self) -> dict[str, Any]:
+        return self.snapshot("in_progress", ())
+
+    def finished(self, turn: TurnFinished, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The final object of a turn; `output` are its items in the public shape."""
+        snapshot = self.snapshot(turn.status, output)
+        if turn.status != "cancelled":  # what an answer cost that broke off is not known
+            snapshot["usage"] = usage_object(turn.usage)
+        if turn.status == "completed":
+            snapshot["completed_at"] = int(time.time())
+        if turn.status == "incomplete":
+            snapshot["incomplete_details"] = {"reason": turn.reason or "max_output_tokens"}
+        if turn.status == "failed":
+            snapshot["error"] = {
+                "code": turn.error_code or "server_error",
+                "message": turn.error_message or "The answer could not be finished. Please try again.",
+            }
+        return snapshot
+
+    def snapshot(self, status: Status, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        request = self.request
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created_at,
+            "completed_at": None,
+            "status": status,
+            "incomplete_details": None,
+            "error": None,
+            "model": self.model,
+            "previous_response_id": request.previous_response_id,
+            "conversation": request.conversation and {"id": request.conversation.id},
+            "instructions": request.instructions,
+            "output": list(output),
+            "tools": [tool.echo() for tool in request.tools or ()],
+            "tool_choice": request.choice.echo(),
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "max_tool_calls": request.max_tool_calls,
+            "truncation": "disabled",
+            "text": {"format": {"type": "text"}},
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "top_p": 1.0 if request.top_p is None else request.top_p,
+            "presence_penalty": request.presence_penalty or 0.0,
+            "frequency_penalty": request.frequency_penalty or 0.0,
+            "top_logprobs": 0,
+            "reasoning": {"effort": None, "summary": None},
+            "usage": None,
+            "max_output_tokens": request.max_output_tokens,
+            "store": request.stored,
+            "background": False,
+            "service_tier": "default",
+            "metadata": request.metadata or {},
+            "safety_identifier": request.safety_identifier,
+            "prompt_cache_key": request.prompt_cache_key,
+            "user": request.user,
+        }

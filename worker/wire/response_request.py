@@ -1,0 +1,185 @@
+"""The body of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+from uuid import UUID
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
+
+from agents.message import Item
+from agents.turn import Limits, Turn
+from inference.sequence import Sampling
+from worker.wire import limits
+from worker.wire.items import InputItem, as_items
+from worker.wire.metadata import Metadata
+from worker.wire.strict import Id, Strict, Text, Unsupported, only
+from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool
+
+RESULTS = "file_search_call.results"
+# Known values that ask for parts of items which this server never makes: nothing to include, nothing to refuse.
+WITHOUT_EFFECT = frozenset(
+    {
+        "reasoning.encrypted_content",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+    }
+)
+
+Include: TypeAlias = list[Annotated[str, only(RESULTS, *sorted(WITHOUT_EFFECT))]]
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]
+
+
+class ConversationReference(Strict):
+    id: Id
+
+
+def _as_reference(value: Any) -> Any:
+    return {"id": value} if isinstance(value, str) else value
+
+
+class TextFormat(Strict):
+    type: Annotated[str, only("text")] = "text"
+
+
+class TextConfig(Strict):
+    format: TextFormat = TextFormat()
+    verbosity: Annotated[str | None, only(None, "medium")] = None
+
+
+class Reasoning(Strict):
+    effort: Annotated[str | None, only(None, "none")] = None
+    summary: Unsupported = None
+    generate_summary: Unsupported = None
+
+
+class StreamOptions(Strict):
+    include_obfuscation: Annotated[bool | None, only(None, False)] = None
+
+
+def _distinct(tools: list[Tool]) -> list[Tool]:
+    names = [tool.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two tools are called '{name}'")
+    return tools
+
+
+class ResponseRequest(Strict):
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    input: Annotated[list[InputItem], BeforeValidator(as_items), Field(max_length=limits.ITEMS_MAX)] = Field(
+        default_factory=list
+    )
+    instructions: Text | None = None
+    conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
+    previous_response_id: Id | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None
+    include: Annotated[Include, Field(max_length=16)] | None = None
+
+    tools: Annotated[list[Tool], Field(max_length=limits.TOOLS_MAX), AfterValidator(_distinct)] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+
+    max_output_tokens: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    prompt_cache_key: ShortKey | None = None
+    safety_identifier: ShortKey | None = None
+    user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
+
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    background: Annotated[bool | None, only(None, False)] = None
+    truncation: Annotated[str | None, only(None, "disabled")] = None
+    service_tier: Annotated[str | None, only(None, "auto", "default")] = None
+    top_logprobs: Annotated[int | None, only(None, 0)] = None
+    prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
+    prompt_cache_options: Unsupported = None
+    context_management: Unsupported = None
+    moderation: Unsupported = None
+    prompt: Unsupported = None
+    image: Unsupported = None
+    access_programs: Unsupported = None
+
+    @field_validator("previous_response_id")
+    @classmethod
+    def _stands_alone(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("conversation") is not None:
+            raise ValueError("give either previous_response_id or conversation, not both")
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _names_given_tools(cls, value: Choice | None, info: ValidationInfo) -> Choice | None:
+        given = {tool.name for tool in info.data.get("tools") or ()}
+        missing = sorted(value.names - given) if value else ()
+        if missing:
+            raise ValueError(f"'{missing[0]}' is not among the tools of this request")
+        return value
+
+    @property
+    def choice(self) -> Choice:
+        return self.tool_choice or AUTO
+
+    @property
+    def stored(self) -> bool:
+        return self.store is not False
+
+    @property
+    def server_tools(self) -> tuple[str, ...]:
+        return tuple(tool.name for tool in self.tools or () if isinstance(tool, ServerTool))
+
+    @property
+    def with_results(self) -> bool:
+        return RESULTS in (self.include or ())
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """New items, with ids of their own: what the caller calls them may already be taken."""
+        return tuple(entry.item() for entry in self.input)
+
+    def turn(self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...]) -> Turn:
+        allowed = self.choice.allowed
+        tools = [tool for tool in self.tools or () if allowed is None or tool.name in allowed]
+        return Turn(
+            tenant_id=tenant_id,
+            input=items,
+            history=history,
+            instructions=self.instructions,
+            functions=tuple(tool.function for tool in tools if isinstance(tool, FunctionToolParam)),
+            server_tools=tuple(tool.name for tool in tools if isinstance(tool, ServerTool)),
+            file_search=next((tool.search for tool in tools if isinstance(tool, FileSearchTool)), None),
+            tool_choice=self.choice.wanted,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            sampling=self._sampling,
+            limits=self._limits,
+        )
+
+    @property
+    def _sampling(self) -> Sampling:
+        return Sampling(
+            max_tokens=self.max_output_tokens or Sampling().max_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+        )
+
+    @property
+    def _limits(self) -> Limits:
+        usual = Limits()
+        return Limits(
+            calls=min(usual.calls, self.max_tool_calls or usual.calls),
+            tokens=self.max_output_tokens or usual.tokens,
+        )

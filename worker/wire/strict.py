@@ -1,0 +1,36 @@
+"""The base of all request models: exact types, no unknown keys, and a word for parameters that are not acted upon."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from worker.wire import limits
+
+UNSUPPORTED = "unsupported_parameter"
+
+
+class Strict(BaseModel):
+    """A part of a request body. Nothing is coerced: "5" is not a number, 1 is not a boolean."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+
+def only(*neutral: object) -> AfterValidator:
+    """A parameter that the contract knows and this server does not act on: values that ask for nothing pass."""
+
+    def check(value: Any) -> Any:
+        if any(value is accepted or (type(value) is type(accepted) and value == accepted) for accepted in neutral):
+            return value
+        raise PydanticCustomError(UNSUPPORTED, "This server does not support this parameter with this value yet.")
+
+    return AfterValidator(check)
+
+
+Unsupported: TypeAlias = Annotated[Any, only(None)]
+Ignored: TypeAlias = Any  # accepted because clients send back what they were sent; carries nothing that we need
+
+Id: TypeAlias = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
+Text: TypeAlias = Annotated[str, StringConstraints(max_length=limits.TEXT_CHARS_MAX)]

@@ -1,0 +1,206 @@
+"""Tools as callers name them: functions that they run, file search, and tools of this server ("firsttoken:<name>")."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import orjson
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from agents.turn import FileSearch, FunctionTool
+from worker.wire import limits
+from worker.wire.items import Name
+from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
+
+SERVER_PREFIX = "firsttoken:"
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [schema]
+    for _ in range(limits.SCHEMA_DEPTH_MAX):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if isinstance(value, dict) else value)
+            if isinstance(child, dict | list)
+        ]
+    if level:
+        raise ValueError(f"a schema may nest {limits.SCHEMA_DEPTH_MAX} levels deep")
+    if len(orjson.dumps(schema)) > limits.SCHEMA_CHARS_MAX:
+        raise ValueError(f"a schema may be {limits.SCHEMA_CHARS_MAX} bytes long")
+    if schema and schema.get("type", "object") != "object":
+        raise ValueError("the schema of parameters has the type object")
+    return schema
+
+
+Schema: TypeAlias = Annotated[dict[str, Any], AfterValidator(_bounded)]
+Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESCRIPTION_CHARS_MAX)]
+
+
+class FunctionToolParam(Strict):
+    """A function that the caller runs. `strict` is taken and shown; arguments are not yet constrained to the schema."""
+
+    type: Literal["function"]
+    name: Name
+    description: Description | None = None
+    parameters: Schema | None = None
+    strict: bool | None = None
+    allowed_callers: Unsupported = None
+    defer_loading: Annotated[bool | None, only(None, False)] = None
+    output_schema: Unsupported = None
+
+    @property
+    def function(self) -> FunctionTool:
+        return FunctionTool(self.name, self.description or "", self.parameters or NO_PARAMETERS)
+
+    def echo(self) -> dict[str, Any]:
+        return {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": bool(self.strict),
+        }
+
+
+class RankingOptions(Strict):
+    ranker: Annotated[str | None, only(None, "auto")] = None
+    score_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
+    hybrid_search: Unsupported = None
+
+
+class FileSearchTool(Strict):
+    """Search in these vector stores (ids or names) before the answer."""
+
+    type: Literal["file_search"]
+    vector_store_ids: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=200)]],
+        Field(min_length=1, max_length=limits.STORES_MAX),
+    ]
+    max_num_results: Annotated[int, Field(ge=1, le=limits.RESULTS_MAX)] | None = None
+    ranking_options: RankingOptions | None = None
+    filters: Unsupported = None
+
+    @property
+    def score_threshold(self) -> float:
+        return self.ranking_options.score_threshold if self.ranking_options else 0.0
+
+    @property
+    def name(self) -> str:
+        return self.type
+
+    @property
+    def search(self) -> FileSearch:
+        usual = FileSearch(())
+        return FileSearch(
+            tuple(self.vector_store_ids), self.max_num_results or usual.max_num_results, self.score_threshold
+        )
+
+    def echo(self) -> dict[str, Any]:
+        return {
+            "type": "file_search",
+            "vector_store_ids": self.vector_store_ids,
+            "max_num_results": self.max_num_results,
+            "ranking_options": {"ranker": "auto", "score_threshold": self.score_threshold},
+            "filters": None,
+        }
+
+
+class ServerTool(Strict):
+    """A tool that this server runs by itself, inside the answer."""
+
+    type: Annotated[str, StringConstraints(pattern=r"^firsttoken:[a-z0-9_]{1,64}$")]
+
+    @property
+    def name(self) -> str:
+        return self.type.removeprefix(SERVER_PREFIX)
+
+    def echo(self) -> dict[str, Any]:
+        return {"type": self.type}
+
+
+def _tool_kind(tool: Any) -> str | None:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    if not isinstance(kind, str):
+        return None
+    return "server" if kind.startswith(SERVER_PREFIX) else kind if kind in ("function", "file_search") else None
+
+
+Tool: TypeAlias = Annotated[
+    Annotated[FunctionToolParam, Tag("function")]
+    | Annotated[FileSearchTool, Tag("file_search")]
+    | Annotated[ServerTool, Tag("server")],
+    Discriminator(
+        _tool_kind,
+        custom_error_type=UNSUPPORTED,
+        custom_error_message="Tools are of type function, file_search or firsttoken:<name>.",
+    ),
+]
+
+
+class ToolReference(Strict):
+    """Names one of the request's tools: a function by `name`, others by their type."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
+    name: Name | None = None
+
+    @property
+    def tool_name(self) -> str:
+        """The name that a model calls; file search is not called but done before."""
+        return self.name or self.type.removeprefix(SERVER_PREFIX)
+
+
+class ToolChoice(Strict):
+    """auto, none, required, one tool, or a list of tools to which the answer is held."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
+    name: Name | None = None
+    mode: Literal["auto", "required", "none"] | None = None
+    tools: Annotated[list[ToolReference], Field(min_length=1, max_length=limits.TOOLS_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_the_forms(self) -> ToolChoice:
+        if self.type == "function" and self.name is None:
+            raise ValueError("a function is chosen by its name")
+        if (self.type == "allowed_tools") != (self.tools is not None):
+            raise ValueError("allowed_tools comes with a list of tools")
+        if not (self.type in ("mode", "function", "allowed_tools", "file_search") or self.is_server_tool):
+            raise ValueError("choose auto, none, required, a function, file_search, firsttoken:<name> or allowed_tools")
+        return self
+
+    @property
+    def is_server_tool(self) -> bool:
+        return self.type.startswith(SERVER_PREFIX)
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """Names of the only tools that may be called; None: all."""
+        return frozenset(tool.tool_name for tool in self.tools) if self.tools is not None else None
+
+    @property
+    def wanted(self) -> str:
+        """auto, none or required, or the name of a tool."""
+        if self.type in ("mode", "allowed_tools"):
+            return self.mode or "auto"
+        if self.type == "file_search":
+            return "auto"  # it is done before the answer in any case
+        return self.name or self.type.removeprefix(SERVER_PREFIX)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All tools that are named, to be looked for among those of the request."""
+        if self.type == "file_search":
+            return frozenset({"file_search"})
+        return self.allowed or (frozenset() if self.type == "mode" else frozenset({self.wanted}))
+
+    def echo(self) -> Any:
+        return self.mode if self.type == "mode" else self.model_dump(exclude_none=True)
+
+
+def _as_choice(value: Any) -> Any:
+    return {"type": "mode", "mode": value} if isinstance(value, str) else value
+
+
+Choice: TypeAlias = Annotated[ToolChoice, BeforeValidator(_as_choice)]
+AUTO = ToolChoice(type="mode", mode="auto")
