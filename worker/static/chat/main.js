@@ -12,6 +12,7 @@ import { Options } from "./options.js";
 import { Sidebar } from "./sidebar.js";
 import { SourceDialog } from "./source-dialog.js";
 import { Transcript } from "./transcript.js";
+import { Welcome } from "./welcome.js";
 
 class Chat {
   constructor() {
@@ -36,9 +37,7 @@ class Chat {
       options: () => this.options.chosen,
     };
     addEventListener("hashchange", () => this.route());
-    for (const example of document.querySelectorAll("[data-example]")) {
-      example.addEventListener("click", () => this.send(example.querySelector("b").textContent));
-    }
+    this.welcome = new Welcome((question) => this.send(question));
     byId("new").addEventListener("click", () => this.startNew());
   }
 
@@ -126,7 +125,7 @@ class Chat {
 
   showState() {
     this.column.dataset.state = this.transcript.empty && this.transcript.id === null ? "empty" : "filled";
-    byId("welcome").hidden = this.column.dataset.state !== "empty";
+    this.welcome.show(this.column.dataset.state === "empty");
     this.showTitle();
   }
 

@@ -15,7 +15,9 @@ export function count(number) {
 }
 
 export function share(part, whole) {
-  return whole > 0 ? `${Math.round((100 * part) / whole)} %` : "–";
+  if (!(whole > 0)) return "–";
+  const percent = (100 * part) / whole;
+  return percent > 0 && percent < 1 ? "<1 %" : `${Math.round(percent)} %`;
 }
 
 /** Tokens per second from the milliseconds that one token takes. */

@@ -2,25 +2,38 @@
 
 const GAP_MS_MIN = 0.05; // stamps are taken one after another; less than this is the clock, not a gap
 
+const RETRIEVAL = new Set(["embed", "search", "fuse", "rerank", "compress"]);
 const KINDS = new Set([
   "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "flush",
 ]);
 
-/** The colour group of a span: its name, "tool" for all tools, "other" for what we do not know. */
+/** The colour group of a span: its name, one group for all tools, one for all stages of retrieval, "other" for what
+ *  we do not know. */
 export function kindOf(name) {
   if (name.startsWith("tool:")) return "tool";
+  if (RETRIEVAL.has(name)) return "retrieve";
   return KINDS.has(name) ? name : "other";
 }
 
 /** Non-overlapping {name, start_ms, duration_ms, gap} that cover the trace from 0 to its end. The main lane comes
  *  first; time that it leaves free is given to the other lanes, and what nothing covers is a gap. */
 export function tile(trace) {
-  const top = trace.spans.filter((span) => span.parent === null || span.parent === undefined);
-  const main = top.filter((span) => span.lane === "main");
-  const beside = top.filter((span) => span.lane !== "main");
+  const main = topSpans(trace).filter((span) => span.lane === "main");
+  const beside = topSpans(trace).filter((span) => span.lane !== "main");
   return cover(main, 0, trace.duration_ms, (from, to) =>
     cover(beside, from, to, (a, b) => [{ name: "gap", start_ms: a, duration_ms: b - a, gap: true }]),
   );
+}
+
+function topSpans(trace) {
+  return trace.spans
+    .filter((span) => span.parent === null || span.parent === undefined)
+    .map((span) => ({ ...span, end_ms: endOf(span, trace) }));
+}
+
+/** A span without a duration was still open when the trace was told: it lasts until its end. */
+export function endOf(span, trace) {
+  return span.duration_ms === null ? trace.duration_ms : span.start_ms + span.duration_ms;
 }
 
 function cover(spans, from, to, fill) {
@@ -31,7 +44,7 @@ function cover(spans, from, to, fill) {
   };
   for (const span of [...spans].sort((a, b) => a.start_ms - b.start_ms)) {
     const start = Math.max(span.start_ms, at);
-    const end = Math.min(span.start_ms + span.duration_ms, to);
+    const end = Math.min(span.end_ms, to);
     if (end <= start) continue;
     free(start);
     pieces.push({ name: span.name, start_ms: start, duration_ms: end - start, gap: false });

@@ -1,0 +1,29 @@
+// The window in a few numbers.
+
+import { el } from "../shared/dom.js";
+import { count, duration, pace } from "../shared/format.js";
+
+/** `summary` is the answer of /ops/api/summary. */
+export function tiles(summary) {
+  const { ttft_ms: ttft, tpot_ms: tpot, duration_ms: total, requests, failed } = summary;
+  return [
+    tile("Answers", count(requests), failed > 0 ? `${count(failed)} failed` : "none failed", failed > 0),
+    tile("First token", duration(ttft.p50), tails(ttft)),
+    tile("Time per token", duration(tpot.p50), tails(tpot), false, pace(tpot.p50)),
+    tile("Whole answer", duration(total.p50), tails(total)),
+  ];
+}
+
+export function tile(name, value, detail, alarming = false, beside = null) {
+  return el(
+    "div",
+    { class: "tile" },
+    el("h3", {}, name),
+    el("p", { class: "tile-value numeric" }, value, beside && el("small", {}, beside)),
+    el("p", { class: alarming ? "tile-detail numeric alarming" : "tile-detail numeric" }, detail),
+  );
+}
+
+function tails({ p95, p99 }) {
+  return `p95 ${duration(p95)} · p99 ${duration(p99)}`;
+}

@@ -1,0 +1,29 @@
+// The list of answers; each leads to its trace.
+
+import { el } from "../shared/dom.js";
+import { count, duration, moment } from "../shared/format.js";
+
+const COLUMNS = ["Time", "Status", "First token", "In all", "Tokens", "Cached", "Surface"];
+
+/** `traces` as in /ops/api/traces. */
+export function traceTable(traces) {
+  return el(
+    "table",
+    { class: "numeric traces" },
+    el("thead", {}, el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, ...traces.map(traceRow)),
+  );
+}
+
+function traceRow(trace) {
+  const link = el("a", { href: `#/trace/${encodeURIComponent(trace.id)}` }, moment(trace.started_at));
+  const cells = [
+    link, status(trace.status), duration(trace.ttft_ms), duration(trace.duration_ms),
+    count(trace.output_tokens), count(trace.cached_tokens), trace.surface,
+  ];
+  return el("tr", { "data-trace": trace.id }, ...cells.map((cell) => el("td", {}, cell)));
+}
+
+export function status(name) {
+  return el("span", { class: "status", "data-status": name ?? "unknown" }, name ?? "unknown");
+}
