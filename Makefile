@@ -1,0 +1,33 @@
+# Python 3.11 or newer, a C++ compiler and cmake; everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run setup test bench format clean help
+
+run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
+	@$(PYTHON) -m deploy.setup
+	@$(BIN)/firsttoken serve $(ARGS)
+
+setup: ## Make .venv with all that is needed to develop
+	@$(PYTHON) -m deploy.setup --dev
+
+test: setup ## Lint, types, layers and all tests. Options: make test ARGS="-k tenants"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@deploy/browser.sh >/dev/null
+	@$(BIN)/pytest -q $(ARGS)
+
+bench: setup ## Time the spans of a turn
+	@$(BIN)/python -m benchmarks.turn $(ARGS)
+
+format: setup ## Put the source into its one format
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+clean: ## Remove .venv and what tools left; neither your data nor the compiled wheel
+	rm -rf .venv *.egg-info artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## This list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1	/' | expand -t 16

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Prints the path of a Chromium for the tests of the pages; installs Debian's when there is none and we may.
+set -eu
+
+find_browser() {
+    for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do
+        command -v "$name" && return 0
+    done
+    return 1
+}
+
+find_browser && exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing Chromium for the tests of the pages" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    if { apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; } >"$log" 2>&1; then
+        rm -f "$log"
+        find_browser && exit 0
+    else
+        tail -n 5 "$log" >&2
+    fi
+fi
+
+echo "The tests of the pages need Chromium on PATH. Debian: apt-get install chromium; macOS: brew install chromium;" >&2
+echo "or put a link named chromium to any Chrome on PATH." >&2
+exit 1

@@ -1,0 +1,49 @@
+"""Running other programs: quiet while they work, with everything they said in one log."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from deploy.failure import SetupFailed
+
+TAIL_LINES = 15  # enough to see a compiler's or pip's complaint, little enough to fit a screen
+LINE_CHARS_MAX = 200  # a compiler's command line is thousands of characters
+
+
+class Log:
+    """Appends what commands print to `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, command: Sequence[str], failure: str) -> None:
+        for _ in self.lines_of(command, failure):
+            pass
+
+    def lines_of(
+        self, command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None
+    ) -> Iterator[str]:
+        """What the command prints, line by line. Raises SetupFailed with its last lines when it fails."""
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        with self.path.open("a", errors="replace") as log:
+            log.write(f"$ {shlex.join(command)}\n")
+            with subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=environment,
+            ) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    log.write(line)
+                    tail.append(line.rstrip()[:LINE_CHARS_MAX])
+                    yield line
+        if process.returncode != 0:
+            raise SetupFailed("\n".join([*tail, f"{failure}; the whole log: {self.path}"]))

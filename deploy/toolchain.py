@@ -1,0 +1,83 @@
+"""What this machine compiles with, and for."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.failure import SetupFailed
+
+# Programs, of which the first on PATH counts, and what people call them. No Python headers: the wheel links none.
+NEEDED = (
+    (("cc", "gcc", "clang"), "a C compiler"),
+    (("c++", "g++", "clang++"), "a C++ compiler"),
+    (("cmake",), "cmake"),
+)
+HOW = {
+    "apt-get": "apt-get install build-essential cmake",
+    "dnf": "dnf install gcc gcc-c++ cmake",
+    "apk": "apk add build-base cmake linux-headers",
+    "pacman": "pacman -S base-devel cmake",
+    "brew": "xcode-select --install && brew install cmake",
+}
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The processor as far as compiled code can tell: wheels built for one must not run on another."""
+
+    machine: str
+    features: frozenset[str]
+
+    @property
+    def has_amx(self) -> bool:
+        return "amx_tile" in self.features
+
+    @property
+    def name(self) -> str:
+        return f"{platform.system()} {self.machine} {' '.join(sorted(self.features))}"
+
+
+def this_cpu() -> Cpu:
+    try:
+        features = features_in(Path("/proc/cpuinfo").read_text(errors="replace"))
+    except OSError:  # macOS: the processor's name decides
+        features = frozenset([platform.processor()])
+    return Cpu(platform.machine(), features)
+
+
+def features_in(cpuinfo: str) -> frozenset[str]:
+    """The instruction sets that /proc/cpuinfo lists for the first processor (x86 says flags, ARM says Features)."""
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def compiler_version() -> str:
+    """Names the compilers exactly. Raises SetupFailed with what to install when one is missing."""
+    missing = [name for programs, name in NEEDED if not any(map(shutil.which, programs))]
+    if missing:
+        how = next((command for tool, command in HOW.items() if shutil.which(tool)), "use the system's package manager")
+        raise SetupFailed(f"llama.cpp is compiled for this CPU, which needs {' and '.join(missing)}: {how}")
+    return " / ".join(_version_of(programs) for programs, _ in NEEDED[:2])
+
+
+def has_cuda_compiler() -> bool:
+    return shutil.which("nvcc") is not None
+
+
+def cuda_version() -> str:
+    if not has_cuda_compiler():
+        raise SetupFailed("FIRSTTOKEN_CUDA=1 needs nvcc on PATH: install the CUDA toolkit, or unset it.")
+    return _version_of(("nvcc",))
+
+
+def _version_of(programs: tuple[str, ...]) -> str:
+    program = next(path for path in map(shutil.which, programs) if path)
+    lines = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.splitlines()
+    return lines[-1 if "nvcc" in program else 0].strip() if lines else program

@@ -1,0 +1,111 @@
+"""The llama-cpp-python wheel for this CPU: how it may be built, and a cache that outlives the environment.
+
+Why several ways: GCC 12 drops stores to AMX's tile configuration (dead-store elimination, llama.cpp issue 20824), and
+the build dies at the first batch. Without that optimisation the code is right and AMX makes prefill three times faster.
+A self-test decides; what it refuses is built again with less.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.commands import Log
+from deploy.failure import SetupFailed
+from deploy.progress import Progress, steps_in
+from deploy.toolchain import Cpu
+
+PACKAGE = "llama-cpp-python"
+COMMON = ("-DLLAVA_BUILD=OFF",)  # the multimodal library is not used
+KEEP_STORES = "-fno-tree-dse -fno-dse"
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to build: CMake arguments, and what to tell people about it."""
+
+    name: str
+    cmake_args: tuple[str, ...]
+
+    def with_extra(self, *more: str) -> Recipe:
+        return Recipe(self.name, self.cmake_args + more)
+
+
+def recipes(cpu: Cpu) -> list[Recipe]:
+    """Fastest first; the next is for when the self-test refuses the one before."""
+    native = (*COMMON, "-DGGML_NATIVE=ON")
+    portable = Recipe("portable", (*COMMON, "-DGGML_NATIVE=OFF"))
+    if not cpu.has_amx:
+        return [Recipe("native", native), portable]
+    return [
+        Recipe("native with AMX", native + _flags(KEEP_STORES)),
+        Recipe("native without AMX", native + _flags(NO_AMX)),
+        portable,
+    ]
+
+
+def pinned_version(pyproject: str) -> str:
+    """The version of llama-cpp-python that pyproject.toml asks for."""
+    pin = re.search(rf'"{PACKAGE}\s*==\s*([^"\s;]+)', pyproject)
+    if pin is None:
+        raise SetupFailed(f"pyproject.toml does not pin {PACKAGE} with ==")
+    return pin[1]
+
+
+def cache_key(version: str, recipe: Recipe, cpu: Cpu, compiler: str) -> str:
+    """Everything the machine code depends on. The wheel holds no Python ABI, so the Python version is not part."""
+    facts = [version, *recipe.cmake_args, cpu.name, compiler]
+    return f"{version}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+
+
+def cached_wheel(folder: Path) -> Path | None:
+    return next(folder.glob("*.whl"), None)
+
+
+def build_wheel(python: Path, version: str, recipe: Recipe, folder: Path, log: Log) -> Path:
+    """Compile from source into `folder`, which appears only when it is complete. Minutes, with progress."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **os.environ,
+        "CMAKE_ARGS": shlex.join(recipe.cmake_args),
+        # make, unlike ninja, compiles one file at a time unless told otherwise.
+        "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),
+    }
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as scratch:
+        # pip's own cache knows nothing of CMake arguments: it would hand back what the self-test refused.
+        pip = [str(python), "-m", "pip", "wheel", "--verbose", "--no-cache-dir", "--disable-pip-version-check"]
+        what = ["--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={version}", "--wheel-dir", scratch]
+        _compile([*pip, *what], environment, log)
+        wheel = cached_wheel(Path(scratch))
+        if wheel is None:
+            raise SetupFailed(f"pip built no wheel of {PACKAGE}; the whole log: {log.path}")
+        new = Path(scratch) / "new"
+        new.mkdir()
+        wheel.rename(new / wheel.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
+    return folder / wheel.name
+
+
+def _compile(command: list[str], environment: dict[str, str], log: Log) -> None:
+    progress: Progress | None = None
+    try:
+        for line in log.lines_of(command, "llama.cpp could not be compiled", environment):
+            if (steps := steps_in(line)) is not None:
+                progress = progress or Progress("compiling llama.cpp for this CPU, once")
+                progress.step(*steps)
+    finally:
+        if progress is not None:
+            progress.close()
+
+
+def _flags(flags: str) -> tuple[str, str]:
+    return (f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags}")

@@ -1,0 +1,119 @@
+"""Setting up: when there is nothing to do, whom a failing self-test blames, and what a failing command shows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.commands import Log
+from deploy.failure import SetupFailed
+from deploy.setup import verdict
+from deploy.stamp import Choices, Stamp, choices_of
+from deploy.toolchain import Cpu, compiler_version
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = Cpu("x86_64", frozenset({"avx2"}))
+STAMP = Stamp.of(Path("/clone"), "dependencies", CPU, Choices(cuda=False, cmake_args=""), dev=False)
+
+
+def test_an_unchanged_project_has_an_unchanged_stamp(tmp_path: Path) -> None:
+    STAMP.write(tmp_path / "setup.json")
+    assert Stamp.read(tmp_path / "setup.json") == STAMP
+
+
+def test_whatever_matters_changes_the_stamp() -> None:
+    no = Choices(cuda=False, cmake_args="")
+    others = {
+        Stamp.of(Path("/moved"), "dependencies", CPU, no, dev=False),
+        Stamp.of(Path("/clone"), "dependencies, one more", CPU, no, dev=False),
+        Stamp.of(Path("/clone"), "dependencies", Cpu("x86_64", frozenset({"avx512f"})), no, dev=False),
+        Stamp.of(Path("/clone"), "dependencies", CPU, replace(no, cuda=True), dev=False),
+        Stamp.of(Path("/clone"), "dependencies", CPU, replace(no, cmake_args="-DX=1"), dev=False),
+        Stamp.of(Path("/clone"), "dependencies", CPU, no, dev=True),
+    }
+    assert len(others | {STAMP}) == 7
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"place": "older version"}'])
+def test_an_unreadable_stamp_is_no_stamp(tmp_path: Path, content: str) -> None:
+    (tmp_path / "setup.json").write_text(content)
+    assert Stamp.read(tmp_path / "setup.json") is None
+
+
+def test_a_choice_holds_until_another_is_made() -> None:
+    chosen = choices_of({"FIRSTTOKEN_CUDA": "1", "CMAKE_ARGS": "-DX=1"}, None)
+    assert chosen == Choices(cuda=True, cmake_args="-DX=1")
+    before = replace(STAMP, cuda=True, cmake_args="-DX=1")
+    assert choices_of({}, before) == chosen
+    assert choices_of({"FIRSTTOKEN_CUDA": "0", "CMAKE_ARGS": ""}, before) == Choices(cuda=False, cmake_args="")
+    assert choices_of({}, None) == Choices(cuda=False, cmake_args="")
+
+
+def test_a_passing_self_test_keeps_the_build() -> None:
+    assert verdict(0, "") is None
+
+
+def test_a_crash_or_wrong_numbers_are_the_builds_fault() -> None:
+    assert verdict(-signal.SIGSEGV, "") == "killed by SIGSEGV"
+    assert verdict(1, "Traceback ...\nAssertionError: 5 rows differ") == "AssertionError: 5 rows differ"
+
+
+def test_any_other_failure_is_not_the_builds_fault() -> None:
+    with pytest.raises(SetupFailed, match="could not run: ModuleNotFoundError: numpy"):
+        verdict(1, "Traceback ...\nModuleNotFoundError: numpy")
+
+
+def test_a_failing_command_shows_its_last_lines_and_names_its_log(tmp_path: Path) -> None:
+    log = Log(tmp_path / "setup.log")
+    with pytest.raises(SetupFailed) as failure:
+        log.run(["sh", "-c", "seq 100; echo broken >&2; exit 3"], "It could not be built")
+    message = str(failure.value).splitlines()
+    assert message[-2:] == ["broken", f"It could not be built; the whole log: {tmp_path}/setup.log"]
+    assert len(message) < 20
+    assert "\n1\n2\n3\n" in (tmp_path / "setup.log").read_text()
+
+
+def test_missing_tools_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cmake").touch(mode=0o755)
+    (tmp_path / "apt-get").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupFailed, match=r"needs a C compiler and a C\+\+ compiler: apt-get install build-essential"):
+        compiler_version()
+
+
+def test_setup_needs_nothing_but_the_standard_library() -> None:
+    """-S leaves out site-packages: what is imported must come with Python."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", "-m", "deploy.setup", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "--dev" in done.stdout
+
+
+@pytest.mark.parametrize(("script", "shell"), [("deploy/browser.sh", "sh"), (".ci/run", "bash")])
+def test_shell_scripts_parse_and_can_be_run(script: str, shell: str) -> None:
+    assert subprocess.run([shell, "-n", ROOT / script]).returncode == 0
+    assert os.access(ROOT / script, os.X_OK)
+
+
+def test_the_browser_that_is_found_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "chromium").touch(mode=0o755)
+    done = subprocess.run(
+        [ROOT / "deploy/browser.sh"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/chromium\n")
+
+
+def test_make_lists_its_targets() -> None:
+    listed = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True).stdout
+    for target in ("run", "setup", "test", "bench", "format", "clean"):
+        assert f"make {target}" in listed

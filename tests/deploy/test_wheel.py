@@ -1,0 +1,87 @@
+"""Which ways of building llama.cpp are tried, and when a cached wheel may be used."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from deploy.failure import SetupFailed
+from deploy.toolchain import Cpu, features_in, this_cpu
+from deploy.wheel import cache_key, cached_wheel, pinned_version, recipes
+
+PLAIN = Cpu("x86_64", frozenset({"avx2"}))
+AMX = Cpu("x86_64", frozenset({"avx2", "amx_tile", "amx_int8"}))
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_cpu_with_amx_is_tried_with_it_then_without_then_portably() -> None:
+    names = [recipe.name for recipe in recipes(AMX)]
+    assert names == ["native with AMX", "native without AMX", "portable"]
+
+
+def test_the_amx_build_keeps_the_stores_that_gcc_would_drop() -> None:
+    with_amx, without, portable = (shlex.join(recipe.cmake_args) for recipe in recipes(AMX))
+    for language in ("C", "CXX"):
+        assert f"'-DCMAKE_{language}_FLAGS=-fno-tree-dse -fno-dse'" in with_amx
+        assert f"'-DCMAKE_{language}_FLAGS=-mno-amx-tile -mno-amx-int8 -mno-amx-bf16'" in without
+    assert "-DGGML_NATIVE=ON" in with_amx and "-DGGML_NATIVE=ON" in without
+    assert "-DGGML_NATIVE=OFF" in portable
+
+
+def test_a_cpu_without_amx_needs_no_special_flags() -> None:
+    assert [recipe.name for recipe in recipes(PLAIN)] == ["native", "portable"]
+    assert not any("FLAGS" in word for recipe in recipes(PLAIN) for word in recipe.cmake_args)
+
+
+def test_no_build_has_the_multimodal_library() -> None:
+    assert all("-DLLAVA_BUILD=OFF" in recipe.cmake_args for cpu in (PLAIN, AMX) for recipe in recipes(cpu))
+
+
+def test_what_people_add_comes_last_so_that_it_wins() -> None:
+    recipe = recipes(PLAIN)[0].with_extra("-DGGML_NATIVE=OFF")
+    assert recipe.cmake_args[-1] == "-DGGML_NATIVE=OFF"
+
+
+def test_a_wheel_is_used_again_only_where_nothing_it_depends_on_differs() -> None:
+    recipe = recipes(AMX)[0]
+    key = cache_key("1.0", recipe, AMX, "gcc 12")
+    assert key == cache_key("1.0", recipe, Cpu("x86_64", frozenset(AMX.features)), "gcc 12")
+    others = [
+        cache_key("1.1", recipe, AMX, "gcc 12"),
+        cache_key("1.0", recipes(AMX)[1], AMX, "gcc 12"),
+        cache_key("1.0", recipe.with_extra("-DGGML_CUDA=ON"), AMX, "gcc 12"),
+        cache_key("1.0", recipe, PLAIN, "gcc 12"),
+        cache_key("1.0", recipe, AMX, "gcc 13"),
+    ]
+    assert len({key, *others}) == 6
+
+
+def test_the_version_is_the_one_that_the_project_pins() -> None:
+    assert pinned_version('dependencies = ["numpy>=2", "llama-cpp-python==0.3.36"]') == "0.3.36"
+    assert pinned_version((ROOT / "pyproject.toml").read_text())
+
+
+def test_a_version_that_is_not_pinned_is_an_error() -> None:
+    with pytest.raises(SetupFailed, match="does not pin"):
+        pinned_version('dependencies = ["llama-cpp-python>=0.3"]')
+
+
+def test_an_empty_cache_has_no_wheel(tmp_path: Path) -> None:
+    assert cached_wheel(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize(
+    "cpuinfo",
+    [
+        "processor\t: 0\nflags\t\t: fpu avx2 amx_tile\n\nprocessor\t: 1\nflags\t: fpu\n",
+        "Features\t: fpu avx2 amx_tile\n",
+    ],
+)
+def test_features_are_those_of_the_first_processor(cpuinfo: str) -> None:
+    assert features_in(cpuinfo) == {"fpu", "avx2", "amx_tile"}
+
+
+def test_this_cpu_has_some_features() -> None:
+    assert this_cpu().features
