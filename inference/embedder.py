@@ -87,11 +87,13 @@ class Embedder:
         sequences = await loop.run_in_executor(self._thread, lambda: [self._clipped(text) for text in texts])
         for batch in batches([len(sequence) for sequence in sequences]):
             rows = [sequences[index] for index in batch]
-            reduced = await loop.run_in_executor(
-                self._thread, lambda r=rows: [reduce(v) for v in self._context.encode(r)]
-            )
-            for index, value in zip(batch, reduced, strict=True):
+            for index, value in zip(
+                batch, await loop.run_in_executor(self._thread, self._encode, rows, reduce), strict=True
+            ):
                 yield index, value
+
+    def _encode(self, sequences: list[list[int]], reduce: Callable[[NDArray[np.float32]], T]) -> list[T]:
+        return [reduce(tokens) for tokens in self._context.encode(sequences)]
 
     def _clipped(self, text: str) -> list[int]:
         ids = self._ids(text[:QUERY_CHARS_MAX])

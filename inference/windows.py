@@ -1,8 +1,8 @@
 """From the vectors of a text's tokens to what search keeps of them. Pure.
 
-A passage keeps one unit vector (the mean of its tokens) and int8 vectors of overlapping token windows; a query keeps one
-unit vector per token. Comparing the two is late interaction (ColBERT's MaxSim) at a twentieth of its storage: windows
-instead of tokens, one byte instead of four.
+A passage keeps one unit vector (the mean of its tokens) and int8 vectors of overlapping token windows; a query keeps
+one unit vector per token. Comparing the two is late interaction (ColBERT's MaxSim) at a twentieth of its storage, by
+windows instead of tokens and one byte instead of four.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ WINDOW_STRIDE = 6
 _EPSILON = 1e-9  # keeps an all-zero vector zero
 
 
+class Windows(NamedTuple):
+    """The unit vector of window i is about vectors[i] * scales[i]."""
+
+    vectors: NDArray[np.int8]  # [windows, dimensions]
+    scales: NDArray[np.float16]  # [windows]
+
+
 class PassageVectors(NamedTuple):
     vector: NDArray[np.float32]  # unit, [dimensions]
-    windows: NDArray[np.int8]  # [windows, dimensions]
-    scales: NDArray[np.float16]  # [windows]: a window's unit vector is windows[i] * scales[i]
+    windows: NDArray[np.int8]
+    scales: NDArray[np.float16]
 
 
 class QueryVectors(NamedTuple):
@@ -31,7 +38,7 @@ class QueryVectors(NamedTuple):
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scale to length 1 along the last axis."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return (vectors / (lengths + _EPSILON)).astype(np.float32)
+    return np.asarray(vectors / (lengths + _EPSILON), np.float32)
 
 
 def mean_vector(tokens: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -23,6 +23,18 @@ class StoreNotFound(RetrievalError):
         self.store = store
 
 
+class FileNotFound(RetrievalError):
+    """No file of this tenant has that id; a file that was read anew has a new one."""
+
+    status = 404
+    code = "not_found"
+    param = "file_id"
+
+    def __init__(self, file_id: str) -> None:
+        super().__init__(f"no file '{file_id}'")
+        self.file_id = file_id
+
+
 class EmbeddingModelChanged(RetrievalError):
     """The store holds vectors of another embedding model: they cannot be compared with this one's."""
 

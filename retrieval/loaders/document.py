@@ -46,7 +46,7 @@ def clipped(title: str, chars_max: int = TITLE_CHARS_MAX) -> str:
 
 
 def sections(headings: Iterable[Heading], *, title: str, start: int, end: int) -> tuple[Section, ...]:
-    """The sections of text[start:end]. A top heading that only repeats the document's title is left out of the paths."""
+    """The sections of text[start:end]. A top heading that repeats the document's title is left out of the paths."""
     found: list[Section] = []
     path: list[tuple[int, str]] = []
     body = start

@@ -11,16 +11,17 @@ from retrieval.errors import UnreadableFile
 from retrieval.loaders.document import Document, Heading, clipped, sections
 from retrieval.loaders.source import decode
 
-_NOT_CONTENT = frozenset("script style noscript template nav footer aside svg iframe form button dialog title".split())
+_NOT_CONTENT = re.compile("script|style|noscript|template|nav|footer|aside|svg|iframe|form|button|dialog|title")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_BLOCKS = frozenset(
-    "address article blockquote body dd details div dl dt fieldset figcaption figure header hgroup hr li main ol p pre "
-    "section summary table tbody tfoot thead tr ul".split()
-) | frozenset(_HEADINGS)
+_BLOCK = re.compile(
+    "address|article|blockquote|body|dd|details|div|dl|dt|fieldset|figcaption|figure|h[1-6]|header|hgroup|hr|li|main|ol|p|"
+    "pre|section|summary|table|tbody|tfoot|thead|tr|ul"
+)
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-_END_TAG_OPTIONAL = frozenset(
-    "p li dt dd tr td th thead tbody tfoot option html head body area base br col embed hr img input link meta param "
-    "source track wbr".split()
+_END_TAG_OPTIONAL = re.compile(
+    "p|li|d[td]|t[rdh]|thead|tbody|tfoot|option|html|head|body|area|base|br|col|embed|hr|img|input|link|meta|param|source|"
+    "track|wbr",
+    re.IGNORECASE,
 )
 DEPTH_MAX = 2000  # the parser's time grows with the square of the depth: a megabyte of "<div>" takes minutes
 _BREAKS = {"br": "\n", "li": "- ", "td": " | ", "th": " | "}
@@ -49,7 +50,7 @@ def _depth(source: str) -> int:
     """An upper bound of how deep the elements nest whose end tags cannot be left out."""
     depth = deepest = 0
     for tag in _TAG.finditer(source):
-        if tag[2].lower() not in _END_TAG_OPTIONAL:
+        if not _END_TAG_OPTIONAL.fullmatch(tag[2]):
             depth = max(0, depth - 1) if tag[1] else depth + 1
             deepest = max(deepest, depth)
     return deepest
@@ -73,7 +74,7 @@ def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:
 
 
 def _skipped(node: LexborNode) -> bool:
-    return node.tag in _NOT_CONTENT or "hidden" in node.attributes
+    return bool(_NOT_CONTENT.fullmatch(node.tag or "")) or "hidden" in node.attributes
 
 
 class _Writer:
@@ -93,7 +94,7 @@ class _Writer:
                 text = node.text_content or ""
                 self._inline.append(text if self._preformatted else text.replace("\n", " "))
             return
-        if tag in _BLOCKS:
+        if _BLOCK.fullmatch(tag):
             self._end_block(_HEADINGS.get(tag) if not entering else None)
         if tag == "pre":
             self._preformatted += 1 if entering else -1

@@ -1,0 +1,155 @@
+"""Files to passages: read, split, embed, store. What has not changed since the last time costs a look at its bytes.
+
+Each file is written in one transaction, so an ingest that is interrupted, or two of them at once, leave whole files of
+the one or the other version and nothing in between; running it again does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from inference.embedder import Embedder
+from inference.windows import PassageVectors
+from retrieval.errors import UnreadableFile
+from retrieval.loaders import formats
+from retrieval.loaders.document import Document
+from retrieval.loaders.source import read_bytes
+from retrieval.records import NewFile, VectorStore
+from retrieval.split import Chunk, embedded_text, split
+from retrieval.store import PassageStore
+from retrieval.walk import FileError, Listing, stored_path, walk
+
+EMBED_CHUNKS = 32  # between two reports of progress: two to three seconds on one core
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    files_done: int
+    files_total: int
+    chunks: int  # embedded so far
+    seconds: float
+
+    @property
+    def chunks_per_s(self) -> float:
+        return self.chunks / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    store: VectorStore
+    written: int  # files, new or changed
+    unchanged: int
+    removed: int  # files that are gone from a folder that was named
+    skipped: int  # files in such folders that no loader reads
+    chunks: int  # embedded
+    seconds: float
+    errors: tuple[FileError, ...]
+
+
+async def ingest(
+    paths: Sequence[Path],
+    *,
+    store_name: str,
+    tenant_id: UUID,
+    store: PassageStore,
+    embedder: Embedder,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> IngestReport:
+    """Bring a vector store (made if need be) up to the state of these files and folders.
+
+    A file that cannot be read is reported and does not stop the rest; what was read of it before stays.
+    Raises EmbeddingModelChanged.
+    """
+    opened = await store.open(tenant_id, store_name, embedding_model=embedder.name, dimensions=embedder.dimensions)
+    listing = await asyncio.to_thread(walk, paths)
+    known = await store.sources(tenant_id, opened.id)
+    run = _Run(tenant_id, opened, store, embedder, listing, progress)
+    for path, name in listing.files.items():
+        await run.take(path, name, known.get(stored_path(path)))
+    gone = listing.gone(list(known))
+    if gone:
+        await store.remove(tenant_id, opened.id, gone)
+    return IngestReport(
+        store=await store.get(tenant_id, opened.id),
+        written=run.written,
+        unchanged=run.unchanged,
+        removed=len(gone),
+        skipped=listing.skipped,
+        chunks=run.chunks,
+        seconds=run.seconds,
+        errors=tuple(listing.errors),
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One ingest under way, and what it has done."""
+
+    tenant_id: UUID
+    opened: VectorStore
+    store: PassageStore
+    embedder: Embedder
+    listing: Listing
+    progress: Callable[[Progress], None]
+    started: float = field(default_factory=time.monotonic)
+    done: int = 0
+    written: int = 0
+    unchanged: int = 0
+    chunks: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    async def take(self, path: Path, name: str, known_sha256: bytes | None) -> None:
+        try:
+            data = await asyncio.to_thread(read_bytes, path)
+            sha256 = hashlib.sha256(data).digest()
+            if sha256 == known_sha256 or not await self._write(path, name, data, sha256):
+                self.unchanged += 1
+            else:
+                self.written += 1
+        except UnreadableFile as error:
+            self.listing.errors.append(FileError(stored_path(path), str(error)))
+        self.done += 1
+        self._report()
+
+    async def _write(self, path: Path, name: str, data: bytes, sha256: bytes) -> bool:
+        document, chunks = await asyncio.to_thread(_read, path, data, self.embedder.count)
+        file = NewFile(
+            path=stored_path(path),
+            filename=name,
+            title=document.title,
+            media_type=document.media_type,
+            size=len(data),
+            sha256=sha256,
+            content=document.text,
+            chunks=list(zip(chunks, await self._embed(document.title, chunks), strict=True)),
+        )
+        return await self.store.put(self.tenant_id, self.opened.id, file)
+
+    async def _embed(self, title: str, chunks: Sequence[Chunk]) -> list[PassageVectors]:
+        vectors: list[PassageVectors] = []
+        for start in range(0, len(chunks), EMBED_CHUNKS):
+            part = chunks[start : start + EMBED_CHUNKS]
+            vectors += await self.embedder.embed_windows([embedded_text(title, chunk) for chunk in part])
+            self.chunks += len(part)
+            self._report()
+        return vectors
+
+    def _report(self) -> None:
+        self.progress(Progress(self.done, len(self.listing.files), self.chunks, self.seconds))
+
+
+def _read(path: Path, data: bytes, count: Callable[[str], int]) -> tuple[Document, list[Chunk]]:
+    document = formats.load(path, data)
+    chunks = split(document, count)
+    if not chunks:
+        raise UnreadableFile("contains no words")
+    return document, chunks
