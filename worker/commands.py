@@ -10,7 +10,6 @@ from uuid import UUID
 
 import asyncpg
 import orjson
-from retrieval.ingest import Progress, ingest
 from tqdm import tqdm
 
 from agents.errors import AgentError
@@ -19,6 +18,7 @@ from migrations.database import UnsafeRole
 from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, migrate
 from retrieval.errors import RetrievalError
+from retrieval.ingest import Progress, ingest
 from retrieval.store import PassageStore
 from worker.config import Config
 from worker.errors import StartError

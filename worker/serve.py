@@ -16,8 +16,8 @@ from pathlib import Path
 
 import orjson
 from aiohttp import web
-from retrieval.ingest import ingest
 
+from retrieval.ingest import ingest
 from worker.app import build_app
 from worker.config import Config
 from worker.errors import StartError

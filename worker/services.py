@@ -14,13 +14,12 @@ from worker.principal import Principal
 
 if TYPE_CHECKING:
     from agents.agent import Agent
-    from retrieval.retriever import Retriever
-    from retrieval.store import PassageStore
-
     from agents.store import ConversationStore, ResponseStore
     from inference.embedder import Embedder
     from inference.sequence import LanguageModel
     from migrations.database import Database
+    from retrieval.retriever import Retriever
+    from retrieval.store import PassageStore
     from worker.admission import Admission
     from worker.auth import Authenticator
     from worker.config import Config

@@ -7,9 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, cast
 
-from retrieval.config import RetrievalConfig
-from retrieval.retriever import Retriever
-
 from agents.agent import Agent
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
@@ -21,6 +18,8 @@ from inference.model import ChatModel
 from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres
 from migrations.runner import migrate
+from retrieval.config import RetrievalConfig
+from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 from worker.admission import Admission
 from worker.auth import Authenticator

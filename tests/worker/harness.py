@@ -1,0 +1,74 @@
+"""The real application on a real Postgres, with the parts that these tests do not use left out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from inference.testing import ScriptedModel
+from migrations.database import Database
+from worker.admission import Admission
+from worker.app import build_app
+from worker.auth import Authenticator
+from worker.config import Config
+from worker.keys import Keys
+from worker.metrics import Metrics
+from worker.secret import Secret
+from worker.services import Services
+from worker.session import Sessions
+from worker.telemetry import Telemetry
+from worker.tokens import Tokens
+from worker.traces import Traces
+
+SECRET = Secret(b"the secret of the tests")
+UNUSED: Any = cast(Any, None)  # a part that no handler under test touches
+
+Client = TestClient[web.Request, web.Application]
+
+
+@dataclass
+class Engine:
+    """What the engine says of itself, to be changed by a test."""
+
+    stats: dict[str, Any]
+
+    def __call__(self) -> dict[str, Any]:
+        return self.stats
+
+
+def make_services(database: Database, config: Config | None = None) -> Services:
+    config = config or Config()
+    engine = Engine({"running": 2, "steps_total": 7, "device": "cpu", "failed": None})
+    return Services(
+        config=config,
+        database=database,
+        model=ScriptedModel(["Hello."]),
+        engine_stats=engine,
+        embedder=UNUSED,
+        retriever=UNUSED,
+        passages=UNUSED,
+        agent=UNUSED,
+        conversations=UNUSED,
+        responses=UNUSED,
+        authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
+        admission=Admission(config.turns, config.tenant_turns),
+        telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
+    )
+
+
+@asynccontextmanager
+async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Client]:
+    """A client of the application; `extra` are further handlers behind the same middlewares."""
+    app = build_app(services)
+    app.add_routes(extra)
+    await services.authenticator.start()
+    services.telemetry.start()
+    async with TestClient(TestServer(app)) as client:
+        yield client
+    await services.telemetry.close()
+    await services.authenticator.close()
