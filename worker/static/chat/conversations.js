@@ -6,6 +6,7 @@ const PAGE = 30; // conversations in the sidebar before "Older"
 const ITEMS_PAGE = 100; // the most that one request may ask for
 const ITEMS_MAX = 2000; // a transcript longer than this would make the page slow
 const TITLE_CHARS_MAX = 80;
+const RESULTS = "file_search_call.results"; // else the passages stay out
 
 const path = (id, rest = "") => `/v1/conversations/${encodeURIComponent(id)}${rest}`;
 
@@ -32,7 +33,8 @@ export async function deleteConversation(id) {
 export async function listItems(id) {
   const items = [];
   for (let after = null; items.length < ITEMS_MAX; ) {
-    const query = new URLSearchParams({ order: "asc", limit: String(ITEMS_PAGE), ...(after === null ? {} : { after }) });
+    const query = new URLSearchParams({ order: "asc", limit: String(ITEMS_PAGE), "include[]": RESULTS });
+    if (after !== null) query.set("after", after);
     const page = await json("GET", path(id, `/items?${query}`));
     items.push(...page.data);
     if (!page.has_more || page.data.length === 0) break;

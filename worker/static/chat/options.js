@@ -24,7 +24,7 @@ export class Options {
 
   /** Ask which stores there are; without one, documents cannot be used. */
   async load() {
-    const { data } = await json("GET", "/v1/vector_stores?limit=100");
+    const { data } = await json("GET", "/v1/vector_stores");
     this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
     const remembered = recall("store", null);
     if (data.some(({ id }) => id === remembered)) this.select.value = remembered;

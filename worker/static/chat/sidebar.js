@@ -34,7 +34,7 @@ export class Sidebar {
 
   /** A conversation with new activity moves to the top. */
   raise(conversation) {
-    const fresh = { ...conversation, updated_at: Date.now() / 1000 };
+    const fresh = { ...conversation, firsttoken_updated_at: Date.now() / 1000 };
     this.conversations = [fresh, ...this.conversations.filter(({ id }) => id !== fresh.id)];
     this.show();
   }
@@ -57,7 +57,7 @@ export class Sidebar {
     const nodes = [];
     let heading = null;
     for (const conversation of this.conversations) {
-      const under = period(conversation.updated_at ?? conversation.created_at);
+      const under = period(conversation.firsttoken_updated_at ?? conversation.created_at);
       if (under !== heading) nodes.push(el("li", { class: "period" }, under));
       heading = under;
       nodes.push(this.row(conversation));

@@ -20,10 +20,10 @@ export function tile(name, value, detail, alarming = false, beside = null) {
     { class: "tile" },
     el("h3", {}, name),
     el("p", { class: "tile-value numeric" }, value, beside && el("small", {}, beside)),
-    el("p", { class: alarming ? "tile-detail numeric alarming" : "tile-detail numeric" }, detail),
+    el("p", { class: alarming ? "tile-detail numeric alarming" : "tile-detail numeric" }, ...[detail].flat()),
   );
 }
 
 function tails({ p95, p99 }) {
-  return `p95 ${duration(p95)} · p99 ${duration(p99)}`;
+  return [["p95", p95], ["p99", p99]].map(([name, ms]) => el("span", {}, `${name} ${duration(ms)}`));
 }

@@ -6,6 +6,7 @@ import { endOf, kindOf, tile } from "../shared/segments.js";
 
 const LANES = { main: "Main path", retrieval: "Retrieval, inside or beside it", tools: "Tools" };
 const TICKS = 5;
+const GAP_MS_MIN = 0.5; // smaller ones count in the sum above the picture, but would only clutter it
 
 /** `inspect(row)` hears which row the person looks at: {name, start_ms, duration_ms, lane, attributes}. */
 export function waterfall(trace, inspect) {
@@ -32,7 +33,7 @@ function lanes(trace) {
     if (!groups.has(span.lane)) groups.set(span.lane, []);
     groups.get(span.lane).push({ ...span, duration_ms: endOf(span, trace) - span.start_ms, depth: depth(span, trace) });
   });
-  for (const gap of tile(trace).filter((piece) => piece.gap)) {
+  for (const gap of tile(trace).filter((piece) => piece.gap && piece.duration_ms >= GAP_MS_MIN)) {
     groups.get("main").push({ ...gap, lane: "main", depth: 0, attributes: {} });
   }
   return [...groups].map(([name, rows]) => [name, rows.sort((a, b) => a.start_ms - b.start_ms)]);
@@ -72,7 +73,7 @@ function stretch(row, trace) {
 
 function axis(totalMs) {
   const ticks = Array.from({ length: TICKS + 1 }, (_, i) => {
-    const tick = el("span", {}, duration((totalMs * i) / TICKS));
+    const tick = el("span", {}, i === 0 ? "0" : duration((totalMs * i) / TICKS));
     place(tick, i, TICKS);
     return tick;
   });
