@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -13,7 +13,10 @@ import asyncpg
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item, new_id
 from agents.payload import from_payload, to_payload
-from migrations.database import Connection, Database
+from migrations.database import Database
+
+if TYPE_CHECKING:
+    from migrations.database import Connection
 
 # The longest contexts in use hold about this many short messages; reading more is work for a certain refusal.
 HISTORY_ITEMS_MAX = 5000

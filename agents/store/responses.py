@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agents.errors import HistoryTooLong, NotFound
 from agents.message import Item
 from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
-from migrations.database import Connection, Database
+from migrations.database import Database
+
+if TYPE_CHECKING:
+    from migrations.database import Connection
 
 CHAIN_RESPONSES_MAX = 1000  # a chain this long fits no context; the walk must end
 
