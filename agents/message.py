@@ -15,6 +15,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
+def storable(text: str) -> str:
+    """The text without what neither Postgres nor JSON in UTF-8 can hold: NUL and lone surrogates."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Citation:
     """`[number]` at text[start_index:end_index] of an answer refers to a span of a source file."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agents.message import storable
 from agents.tool import Tool, ToolContext, ToolError, tool
 from inference.trace import now_ns
 
-__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult", "Toolbox", "shorten", "tool"]
+__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult", "Toolbox", "fit", "shorten", "tool"]
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,10 @@ def shorten(text: str, chars_max: int) -> str:
     return text[: max(0, chars_max - len(CUT_NOTE))] + CUT_NOTE
 
 
-def storable(text: str) -> str:
-    """Without what neither Postgres nor JSON in UTF-8 can hold: NUL and lone surrogates."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+def fit(text: str, tokens_max: int, count: Callable[[str], int]) -> str:
+    """Shorten a text until `count` says that it has at most `tokens_max` tokens."""
+    shown, chars = text, len(text)
+    while chars > 0 and len(shown.encode()) > tokens_max and (tokens := count(shown)) > tokens_max:
+        chars = chars * max(0, tokens_max) * 9 // (tokens * 10)  # tokens are not evenly long: aim a little lower
+        shown = shorten(text, chars)
+    return shown

@@ -1,0 +1,18 @@
+"""The tools that come with the server, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agents.search import Searcher
+from agents.toolbox import Toolbox
+from agents.tools.calculator import calculator
+from agents.tools.convert_units import convert_units
+from agents.tools.current_time import current_time
+from agents.tools.search_documents import DEFAULT_STORES, search_documents
+
+
+def builtin_toolbox(retriever: Searcher | None, default_stores: Sequence[str] = DEFAULT_STORES) -> Toolbox:
+    """All built-in tools; without a retriever there is nothing to search."""
+    searching = [search_documents(retriever, tuple(default_stores))] if retriever else []
+    return Toolbox([calculator, current_time, convert_units, *searching])

@@ -1,0 +1,148 @@
+"""The agent loop: assemble, generate, run the tools that were called, again, until there is an answer.
+
+What can be refused is refused before the first event. From then on the turn always ends with TurnFinished, except
+when the caller closes the iterator: that cancels the generation and the tools at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from agents.budget import ANSWER_TOKENS, Budget
+from agents.calls import RunningCalls, settled
+from agents.events import Event, ItemFinished, ItemStarted
+from agents.message import FunctionCall
+from agents.offer import Offer
+from agents.progress import Progress
+from agents.prompt import answer_message, assemble
+from agents.reply import CALLS_MAX, Reply
+from agents.search import Searcher, found, search
+from agents.spans import StepSpans, add_tool
+from agents.step import Step
+from agents.tool import ToolContext
+from agents.toolbox import Toolbox, ToolResult, fit
+from agents.turn import Turn
+from inference.errors import InferenceError
+from inference.sequence import LanguageModel
+from inference.trace import Trace, now_ns
+
+log = logging.getLogger(__name__)
+
+NOTHING_LEFT = "I could not finish that because the tool budget is used up."
+
+
+class Agent:
+    def __init__(self, model: LanguageModel, retriever: Searcher | None, toolbox: Toolbox) -> None:
+        self._model = model
+        self._retriever = retriever
+        self._toolbox = toolbox
+        # What passages and results leave for the answer; a small context cannot spare the usual room.
+        self._answer_tokens = min(ANSWER_TOKENS, model.context_length // 8)
+
+    async def run(self, turn: Turn, trace: Trace) -> AsyncIterator[Event]:
+        """The events of one turn, in the order that agents/events.py states.
+
+        Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped.
+        """
+        progress = await self._prepare(turn, trace)
+        step = self._begin(progress)
+        try:
+            for event in progress.opening():
+                yield event
+            while True:
+                async for delta in step.generation:
+                    for event in step.feed(delta):
+                        yield event
+                for event in self._end(progress, step):
+                    yield event
+                if step.calls.pending:
+                    with trace.span("tools", calls=len(step.calls.pending)) as span:
+                        for call, pending in step.calls.pending:
+                            result = await settled(pending)
+                            add_tool(trace, span, call, result)
+                            for event in self._answer(progress, step, call, result):
+                                yield event
+                if not step.goes_on or progress.budget.remaining_tokens <= 0:
+                    break
+                progress.concluding = progress.budget.spent(now_ns())
+                step = self._begin(progress)
+            yield progress.finished(step)
+        except Exception as error:  # the boundary: whatever breaks a turn that has begun is told as its end
+            if not isinstance(error, InferenceError):
+                log.exception("turn failed")
+            for event in self._end(progress, step):
+                yield event
+            yield progress.failed(error)
+        finally:
+            step.cancel()
+
+    async def _prepare(self, turn: Turn, trace: Trace) -> Progress:
+        """Check the turn and search for passages."""
+        offer = Offer.of(turn, self._toolbox)
+        budget = Budget(turn.limits, now_ns())
+        sources = await search(turn, self._retriever, trace)
+        stores = turn.file_search.vector_store_ids if turn.file_search else ()
+        return Progress(
+            turn,
+            trace,
+            offer,
+            budget,
+            ToolContext(turn.tenant_id, stores, list(sources)),
+            in_prompt=len(sources),
+            concluding=budget.spent(now_ns()) if offer.server else None,
+        )
+
+    def _begin(self, progress: Progress) -> Step:
+        """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidTemplate."""
+        turn, budget = progress.turn, progress.budget
+        prompt = self._prompt(progress)
+        if turn.file_search and not budget.steps:
+            progress.output = [found(turn, progress.passages)]
+        sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, budget.remaining_tokens))
+        generation = self._model.generate(prompt, sampling, salt=str(turn.tenant_id))
+        return Step(
+            generation,
+            Reply(len(progress.output), progress.context.sources, self._calls_max(progress)),
+            RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
+            StepSpans(progress.trace, generation),
+            progress.offer,
+        )
+
+    def _prompt(self, progress: Progress) -> list[int]:
+        """Token ids of the next step. Passages that leave no room for an answer are left out, the last ones first."""
+        while True:
+            with progress.trace.span("assemble", passages=progress.in_prompt):
+                conclude = progress.concluding is not None
+                messages = assemble(progress.turn, progress.output, progress.passages, conclude=conclude)
+                segments = self._model.render(messages, progress.offer.schemas)
+            with progress.trace.span("tokenize") as span:
+                prompt = self._model.encode(segments)
+                span.attributes["tokens"] = len(prompt)
+            fits = len(prompt) + self._answer_tokens <= self._model.context_length
+            if fits or not progress.in_prompt or progress.budget.steps:
+                return prompt
+            progress.drop_passage()
+
+    def _calls_max(self, progress: Progress) -> int:
+        if progress.concluding or not progress.offer.schemas:
+            return 0
+        return CALLS_MAX if progress.turn.parallel_tool_calls else 1
+
+    def _end(self, progress: Progress, step: Step) -> list[Event]:
+        """Close the step's items and account for it; nothing the second time."""
+        if step.ended:
+            return []
+        events = step.end(fallback=NOTHING_LEFT if progress.concluding else "")
+        progress.add(step)
+        if step.reply.exact:
+            self._model.remember(answer_message(step.reply.items), step.generation.ids)
+        return events
+
+    def _answer(self, progress: Progress, step: Step, call: FunctionCall, result: ToolResult) -> list[Event]:
+        """The result as an item, cut to its share of what the context still holds."""
+        used = step.generation.prompt_tokens + len(step.generation.ids) + self._answer_tokens
+        share = (self._model.context_length - used) // len(step.calls.pending)
+        index, item = progress.add_result(call, fit(result.output, share, self._model.count))
+        return [ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)]

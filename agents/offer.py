@@ -1,0 +1,63 @@
+"""The tools that the model may call in a turn: the server's own by name, and those that the caller runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agents.errors import InvalidTurn
+from agents.tool import function_schema
+from agents.toolbox import Toolbox
+from agents.turn import FunctionTool, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`schemas` stand in the prompt, the same at every step of the turn."""
+
+    server: frozenset[str]
+    functions: frozenset[str]
+    schemas: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, turn: Turn, toolbox: Toolbox) -> Offer:
+        """Raises InvalidTurn naming what contradicts itself."""
+        names = _distinct(turn, toolbox)
+        chosen = _chosen(turn, names)
+        server = [name for name in turn.server_tools if name in chosen]
+        functions = [function for function in turn.functions if function.name in chosen]
+        return cls(
+            frozenset(server),
+            frozenset(function.name for function in functions),
+            (*toolbox.schemas(server), *map(_schema, functions)),
+        )
+
+
+def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:
+    names = [*turn.server_tools, *(function.name for function in turn.functions)]
+    for name in turn.server_tools:
+        if name not in toolbox.names:
+            available = ", ".join(toolbox.names) or "none"
+            raise InvalidTurn(f"There is no server tool '{name}'. Available: {available}.", param="tools")
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidTurn(f"Two tools are named '{name}'.", param="tools")
+    return names
+
+
+def _chosen(turn: Turn, names: list[str]) -> list[str]:
+    """A named choice offers that tool alone. Nothing yet forces the model to call: see `prompt` for what it is told."""
+    match turn.tool_choice:
+        case "none":
+            return []
+        case "auto":
+            return names
+        case "required" if names:
+            return names
+        case name if name in names:
+            return [name]
+    raise InvalidTurn(f"The tool choice '{turn.tool_choice}' needs a tool that is not in `tools`.", param="tool_choice")
+
+
+def _schema(function: FunctionTool) -> dict[str, Any]:
+    return function_schema(function.name, function.description, function.parameters)

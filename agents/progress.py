@@ -1,0 +1,92 @@
+"""What a turn accumulates: output items, usage, what is left of its budgets, and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from agents.budget import Budget
+from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item
+from agents.offer import Offer
+from agents.step import Step
+from agents.tool import ToolContext
+from agents.turn import Turn
+from inference.errors import InferenceError
+from inference.sequence import Finish
+from inference.trace import Trace
+from retrieval.passage import Passage
+
+
+@dataclass(slots=True)
+class Progress:
+    """The first `in_prompt` sources of the context stand in the prompt; tools may add more behind them."""
+
+    turn: Turn
+    trace: Trace
+    offer: Offer
+    budget: Budget
+    context: ToolContext
+    in_prompt: int = 0
+    concluding: str | None = None  # the budget that was spent: the model answers from what it has
+    output: list[Item] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def passages(self) -> list[Passage]:
+        return self.context.sources[: self.in_prompt]
+
+    def drop_passage(self) -> None:
+        """Do without the least relevant passage. Only before the first step: later, answers may cite it."""
+        del self.context.sources[self.in_prompt - 1]
+        self.in_prompt -= 1
+
+    def opening(self) -> list[Event]:
+        match self.output:
+            case [FileSearchCall() as search]:
+                started = RetrievalStarted(0, replace(search, results=(), status="in_progress"))
+                return [TurnStarted(), started, SourcesFound(0, search, tuple(self.passages))]
+        return [TurnStarted()]
+
+    def add(self, step: Step) -> None:
+        """Account for a step that has ended."""
+        generation = step.generation
+        self.output += step.reply.items
+        self.budget.steps += 1
+        self.budget.tokens += len(generation.ids)
+        self.usage += Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids))
+
+    def add_result(self, call: FunctionCall, output: str) -> tuple[int, FunctionCallOutput]:
+        """The new item and its output index."""
+        item = FunctionCallOutput(call.call_id, output)
+        self.output.append(item)
+        return len(self.output) - 1, item
+
+    def finished(self, step: Step) -> TurnFinished:
+        """How the turn ends after its last step, which either answered or ran into a limit."""
+        match step.generation.finish:
+            case Finish.STOP if not step.goes_on:
+                return self._finished("completed")
+            case Finish.STOP | Finish.LENGTH:
+                return self._finished("incomplete", "max_output_tokens")
+            case Finish.CANCELLED:
+                return self._finished("cancelled")
+            case _:
+                return self.failed(InferenceError("The model stopped without an answer."))
+
+    def failed(self, error: Exception) -> TurnFinished:
+        """The message of an unexpected error stays in the log: it may hold what is not the caller's."""
+        code, message = "server_error", "The turn failed unexpectedly."
+        if isinstance(error, InferenceError):
+            code, message = error.code, str(error)
+        return replace(self._finished("failed"), error_code=code, error_message=message)
+
+    def _finished(self, status: TurnStatus, reason: str | None = None) -> TurnFinished:
+        self.trace.attributes |= {
+            "gen_ai.usage.input_tokens": self.usage.input_tokens,
+            "gen_ai.usage.output_tokens": self.usage.output_tokens,
+            "firsttoken.cached_tokens": self.usage.cached_tokens,
+            "firsttoken.steps": self.budget.steps,
+            "firsttoken.tool_calls": self.budget.calls,
+            "firsttoken.budget": self.concluding,
+        }
+        return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding)

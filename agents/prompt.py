@@ -1,0 +1,150 @@
+"""From items to the messages of the chat template: pure, and stable from turn to turn.
+
+Items only ever add messages at the end, so that the prompt of a step begins with the prompt of the step before and its
+KV is reused. The two exceptions stand last on purpose: passages in the newest user message, and the line that concludes
+a turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agents.errors import InvalidTurn
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.turn import ToolChoice, Turn
+from inference.sequence import ChatMessage, ToolCall
+from retrieval.passage import Passage
+
+DEFAULT_SYSTEM = "You are a helpful assistant."
+# The line on which the bundled model was trained; larger models understand it as well.
+CONCLUDE = "Tool budget exhausted. Answer now with what you have."
+UNANSWERED = "Error: this call was not answered."
+
+_BLANK, _NEWLINE = re.compile(r"\s*\n\s*"), "\n"
+
+
+def assemble(
+    turn: Turn, output: Sequence[Item] = (), passages: Sequence[Passage] = (), *, conclude: bool = False
+) -> list[ChatMessage]:
+    """The messages for the next step: system text, history, input, and what this turn has put out so far.
+
+    Raises InvalidTurn when an output answers no call, or when there is nothing to answer.
+    """
+    messages = _grouped((*turn.history, *turn.input, *output))
+    if not messages:
+        raise InvalidTurn("There is nothing to answer: the input is empty.")
+    leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
+    said = [message.content for message in messages[:leading]]
+    system = _system([turn.instructions] if turn.instructions else [], said, turn.tool_choice)
+    messages = [system, *messages[leading:]]
+    if passages:
+        _give_passages(messages, passages)
+    if conclude:
+        _conclude(messages)
+    return messages
+
+
+def question(turn: Turn) -> str:
+    """The text of the newest user message: what retrieval searches for. Empty when there is none."""
+    items = reversed((*turn.history, *turn.input))
+    return next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "").strip()
+
+
+def numbered(passages: Iterable[tuple[int, Passage]]) -> str:
+    """Passages as the model sees them: `[1] Title: text`, without blank lines, which end the list."""
+    return "\n".join(
+        f"[{number}] {' '.join(passage.title.split())}: {_BLANK.sub(_NEWLINE, passage.text.strip())}"
+        for number, passage in passages
+    )
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step of the model wrote, with the results of its calls in the order of the calls."""
+
+    content: str = ""
+    calls: list[FunctionCall] = field(default_factory=list)
+    results: dict[int, str] = field(default_factory=dict)
+
+    def messages(self) -> list[ChatMessage]:
+        calls = tuple(ToolCall(call.name, call.arguments) for call in self.calls)
+        results = (self.results.get(i, UNANSWERED) for i in range(len(calls)))
+        return [ChatMessage("assistant", self.content, calls), *(ChatMessage("tool", result) for result in results)]
+
+
+def answer_message(items: Sequence[Item]) -> ChatMessage:
+    """The assistant message that the items of one step become when they are rendered again."""
+    return _grouped(items)[0]
+
+
+def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
+    """One assistant message a step: its text with its calls. Results follow their step, whenever they came."""
+    entries: list[ChatMessage | _Step] = []
+    open_calls: dict[str, tuple[_Step, int]] = {}
+    for item in items:
+        match item:
+            case Message(role="assistant"):
+                _step_for_text(entries).content += item.text
+            case FunctionCall():
+                step = _step_for_call(entries)
+                open_calls[item.call_id] = (step, len(step.calls))
+                step.calls.append(item)
+            case FunctionCallOutput():
+                if item.call_id not in open_calls:
+                    raise InvalidTurn(f"No function call with the call_id '{item.call_id}' waits for an output.")
+                step, index = open_calls.pop(item.call_id)
+                step.results[index] = item.output
+            case Message():
+                entries.append(ChatMessage("system" if item.role == "developer" else item.role, item.text))
+            case FileSearchCall():
+                pass  # its passages stood in a prompt once; they are not part of what was said
+    return [message for entry in entries for message in _flat(entry)]
+
+
+def _step_for_text(entries: list[ChatMessage | _Step]) -> _Step:
+    """Text belongs to the running step only behind its calls; two texts in a row are two messages."""
+    last = entries[-1] if entries else None
+    if isinstance(last, _Step) and last.calls and not last.results:
+        last.content += "\n" if last.content else ""
+        return last
+    entries.append(step := _Step())
+    return step
+
+
+def _step_for_call(entries: list[ChatMessage | _Step]) -> _Step:
+    last = entries[-1] if entries else None
+    if isinstance(last, _Step) and not last.results:
+        return last
+    entries.append(step := _Step())
+    return step
+
+
+def _flat(entry: ChatMessage | _Step) -> list[ChatMessage]:
+    return entry.messages() if isinstance(entry, _Step) else [entry]
+
+
+def _system(instructions: list[str], said: list[str], tool_choice: ToolChoice) -> ChatMessage:
+    """Instructions, then the system messages at the beginning: most templates allow exactly one, the first."""
+    parts = [*instructions, *said] or [DEFAULT_SYSTEM]
+    if tool_choice == "required":
+        parts.append("Call a tool before you answer.")
+    elif tool_choice not in ("auto", "none"):
+        parts.append(f"Call the tool {tool_choice} before you answer.")
+    return ChatMessage("system", "\n\n".join(parts))
+
+
+def _give_passages(messages: list[ChatMessage], passages: Sequence[Passage]) -> None:
+    at = max(i for i, message in enumerate(messages) if message.role == "user")
+    asked = messages[at].content
+    messages[at] = ChatMessage("user", f"Passages:\n{numbered(enumerate(passages, 1))}\n\nQuestion: {asked}")
+
+
+def _conclude(messages: list[ChatMessage]) -> None:
+    """Tell the model in the last tool result, or in a turn of its own when there is none."""
+    last = messages[-1]
+    if last.role == "tool":
+        messages[-1] = ChatMessage("tool", f"{last.content}\n{CONCLUDE}")
+    else:
+        messages.append(ChatMessage("system", CONCLUDE))

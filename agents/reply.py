@@ -1,0 +1,125 @@
+"""One step of the model: its text goes in as it is generated, items and their events come out. No I/O in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from agents.citations import find_citations
+from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, TextDelta
+from agents.message import FunctionCall, Item, Message, Status, new_id, storable
+from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text
+from agents.parser.hermes import HermesParser
+from retrieval.passage import Passage
+
+CALLS_MAX = 64  # of one step; a model that goes on is going in circles
+UNREADABLE = "unreadable_call"  # stands for the name of a call that broke before its name was known
+
+
+@dataclass(slots=True)
+class Reply:
+    """`calls_max` 0 lets no call through: they are dropped, never shown. `sources[i]` is cited as [i + 1]."""
+
+    first_index: int
+    sources: Sequence[Passage] = ()
+    calls_max: int = CALLS_MAX
+    items: list[Item] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
+    exact: bool = True  # the items tell all that was generated, and nothing else
+    _parser: HermesParser = field(default_factory=HermesParser)
+    _open: Message | FunctionCall | None = None
+    _space: str = ""  # white space that is shown only if visible text follows
+
+    @property
+    def calls(self) -> list[FunctionCall]:
+        return [item for item in self.items if isinstance(item, FunctionCall)]
+
+    def feed(self, text: str) -> list[Event]:
+        return self._map(self._parser.feed(storable(text)))
+
+    def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
+        """End the step. What is open is incomplete if the step was cut off; without any item there is `fallback`."""
+        status: Status = "incomplete" if cut_off else "completed"
+        rest = self._parser.finish()
+        events = self._map([event for event in rest if not (cut_off and isinstance(event, CallBroken))])
+        events += self._close(status)
+        if not self.items:
+            self.exact = False
+            events += self._start(Message("assistant", "", status="in_progress"))
+            events += self._grow(fallback) if fallback else []
+            events += self._close(status)
+        return events
+
+    def _map(self, parsed: Sequence[ParserEvent]) -> list[Event]:
+        return [event for each in parsed for event in self._on(each)]
+
+    def _on(self, event: ParserEvent) -> list[Event]:
+        match event:
+            case Text(text):
+                return self._text(text)
+            case CallStarted(_, name):
+                return self._start_call(name)
+            case CallArguments(_, text) if isinstance(self._open, FunctionCall):
+                return self._grow(text)
+            case CallFinished() if isinstance(self._open, FunctionCall):
+                return self._close("completed")
+            case CallBroken(_, reason):
+                return self._break(reason)
+        return []  # of a call that was dropped
+
+    def _text(self, text: str) -> list[Event]:
+        text = self._space + text
+        if not isinstance(self._open, Message):
+            text = text.lstrip()
+        shown = text.rstrip()
+        self._space = text[len(shown) :]
+        if not shown:
+            return []
+        started = [] if isinstance(self._open, Message) else self._start(Message("assistant", "", status="in_progress"))
+        return [*started, *self._grow(shown)]
+
+    def _start_call(self, name: str) -> list[Event]:
+        closed = self._close("completed")
+        if len(self.calls) >= self.calls_max:
+            self.exact = False
+            return closed
+        call = FunctionCall(new_id("call"), name, "", status="in_progress")
+        return [*closed, *self._start(call)]
+
+    def _break(self, reason: str) -> list[Event]:
+        """A call without a name becomes an item too: the model must hear what was wrong with it."""
+        events = [] if isinstance(self._open, FunctionCall) else [*self._start_call(UNREADABLE), *self._grow("{}")]
+        if not isinstance(self._open, FunctionCall):
+            return events
+        self.broken[self._open.call_id] = reason
+        return [*events, *self._close("failed")]
+
+    def _start(self, item: Message | FunctionCall) -> list[Event]:
+        self._open = item
+        return [ItemStarted(self._index, item)]
+
+    def _grow(self, text: str) -> list[Event]:
+        match self._open:
+            case Message() as message:
+                self._open = replace(message, text=message.text + text)
+                return [TextDelta(self._index, message.id, text)]
+            case FunctionCall() as call:
+                self._open = replace(call, arguments=call.arguments + text)
+                return [ArgumentsDelta(self._index, call.id, text)]
+        return []
+
+    def _close(self, status: Status) -> list[Event]:
+        self._space = ""
+        item, index = self._open, self._index
+        if item is None:
+            return []
+        if isinstance(item, Message):
+            item = replace(item, citations=find_citations(item.text, self.sources))
+        item = replace(item, status=status)
+        self.items.append(item)
+        self._open = None
+        return [ItemFinished(index, item)]
+
+    @property
+    def _index(self) -> int:
+        return self.first_index + len(self.items)

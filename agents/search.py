@@ -1,0 +1,67 @@
+"""Retrieval before the answer: what the file_search tool of a request asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+from uuid import UUID
+
+from agents.errors import InvalidTurn
+from agents.message import FileSearchCall
+from agents.prompt import question
+from agents.turn import Turn
+from inference.trace import Trace
+from retrieval.passage import Passage
+
+
+class Searcher(Protocol):
+    """What the agent needs of retrieval; `retrieval.retriever.Retriever` is the real one."""
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        tenant_id: UUID,
+        stores: Sequence[str],
+        limit: int,
+        score_threshold: float,
+        trace: Trace,
+    ) -> list[Passage]:
+        """Relevant passages, best first. Raises StoreNotFound."""
+        ...
+
+
+async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Passage]:
+    """Passages for the newest user message; none when nothing was asked or nothing is relevant enough.
+
+    Raises InvalidTurn without a searcher, StoreNotFound for an unknown store.
+    """
+    query, asked = question(turn), turn.file_search
+    if asked is None or not query:
+        return []
+    if searcher is None:
+        raise InvalidTurn("file_search is not available here.", param="tools")
+    return await searcher.retrieve(
+        query,
+        tenant_id=turn.tenant_id,
+        stores=asked.vector_store_ids,
+        limit=asked.max_num_results,
+        score_threshold=asked.score_threshold,
+        trace=trace,
+    )
+
+
+def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:
+    """The search as an item; its results are in the shape of the public contract."""
+    query = question(turn)
+    results = (
+        {
+            "file_id": passage.file_id,
+            "filename": passage.filename,
+            "score": passage.score,
+            "text": passage.text,
+            "attributes": {},
+        }
+        for passage in passages
+    )
+    return FileSearchCall((query,) if query else (), tuple(results))

@@ -1,0 +1,60 @@
+"""Makes spans of what the engine stamped. The engine has no spans of its own: a batch has no single owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agents.message import FunctionCall
+from agents.toolbox import ToolResult
+from inference.sequence import Generation
+from inference.trace import Span, Trace, now_ns
+
+
+@dataclass(slots=True)
+class StepSpans:
+    """queue and prefill once the first token is there, decode at the end of the step; each call does it once."""
+
+    trace: Trace
+    generation: Generation
+    _prefilled: bool = False
+    _decoded: bool = False
+
+    def prefilled(self) -> None:
+        if self._prefilled:
+            return
+        self._prefilled = True
+        stamps = self.generation.stamps
+        self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
+        if stamps.admitted_ns:
+            cached = self.generation.cached_tokens
+            self.trace.add(
+                "prefill",
+                stamps.admitted_ns,
+                stamps.prefilled_ns or now_ns(),
+                new_tokens=self.generation.prompt_tokens - cached,
+                cached_tokens=cached,
+            )
+
+    def decoded(self) -> None:
+        """Also right for a step that was abandoned: what never happened gets no span."""
+        if self._decoded:
+            return
+        self._decoded = True
+        self.prefilled()
+        stamps = self.generation.stamps
+        if stamps.first_token_ns:
+            end_ns = stamps.last_token_ns or stamps.first_token_ns
+            self.trace.add("decode", stamps.first_token_ns, end_ns, tokens=len(self.generation.ids))
+
+
+def add_tool(trace: Trace, parent: Span, call: FunctionCall, result: ToolResult) -> None:
+    """A tool call on its own lane, beside the others and beside the end of decoding."""
+    trace.add(
+        f"tool:{call.name}",
+        result.start_ns,
+        result.end_ns,
+        lane="tools",
+        parent=trace.index(parent),
+        failed=result.failed,
+        output_chars=len(result.output),
+    )

@@ -1,0 +1,77 @@
+"""The time in a time zone or city."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from agents.tool import ToolError, tool
+
+# Cities that people ask for and that give no zone its name.
+CITIES = {
+    "barcelona": "Europe/Madrid",
+    "basel": "Europe/Zurich",
+    "beijing": "Asia/Shanghai",
+    "boston": "America/New_York",
+    "cape town": "Africa/Johannesburg",
+    "cologne": "Europe/Berlin",
+    "delhi": "Asia/Kolkata",
+    "edinburgh": "Europe/London",
+    "frankfurt": "Europe/Berlin",
+    "geneva": "Europe/Zurich",
+    "hamburg": "Europe/Berlin",
+    "hanoi": "Asia/Ho_Chi_Minh",
+    "houston": "America/Chicago",
+    "las vegas": "America/Los_Angeles",
+    "miami": "America/New_York",
+    "milan": "Europe/Rome",
+    "montreal": "America/Toronto",
+    "mumbai": "Asia/Kolkata",
+    "munich": "Europe/Berlin",
+    "new delhi": "Asia/Kolkata",
+    "osaka": "Asia/Tokyo",
+    "philadelphia": "America/New_York",
+    "rio de janeiro": "America/Sao_Paulo",
+    "saint petersburg": "Europe/Moscow",
+    "san diego": "America/Los_Angeles",
+    "san francisco": "America/Los_Angeles",
+    "seattle": "America/Los_Angeles",
+    "shenzhen": "Asia/Shanghai",
+    "tel aviv": "Asia/Jerusalem",
+    "washington": "America/New_York",
+}
+
+
+@tool
+def current_time(timezone: str) -> dict[str, str]:
+    """Get the current date and time in a time zone.
+
+    Args:
+        timezone: IANA time zone, e.g. Europe/Berlin
+    """
+    name = find_zone(timezone)
+    now = datetime.now(ZoneInfo(name))
+    return {"timezone": name, "date": now.strftime("%Y-%m-%d"), "time": now.strftime("%H:%M")}
+
+
+def find_zone(name: str) -> str:
+    """The IANA name of a zone or city, however it is written. Raises ToolError."""
+    wanted = _folded(name)
+    zone = _zones().get(wanted) or CITIES.get(wanted) or _zones().get(_folded(name.split(",")[0]))
+    if zone is None:
+        raise ToolError(f"unknown time zone '{name[:60]}', use an IANA name such as Europe/Berlin")
+    return zone
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.replace("_", " ").lower().split())
+
+
+@cache
+def _zones() -> dict[str, str]:
+    """Zones by their whole name and by their last part, the city; names of regions win over old aliases."""
+    by_name: dict[str, str] = {}
+    for zone in sorted(available_timezones(), key=lambda zone: ("/" in zone, zone)):
+        by_name.setdefault(_folded(zone.rpartition("/")[2]), zone)
+    return by_name | {_folded(zone): zone for zone in available_timezones()}

@@ -1,0 +1,37 @@
+"""Search as a tool: the model asks for passages in the middle of a turn."""
+
+from __future__ import annotations
+
+from agents.prompt import numbered
+from agents.search import Searcher
+from agents.tool import Tool, ToolContext, ToolError, tool
+from inference.trace import Trace
+from retrieval.errors import RetrievalError
+
+DEFAULT_STORES = ("docs",)  # searched when the request names no store; the first start fills it
+PASSAGES_MAX = 5
+# Without a threshold a search always finds something, and a small model then answers from whatever it is.
+SCORE_THRESHOLD = 0.3
+
+
+def search_documents(searcher: Searcher, default_stores: tuple[str, ...]) -> Tool:
+    async def search_documents(query: str, context: ToolContext) -> str:
+        """Search the user's documents and return passages.
+
+        Args:
+            query: What to search for
+        """
+        try:
+            passages = await searcher.retrieve(
+                query,
+                tenant_id=context.tenant_id,
+                stores=context.stores or default_stores,
+                limit=PASSAGES_MAX,
+                score_threshold=SCORE_THRESHOLD,
+                trace=Trace(),
+            )
+        except RetrievalError as error:
+            raise ToolError(str(error)) from None
+        return numbered((context.cite(passage), passage) for passage in passages) or "No passages found."
+
+    return tool(search_documents)
