@@ -20,6 +20,8 @@ DATABASE_AWAY = (
     OSError,
     TimeoutError,
 )
+# Postgres keeps no NUL in its texts, so wherever a caller sends one, no stored thing can be meant.
+UNSTORABLE = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -37,6 +39,8 @@ def to_api_error(error: BaseException) -> ApiError | None:
         return _from_validation(error)
     if isinstance(error, DOMAIN):
         return _from_domain(error)
+    if isinstance(error, UNSTORABLE):
+        return ApiError(400, "Text must not contain the character U+0000: it cannot be stored.", code="invalid_text")
     if isinstance(error, DATABASE_AWAY):
         return ApiError(
             503, "The database does not answer. Try again in a moment.", type="server_error", retry_after_s=1.0

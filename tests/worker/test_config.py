@@ -1,0 +1,77 @@
+"""One field is one flag and one variable; a value that cannot be used is named with its source."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from worker.config import CUSTOMARY, Config, ConfigError, add_settings, load, settings
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_default() -> None:
+    environment = {"FIRSTTOKEN_PORT": "9000", "FIRSTTOKEN_HOST": "::1"}
+    config = load({"port": "9001"}, environment)
+    assert (config.port, config.host, config.streams) == (9001, "::1", Config().streams)
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert load({}, {"FIRSTTOKEN_PORT": "", "DATABASE_URL": ""}) == Config()
+
+
+def test_the_customary_name_of_the_database_is_read_and_the_prefixed_one_wins() -> None:
+    assert load({}, {"DATABASE_URL": "postgresql://a"}).database_url == "postgresql://a"
+    both = {"DATABASE_URL": "postgresql://a", "FIRSTTOKEN_DATABASE_URL": "postgresql://b"}
+    assert load({}, both).database_url == "postgresql://b"
+
+
+def test_an_empty_flag_takes_a_default_away() -> None:
+    assert load({"docs": ""}, {}).docs is None
+
+
+def test_the_home_is_absolute() -> None:
+    assert load({"home": "~/x"}, {}).home == Path.home() / "x"
+    assert load({"home": "x"}, {}).home.is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        ({"port": "http"}, {}, "--port must be a number, not 'http'"),
+        ({"port": "70000"}, {}, "--port must be between 0 and 65535, not 70000"),
+        ({}, {"FIRSTTOKEN_PORT": "-1"}, "FIRSTTOKEN_PORT must be between 0 and 65535, not -1"),
+        ({"turns": "0"}, {}, "--turns must be at least 1, not 0"),
+        ({"drain_s": "nan"}, {}, "--drain-s must be at least 0, not nan"),
+        ({"drain_s": "-1"}, {}, "--drain-s must be at least 0, not -1"),
+        ({"log_level": "loud"}, {}, "--log-level must be one of"),
+        ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
+        ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(flags: dict[str, str], environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(flags, environment)
+
+
+def test_every_setting_has_a_flag_a_variable_and_a_text() -> None:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    text = " ".join(parser.format_help().split())
+    for setting in settings():
+        assert setting.flag in text
+        assert setting.variable in text
+        assert setting.about.help
+
+
+def test_every_setting_can_be_given_by_its_variable() -> None:
+    samples = {int: "1", float: "1", str: "info", Path: "/x"}
+    special = {"jwt_secret": "s" * 32, "jwt_jwks_url": "https://issuer.test/keys", "body_bytes": "4096"}
+    environment = {s.variable: special.get(s.name, samples[s.kind]) for s in settings()}
+    config = load({}, environment)
+    for setting in settings():
+        assert str(getattr(config, setting.name)) in (
+            environment[setting.variable],
+            f"{environment[setting.variable]}.0",
+        )
+    assert set(CUSTOMARY) <= {setting.name for setting in settings()}

@@ -1,0 +1,239 @@
+"""Recording never waits and never raises; what reaches Postgres can be asked for by whom it concerns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from statistics import quantiles
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import worker.telemetry
+from inference.trace import Trace
+from migrations.database import Database
+from worker.metrics import SPAN_NAMES_MAX, Metrics
+from worker.middleware import join_trace
+from worker.principal import OPERATOR, Principal
+from worker.telemetry import Telemetry, server_timing
+from worker.traces import Traces, trace_payload
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+async def telemetry(database: Database) -> AsyncIterator[Telemetry]:
+    telemetry = make_telemetry(database)
+    telemetry.start()
+    yield telemetry
+    await telemetry.close()
+
+
+def make_telemetry(database: Database, *, trace_days: float = 7) -> Telemetry:
+    return Telemetry(Traces(database), Metrics(dict), trace_days=trace_days)
+
+
+def member(tenant_id: UUID) -> Principal:
+    return Principal(tenant_id, "key_1", frozenset(), "api_key")
+
+
+def operator(tenant_id: UUID) -> Principal:
+    return Principal(tenant_id, "key_1", frozenset({OPERATOR}), "api_key")
+
+
+def make_trace(**spans_ms: float) -> Trace:
+    """A finished trace whose spans follow each other."""
+    trace = Trace()
+    at = trace.start_ns
+    for name, duration_ms in spans_ms.items():
+        trace.add(name, at, at + int(duration_ms * 1e6))
+        at += int(duration_ms * 1e6)
+    trace.end_ns = at
+    return trace
+
+
+def record(telemetry: Telemetry, trace: Trace, tenant_id: UUID, **facts: Any) -> None:
+    telemetry.record(
+        trace, tenant_id=tenant_id, **{"status": "completed", "surface": "responses", "model": "demo", **facts}
+    )
+
+
+async def test_a_recorded_turn_comes_back_span_by_span(telemetry: Telemetry, tenant_id: UUID) -> None:
+    trace = make_trace(edge=0.25, auth=0.5, prefill=12)
+    trace.add("search", trace.start_ns, trace.start_ns + 2_000_000, lane="retrieval", parent=1, rows=50)
+    facts = {"ttft_ms": 13.5, "tpot_ms": 4.25, "response_id": "resp_1", "conversation_id": "conv_1"}
+    record(telemetry, trace, tenant_id, **facts)
+    await telemetry.flush()
+    stored = await telemetry.traces.get(member(tenant_id), trace.id)
+    expected = trace_payload(trace, status="completed", surface="responses", model="demo", **facts)  # type: ignore[arg-type]  # a dict of mixed facts
+    assert stored is not None
+    assert abs(stored.pop("started_at") - expected.pop("started_at")) < 0.001
+    assert stored == expected
+
+
+async def test_tenants_see_their_own_turns_and_operators_all(
+    telemetry: Telemetry, tenant_id: UUID, other_tenant_id: UUID
+) -> None:
+    mine, theirs = make_trace(edge=1), make_trace(edge=1)
+    record(telemetry, mine, tenant_id)
+    record(telemetry, theirs, other_tenant_id)
+    await telemetry.flush()
+    seen = await telemetry.traces.list(member(tenant_id), limit=10, window_s=HOUR_S)
+    assert [turn["id"] for turn in seen] == [mine.id]
+    assert await telemetry.traces.get(member(tenant_id), theirs.id) is None
+    everything = await telemetry.traces.list(operator(tenant_id), limit=200, window_s=HOUR_S)
+    assert {mine.id, theirs.id} <= {turn["id"] for turn in everything}
+    assert await telemetry.traces.get(operator(tenant_id), theirs.id) is not None
+
+
+async def test_percentiles_are_of_whole_turns(telemetry: Telemetry, tenant_id: UUID) -> None:
+    for ms in range(1, 101):
+        trace = make_trace(prefill=ms)
+        trace.add("prefill", trace.end_ns, trace.end_ns + ms * 1_000_000)  # a second step of the same turn
+        record(telemetry, trace, tenant_id, ttft_ms=float(ms), status="failed" if ms > 95 else "completed")
+    await telemetry.flush()
+    summary = await telemetry.traces.summary(member(tenant_id), HOUR_S)
+    cuts = quantiles(range(1, 101), n=100, method="inclusive")
+    expected = {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}
+    assert summary["ttft_ms"] == pytest.approx(expected)
+    assert (summary["requests"], summary["failed"]) == (100, 5)
+    assert summary["tpot_ms"] == {"p50": None, "p95": None, "p99": None}
+    [prefill] = summary["spans"]
+    assert (prefill["name"], prefill["turns"], prefill["count"]) == ("prefill", 100, 200)
+    assert prefill["p95"] == pytest.approx(2 * expected["p95"])
+
+
+async def test_an_empty_window_has_no_percentiles(telemetry: Telemetry, tenant_id: UUID) -> None:
+    summary = await telemetry.traces.summary(member(tenant_id), HOUR_S)
+    assert (summary["requests"], summary["spans"]) == (0, [])
+    assert summary["ttft_ms"]["p50"] is None
+
+
+async def test_turns_are_listed_latest_or_slowest_first_and_by_status(telemetry: Telemetry, tenant_id: UUID) -> None:
+    traces = {ms: make_trace(edge=ms) for ms in (5, 50, 20)}
+    for age_s, (ms, trace) in enumerate(reversed(traces.items())):
+        trace.started_at = time.time() - age_s
+        record(telemetry, trace, tenant_id, status="failed" if ms == 50 else "completed")
+    await telemetry.flush()
+
+    async def ids(**query: Any) -> list[str]:
+        found = await telemetry.traces.list(member(tenant_id), window_s=HOUR_S, **query)
+        return [turn["id"] for turn in found]
+
+    assert await ids(limit=9) == [traces[20].id, traces[50].id, traces[5].id]
+    assert await ids(limit=2, order="slowest") == [traces[50].id, traces[20].id]
+    assert await ids(limit=9, status="failed") == [traces[50].id]
+
+
+async def test_several_turns_of_one_outer_trace_are_all_kept(telemetry: Telemetry, tenant_id: UUID) -> None:
+    traces = [join_trace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01") for _ in range(2)]
+    for trace in traces:
+        record(telemetry, trace, tenant_id)
+    await telemetry.flush()
+    assert telemetry.dropped == 0
+    assert len(await telemetry.traces.list(member(tenant_id), limit=9, window_s=HOUR_S)) == 2
+    found = await telemetry.traces.get(member(tenant_id), traces[0].id)
+    assert found is not None and found["id"].startswith(traces[0].id)
+
+
+async def test_the_writer_stores_without_being_asked(telemetry: Telemetry, tenant_id: UUID) -> None:
+    trace = make_trace(edge=1)
+    record(telemetry, trace, tenant_id)
+    while await telemetry.traces.get(member(tenant_id), trace.id) is None:
+        pass  # the test's own time limit ends this
+    assert telemetry.dropped == 0
+
+
+async def test_a_full_queue_lets_the_oldest_go_and_counts_it(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.telemetry, "WAITING_MAX", 3)
+    telemetry = make_telemetry(database)
+    traces = [make_trace(edge=1) for _ in range(5)]
+    for trace in traces:
+        record(telemetry, trace, tenant_id)
+    assert telemetry.dropped == 2
+    assert b"firsttoken_traces_dropped_total 2.0" in telemetry.metrics.render()
+    await telemetry.flush()
+    kept = await telemetry.traces.list(member(tenant_id), limit=9, window_s=HOUR_S)
+    assert {turn["id"] for turn in kept} == {trace.id for trace in traces[2:]}
+
+
+async def test_a_database_that_is_away_costs_traces_and_nothing_else(postgres: Any, tenant_id: UUID) -> None:
+    gone = await Database.connect(postgres.app_dsn)
+    await gone.close()
+    telemetry = make_telemetry(gone)
+    record(telemetry, make_trace(edge=1), tenant_id)
+    await telemetry.flush()
+    assert telemetry.dropped == 1
+
+
+async def test_a_turn_of_a_tenant_that_is_gone_does_not_take_others_along(
+    telemetry: Telemetry, tenant_id: UUID
+) -> None:
+    mine = make_trace(edge=1)
+    record(telemetry, make_trace(edge=1), UUID(int=0))
+    record(telemetry, mine, tenant_id)
+    await telemetry.flush()
+    assert telemetry.dropped == 1
+    assert await telemetry.traces.get(member(tenant_id), mine.id) is not None
+
+
+async def test_old_traces_are_forgotten(database: Database, tenant_id: UUID) -> None:
+    telemetry = make_telemetry(database, trace_days=1)
+    old, new = make_trace(edge=1), make_trace(edge=1)
+    old.started_at -= 2 * 24 * HOUR_S
+    for trace in (old, new):
+        record(telemetry, trace, tenant_id)
+    await telemetry.flush()
+    assert await telemetry.traces.get(member(tenant_id), old.id) is None
+    assert await telemetry.traces.get(member(tenant_id), new.id) is not None
+
+
+def test_recording_takes_no_time_worth_mentioning(database: Database) -> None:
+    telemetry = make_telemetry(database)
+    traces = [make_trace(**{f"span{i}": 1.0 for i in range(12)}) for _ in range(200)]
+    began = time.perf_counter()
+    for trace in traces:
+        record(telemetry, trace, UUID(int=1))
+    assert (time.perf_counter() - began) / len(traces) < 0.001
+
+
+def test_metrics_count_turns_tokens_and_spans(database: Database) -> None:
+    telemetry = make_telemetry(database)
+    trace = make_trace(edge=1)
+    trace.add("prefill", 0, 8_000_000, new_tokens=30, cached_tokens=12)
+    trace.add("decode", 0, 8_000_000, tokens=5)
+    record(telemetry, trace, UUID(int=1), ttft_ms=30.0, tpot_ms=8.0)
+    text = telemetry.metrics.render().decode()
+    for line in (
+        'firsttoken_turns_total{status="completed",surface="responses"} 1.0',
+        'firsttoken_tokens_total{kind="cached"} 12.0',
+        'firsttoken_tokens_total{kind="prefilled"} 30.0',
+        'firsttoken_tokens_total{kind="generated"} 5.0',
+        'gen_ai_server_time_to_first_token_seconds_bucket{le="0.025",surface="responses"} 0.0',
+        'gen_ai_server_time_to_first_token_seconds_bucket{le="0.05",surface="responses"} 1.0',
+        'gen_ai_server_time_per_output_token_seconds_count{surface="responses"} 1.0',
+        'firsttoken_span_duration_seconds_count{span="prefill"} 1.0',
+    ):
+        assert line in text
+
+
+def test_made_up_span_names_share_one_label(database: Database) -> None:
+    telemetry = make_telemetry(database)
+    for number in range(SPAN_NAMES_MAX + 50):
+        record(telemetry, make_trace(**{f"tool:{number}": 1.0}), UUID(int=1))
+    text = telemetry.metrics.render().decode()
+    assert text.count("firsttoken_span_duration_seconds_count{") == SPAN_NAMES_MAX + 1
+    assert 'firsttoken_span_duration_seconds_count{span="other"} 50.0' in text
+
+
+def test_server_timing_sums_spans_of_a_name_and_leaves_open_ones_out() -> None:
+    trace = make_trace(edge=1, auth=2)
+    trace.add("edge", 0, 500_000)
+    trace.add("tool:current_time", 0, 3_000_000)
+    trace.add("queue", 0, 0)
+    timing = server_timing(trace)
+    assert timing.startswith("edge;dur=1.500, auth;dur=2.000, tool-current_time;dur=3.000, traceparent;desc=")
+    assert trace.id in timing
