@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.threads import ThreadChooser
 
 log = logging.getLogger("firsttoken.llama")
 
@@ -52,6 +54,7 @@ _memory_remove = _short_call("llama_memory_seq_rm", ctypes.c_bool, _handle, _i32
 _memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i32, _i32)
 _memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
 _logits = _short_call("llama_get_logits", _handle, _handle)
+_set_threads = _short_call("llama_set_n_threads", None, _handle, _i32, _i32)
 _embeddings = _short_call("llama_get_embeddings", _handle, _handle)
 
 
@@ -222,7 +225,6 @@ class LlamaContext:
         parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = slots
         parameters.n_outputs_max = slots
-        parameters.n_threads = parameters.n_threads_batch = threads
         parameters.kv_unified = gpu
         parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
@@ -232,6 +234,7 @@ class LlamaContext:
             raise ModelNotLoaded(f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}")
         self._memory = lib.llama_get_memory(self._context)
         self._batch = _Batch(rows_max)
+        self._threads = ThreadChooser([1, threads] if not gpu else [threads])
         self._unified = gpu
         self.slots = slots
         self.context = context
@@ -251,7 +254,12 @@ class LlamaContext:
         micro-batch wherever the order breaks. Raises DecodeFailed.
         """
         outputs = self._batch.fill(chunks, self.slots, self.context)
+        rows = self._batch.raw.n_tokens
+        threads = self._threads.choose(rows)
+        _set_threads(self._context, threads, threads)
+        started = perf_counter()
         code = lib.llama_decode(self._context, self._batch.raw)
+        self._threads.observe(rows, threads, perf_counter() - started)
         if code:
             raise DecodeFailed(f"llama_decode returned {code}")
         shape = (outputs, self.vocabulary_size)

@@ -1,0 +1,58 @@
+"""How many threads a step is worth: measured while serving, because it depends on everything.
+
+A small model decodes a row faster on one core than two threads can meet at the barriers between its operations; a
+prompt of hundreds of rows wants every core; and a core that somebody else uses turns the answer around. So the choices
+are timed as they are used, per size of step, and the slower one is tried again only as often as costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST_LOOKS = 3  # timings of each choice before any is preferred
+SMOOTHING = 0.3  # weight of the newest timing: a few steps decide, one odd step does not
+# Share of time that trying the slower choices may cost.
+CURIOSITY = 0.01
+PATIENCE_MIN = 20  # steps between two tries, however close the choices are
+
+
+@dataclass(slots=True)
+class _Choice:
+    threads: int
+    seconds_per_row: float = 0.0
+    looks: int = 0
+
+
+class ThreadChooser:
+    """Pure; told of every step's time. Steps are told apart by the power of two of their rows."""
+
+    def __init__(self, threads: Sequence[int]) -> None:
+        self._options = sorted(set(threads))
+        self._sizes: dict[int, list[_Choice]] = {}
+        self._patience: dict[int, int] = {}
+
+    def choose(self, rows: int) -> int:
+        """Threads for the next step of that many rows."""
+        size = rows.bit_length()
+        choices = self._sizes.setdefault(size, [_Choice(option) for option in self._options])
+        unknown = [choice for choice in choices if choice.looks < FIRST_LOOKS]
+        if unknown:
+            return unknown[0].threads
+        best, *others = sorted(choices, key=lambda choice: choice.seconds_per_row)
+        left = self._patience.get(size, PATIENCE_MIN) - 1
+        self._patience[size] = left
+        if left > 0 or not others:
+            return best.threads
+        tried = min(others, key=lambda choice: choice.looks * choice.seconds_per_row)
+        loss = tried.seconds_per_row / best.seconds_per_row - 1
+        self._patience[size] = max(PATIENCE_MIN, round(loss / CURIOSITY))
+        return tried.threads
+
+    def observe(self, rows: int, threads: int, seconds: float) -> None:
+        """What `choose` said was done and took that long."""
+        for choice in self._sizes[rows.bit_length()]:
+            if choice.threads == threads:
+                weight = SMOOTHING if choice.looks else 1.0
+                choice.seconds_per_row += weight * (seconds / rows - choice.seconds_per_row)
+                choice.looks += 1
