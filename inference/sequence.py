@@ -62,10 +62,16 @@ class Generation(Protocol):
     """
 
     stamps: Stamps
-    prompt_tokens: int
-    cached_tokens: int  # prompt tokens whose KV was reused; known once admitted
     ids: list[int]  # generated token ids, without the end-of-turn token
     finish: Finish | None
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens whose KV was reused; known once admitted."""
+        ...
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
