@@ -7,16 +7,29 @@ import asyncio
 from aiohttp import web
 
 from worker.middleware import add_headers, begin, identify
-from worker.routes import embeddings, health, metrics, models, ops
+from worker.routes import (
+    chat_completions,
+    conversations,
+    embeddings,
+    files,
+    health,
+    metrics,
+    models,
+    ops,
+    pages,
+    responses,
+)
 from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
 from worker.sign_in import sign_in
+
+RESOURCES = (responses, conversations, chat_completions, embeddings, models, files, ops, metrics, health, pages)
 
 
 def build_app(services: Services) -> web.Application:
     app = web.Application(middlewares=[begin, sign_in, identify], client_max_size=services.config.body_bytes)
     app[SERVICES] = services
-    for resource in (models, embeddings, health, metrics, ops):
+    for resource in RESOURCES:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
     app.on_response_prepare.append(add_headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -103,8 +104,8 @@ async def ingest_files(config: Config, *, paths: list[str], store: str, tenant: 
         with tqdm(unit=" passages", disable=None) as bar:
 
             def show(progress: Progress) -> None:
-                bar.set_description(f"{progress.files_done}/{progress.files} files")
-                bar.update(progress.passages - bar.n)
+                bar.set_description(f"{progress.files_done} of {progress.files_total} files")
+                bar.update(progress.chunks - bar.n)
 
             report = await ingest(
                 [Path(path) for path in paths],
@@ -114,7 +115,14 @@ async def ingest_files(config: Config, *, paths: list[str], store: str, tenant: 
                 embedder=embedder,
                 progress=show,
             )
-    print(report)
+    for error in report.errors:
+        print(f"{error.path} {error.reason}", file=sys.stderr)
+    print(
+        f"store {store}: {report.written} files read in {report.seconds:.1f} s ({report.chunks} passages), "
+        f"{report.unchanged} unchanged, {report.removed} removed, {report.skipped} of other kinds skipped"
+    )
+    if report.errors:
+        raise StartError(f"{len(report.errors)} files could not be read")
 
 
 @asynccontextmanager

@@ -152,10 +152,9 @@ async def _read_samples(services: Services) -> None:
         tenant_id=tenant_id,
         store=services.passages,
         embedder=services.embedder,
-        progress=lambda progress: None,
     )
-    for path, reason in report.failed:
-        log.warning("%s is not in the sample knowledge base: %s", path, reason)
+    for error in report.errors:
+        log.warning("not in the sample knowledge base: %s %s", error.path, error.reason)
 
 
 async def _run(services: Services, listener: socket.socket) -> web.AppRunner:
