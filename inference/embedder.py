@@ -68,6 +68,10 @@ class Embedder:
         found = {index: vectors async for index, vectors in self._each(texts, passage_vectors)}
         return [found[index] for index in range(len(texts))]
 
+    def knows(self, query: str) -> bool:
+        """Whether embedding this query would cost nothing."""
+        return query in self._queries
+
     async def embed_query(self, text: str) -> QueryVectors:
         """Of the last queries the vectors are kept: asking again costs nothing."""
         if text in self._queries:

@@ -1,0 +1,143 @@
+"""The way from a question to passages, stage by stage: embed, search, fuse, rerank, compress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+
+from inference.embedder import QUERY_CHARS_MAX, Embedder
+from inference.trace import Trace
+from inference.windows import QueryVectors
+from retrieval.budget import within
+from retrieval.candidate import Candidate
+from retrieval.compress import Scored, compress
+from retrieval.config import PASSAGES_MAX, RetrievalConfig
+from retrieval.fuse import Scores, fuse
+from retrieval.passage import Passage
+from retrieval.rerank import window_similarity
+from retrieval.store import PassageStore
+
+LANE = "retrieval"
+
+
+class Retriever:
+    """Finds passages for a tenant. Stages over their budget are skipped, never failed."""
+
+    def __init__(self, store: PassageStore, embedder: Embedder, config: RetrievalConfig | None = None) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._config = config or RetrievalConfig()
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        tenant_id: UUID,
+        stores: Sequence[str],
+        limit: int,
+        score_threshold: float,
+        trace: Trace,
+    ) -> list[Passage]:
+        """Passages of these vector stores (ids or names), best first, with scores from 0 to 1.
+
+        Raises StoreNotFound, EmbeddingModelChanged.
+        """
+        with trace.span("retrieve", stores=len(stores)) as span:
+            text = _clean(query)
+            passages: list[Passage] = []
+            if text and stores:
+                search = _Search(self._store, self._embedder, self._config, trace, trace.index(span), tenant_id)
+                passages = await search.run(text, stores, min(limit, PASSAGES_MAX), score_threshold)
+            span.attributes["passages"] = len(passages)
+            return passages
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One question on its way; `parent` is the span that its stages belong to."""
+
+    store: PassageStore
+    embedder: Embedder
+    config: RetrievalConfig
+    trace: Trace
+    parent: int | None
+    tenant_id: UUID
+
+    async def run(self, query: str, stores: Sequence[str], limit: int, score_threshold: float) -> list[Passage]:
+        vectors = await self._embed(query)
+        candidates = await self._find(query, vectors, stores)
+        ranked = self._fuse(candidates)
+        if vectors is not None:
+            ranked = await self._rerank(ranked, vectors)
+        return self._compress(ranked, limit, score_threshold)
+
+    async def _embed(self, query: str) -> QueryVectors | None:
+        with self.trace.span("embed", lane=LANE, parent=self.parent, cached=self.embedder.knows(query)) as span:
+            return await within(self.config.embed_ms, self.embedder.embed_query(query), span)
+
+    async def _find(self, query: str, vectors: QueryVectors | None, stores: Sequence[str]) -> list[Candidate]:
+        with self.trace.span("search", lane=LANE, parent=self.parent) as span:
+            search = self.store.search(
+                self.tenant_id,
+                stores,
+                query=query,
+                vector=None if vectors is None else vectors.vector,
+                embedding_model=self.embedder.name,
+                limit=self.config.candidates,
+            )
+            candidates = await within(self.config.search_ms, search, span) or []
+            span.attributes["candidates"] = len(candidates)
+            return candidates
+
+    def _fuse(self, candidates: list[Candidate]) -> list[Scored]:
+        method = self.config.fusion
+        with self.trace.span("fuse", lane=LANE, parent=self.parent, candidates=len(candidates), method=method):
+            return self._ranked(candidates, _cosines(candidates))[: self.config.candidates]
+
+    async def _rerank(self, ranked: list[Scored], vectors: QueryVectors) -> list[Scored]:
+        with self.trace.span("rerank", lane=LANE, parent=self.parent, candidates=len(ranked)) as span:
+            keys = [candidate.key for _, candidate in ranked]
+            windows = await within(self.config.rerank_ms, self.store.windows(self.tenant_id, keys), span)
+            if windows is None:
+                return ranked
+            present = [candidate for _, candidate in ranked if candidate.key in windows]
+            nearness = window_similarity(vectors.tokens, [windows[candidate.key] for candidate in present])
+            weight = self.config.window_weight
+            cosines = _cosines(present)
+            return self._ranked(present, None if cosines is None else (1 - weight) * cosines + weight * nearness)
+
+    def _ranked(self, candidates: list[Candidate], similarity: Scores | None) -> list[Scored]:
+        coverage = np.array([candidate.coverage for candidate in candidates], np.float64)
+        config = self.config
+        scores = fuse(similarity, coverage, method=config.fusion, lexical_weight=config.lexical_weight)
+        scored = map(Scored, scores.tolist(), candidates)
+        return sorted(scored, key=lambda s: (-s.score, s.candidate.key))
+
+    def _compress(self, ranked: list[Scored], limit: int, score_threshold: float) -> list[Passage]:
+        with self.trace.span("compress", lane=LANE, parent=self.parent) as span:
+            selection = compress(
+                ranked, limit=limit, score_threshold=score_threshold, tokens_max=self.config.passage_tokens_max
+            )
+            span.attributes |= {
+                "best_score": ranked[0].score if ranked else None,
+                "passages": len(selection.passages),
+                "tokens": selection.tokens,
+                "below_threshold": selection.below_threshold,
+                "repeated": selection.repeated,
+                "over_tokens": selection.over_tokens,
+            }
+            return selection.passages
+
+
+def _cosines(candidates: list[Candidate]) -> Scores | None:
+    """None when the query was not embedded."""
+    cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
+    return np.array(cosines, np.float64) if len(cosines) == len(candidates) else None
+
+
+def _clean(query: str) -> str:
+    """What Postgres and the tokenizer can take: no zero bytes, no halves of characters, no novels."""
+    return query[:QUERY_CHARS_MAX].replace("\0", " ").encode("utf-8", "replace").decode().strip()
