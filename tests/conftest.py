@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -14,6 +15,9 @@ import pytest
 from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres
 from migrations.runner import migrate
+from tests.serving import Worker
+
+LOG_CHARS = 10_000
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +64,33 @@ async def database(postgres: EmbeddedPostgres, owner_dsn: str) -> AsyncIterator[
     database = await Database.connect(postgres.app_dsn)
     yield database
     await database.close()
+
+
+@pytest.fixture(scope="session")
+def server_worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
+    """A real `firsttoken serve` with the bundled models and the sample documents."""
+    worker = Worker(make_home())
+    worker.wait_until_ready()
+    yield worker
+    assert worker.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def server(server_worker: Worker) -> dict[str, Any]:
+    """How to reach it: url, api_key, chat_url (signs one browser in, once), ops_url, pid, version."""
+    return server_worker.wait_until_ready()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows the log of the worker that it talked to."""
+    report = yield
+    worker = getattr(item, "funcargs", {}).get("server_worker")
+    if report.failed and isinstance(worker, Worker):
+        report.sections.append(("log of the worker", worker.log.read_text()[-LOG_CHARS:]))
+    return report
 
 
 @pytest.fixture

@@ -1,0 +1,61 @@
+"""A worker as people start it: a process of `firsttoken serve` with a home, a log and a ready file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 60.0  # an embedded Postgres, three models and the sample documents on two busy cores
+STOP_TIMEOUT_S = 30.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Worker:
+    """`ready` is the content of its ready file; the log stands in `log`."""
+
+    def __init__(self, home: Path, *arguments: str, name: str = "worker") -> None:
+        self.log = home / f"{name}.log"
+        self._ready_file = home / f"{name}-ready.json"
+        command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--ready-file", str(self._ready_file), *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env=clean_environment(),
+            )
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """The content of the ready file. Raises AssertionError with the log when the worker does not get there."""
+        give_up_at = time.monotonic() + START_TIMEOUT_S
+        while not self._ready_file.exists():
+            assert self.process.poll() is None, f"the worker ended:\n{self.log.read_text()}"
+            assert time.monotonic() < give_up_at, f"the worker is not ready:\n{self.log.read_text()}"
+            time.sleep(0.02)
+        ready: dict[str, Any] = json.loads(self._ready_file.read_text())
+        return ready
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask the worker to end; returns its exit code. One that does not end is killed."""
+        self.process.send_signal(number)
+        try:
+            return self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """Our environment without what would configure a worker."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FIRSTTOKEN_", "DATABASE_", "PG"))
+    }
+    return {**kept, **changes}
