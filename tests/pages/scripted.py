@@ -63,9 +63,7 @@ class Stream:
 
     async def sources(self) -> None:
         self._output_index += 1
-        await self.send(
-            "firsttoken:sources", response_id="resp_1", output_index=self._output_index, passages=[PASSAGE]
-        )
+        await self.send("firsttoken:sources", response_id="resp_1", output_index=self._output_index, passages=[PASSAGE])
 
     async def complete(self) -> None:
         await self.send("response.completed", response={"id": "resp_1", "status": "completed"})

@@ -53,7 +53,8 @@ class Step {
   constructor({ name, arguments: json }) {
     this.name = name;
     this.json = json ?? "";
-    this.preview = el("span", { class: "step-preview" });
+    this.asking = el("span", {});
+    this.telling = el("span", { class: "step-result" });
     this.time = el("span", { class: "step-time numeric" });
     this.asked = el("pre", { tabindex: "0" });
     this.answered = el("pre", { tabindex: "0" });
@@ -66,7 +67,7 @@ class Step {
         {},
         el("span", { class: "step-mark" }, icon("tool")),
         el("span", { class: "step-name" }, name.replaceAll("_", " ")),
-        this.preview,
+        el("span", { class: "step-preview" }, this.asking, this.telling),
         this.time,
         icon("chevron"),
       ),
@@ -88,7 +89,7 @@ class Step {
   showArguments() {
     const value = parsed(this.json);
     this.asked.textContent = value === undefined ? this.json : JSON.stringify(value, null, 2);
-    this.preview.textContent = cut(value === undefined ? this.json : Object.values(value ?? {}).map(String).join(", "));
+    this.asking.textContent = cut(value === undefined ? this.json : values(value).join(", "));
   }
 
   returned(output) {
@@ -97,6 +98,14 @@ class Step {
     this.node.dataset.state = failed ? "failed" : "done";
     this.answered.textContent = value === undefined ? output : JSON.stringify(value, null, 2);
     this.result.hidden = false;
+    this.telling.textContent = cut(this.news(output, value));
+  }
+
+  /** What the result says beyond the arguments that it repeats. */
+  news(output, value) {
+    if (value === undefined) return output;
+    const known = new Set(values(parsed(this.json)));
+    return values(value).filter((text) => !known.has(text)).join(", ");
   }
 
   settle() {
@@ -116,6 +125,11 @@ function parsed(json) {
   } catch {
     return undefined;
   }
+}
+
+function values(value) {
+  const list = value !== null && typeof value === "object" ? Object.values(value) : [value ?? ""];
+  return list.map((entry) => (typeof entry === "object" ? JSON.stringify(entry) : String(entry)));
 }
 
 function cut(text) {
