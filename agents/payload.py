@@ -24,7 +24,7 @@ from agents.message import (
 
 CALL_ID_CHARS_MAX = 128  # ours have 53, the official clients' up to 64
 NAME_CHARS_MAX = 64  # the contract's limit for names of functions
-TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text"})
+TEXT_PARTS = ("input_text", "output_text", "text")
 OWN = "firsttoken_"
 
 T = TypeVar("T")
@@ -75,9 +75,14 @@ def from_payload(payload: Mapping[str, Any]) -> Item:
 
 
 def new_item(payload: Mapping[str, Any]) -> Item:
-    """An item that comes from outside: as from_payload, but always with an id of our own."""
+    """An item that comes from outside: as from_payload, but with an id of our own and without anybody's results."""
     item = from_payload({key: value for key, value in payload.items() if key != "id"})
-    return replace(item, status="completed") if isinstance(item, Message) else item
+    match item:
+        case Message():
+            return replace(item, status="completed")
+        case FileSearchCall():
+            return replace(item, results=())
+    return item
 
 
 def _content(message: Message) -> dict[str, Any]:
@@ -102,7 +107,7 @@ def _function_call(payload: Mapping[str, Any]) -> FunctionCall:
     return FunctionCall(
         call_id=_text(payload, "call_id", CALL_ID_CHARS_MAX),
         name=_text(payload, "name", NAME_CHARS_MAX),
-        arguments=_storable(_typed(payload, "arguments", str), "arguments"),
+        arguments=_string(payload, "arguments"),
         status=_status(payload),
         id=_id(payload, "fc"),
     )
@@ -148,10 +153,10 @@ def _texts(content: object, field: str) -> tuple[str, tuple[Citation, ...]]:
         if not isinstance(part, Mapping):
             raise ValueError(f"{at}: must be an object")
         if part.get("type") not in TEXT_PARTS:
-            raise ValueError(f"{at}.type: {part.get('type')!r} is not supported, only text is")
+            raise ValueError(f"{at}.type: {str(part.get('type'))[:40]!r} is not supported, only text is")
         text += "\n" if number else ""
         citations += _citations(part.get("annotations") or (), len(text))
-        text += _storable(_typed(part, "text", str, at), f"{at}.text")
+        text += _string(part, "text", at)
     return text, tuple(citations)
 
 
@@ -164,9 +169,9 @@ def _citations(annotations: object, offset: int) -> list[Citation]:
             number=_typed(note, OWN + "number", int),
             start_index=offset + _typed(note, "start_index", int),
             end_index=offset + _typed(note, "end_index", int),
-            file_id=_typed(note, OWN + "file_id", str),
-            filename=_typed(note, OWN + "filename", str),
-            title=_typed(note, "title", str),
+            file_id=_string(note, OWN + "file_id"),
+            filename=_string(note, OWN + "filename"),
+            title=_string(note, "title"),
             start_char=_typed(note, OWN + "start_char", int),
             end_char=_typed(note, OWN + "end_char", int),
         )
@@ -194,10 +199,14 @@ def _one_of(payload: Mapping[str, Any], field: str, allowed: tuple[T, ...]) -> T
 
 
 def _text(payload: Mapping[str, Any], field: str, chars_max: int) -> str:
-    value = _typed(payload, field, str)
+    value = _string(payload, field)
     if not 1 <= len(value) <= chars_max:
         raise ValueError(f"{field}: must have 1 to {chars_max} characters")
-    return _storable(value, field)
+    return value
+
+
+def _string(payload: Mapping[str, Any], field: str, at: str = "") -> str:
+    return _storable(_typed(payload, field, str, at), f"{at}.{field}" if at else field)
 
 
 def _typed(payload: Mapping[str, Any], field: str, kind: type[T], at: str = "") -> T:

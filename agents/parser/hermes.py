@@ -54,9 +54,11 @@ class HermesParser:
                 yield Text(released)
         if self._held in TAGS:
             tag, self._held = self._held, ""
-            self._step_tag(tag)
+            if tag != OPEN and not self._skipping_to:
+                yield Text(" ")  # a seam, lest the text around a dropped tag makes a new one
+            self._enter(tag)
 
-    def _step_tag(self, tag: str) -> None:
+    def _enter(self, tag: str) -> None:
         if tag == OPEN and RESULT_CLOSE not in self._skipping_to:
             self._reader, self._skipping_to = CallReader(), ()
         elif tag == RESULT_OPEN and not self._skipping_to:

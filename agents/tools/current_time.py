@@ -8,21 +8,26 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from agents.tool import ToolError, tool
 
-# Cities that people ask for and that give no zone its name.
-CITIES = {
+# Places that people ask for and that give no zone its name.
+PLACES = {
     "barcelona": "Europe/Madrid",
     "basel": "Europe/Zurich",
     "beijing": "Asia/Shanghai",
     "boston": "America/New_York",
     "cape town": "Africa/Johannesburg",
+    "china": "Asia/Shanghai",
     "cologne": "Europe/Berlin",
     "delhi": "Asia/Kolkata",
     "edinburgh": "Europe/London",
+    "france": "Europe/Paris",
     "frankfurt": "Europe/Berlin",
     "geneva": "Europe/Zurich",
+    "germany": "Europe/Berlin",
     "hamburg": "Europe/Berlin",
     "hanoi": "Asia/Ho_Chi_Minh",
     "houston": "America/Chicago",
+    "india": "Asia/Kolkata",
+    "italy": "Europe/Rome",
     "las vegas": "America/Los_Angeles",
     "miami": "America/New_York",
     "milan": "Europe/Rome",
@@ -38,7 +43,10 @@ CITIES = {
     "san francisco": "America/Los_Angeles",
     "seattle": "America/Los_Angeles",
     "shenzhen": "Asia/Shanghai",
+    "spain": "Europe/Madrid",
     "tel aviv": "Asia/Jerusalem",
+    "uk": "Europe/London",
+    "united kingdom": "Europe/London",
     "washington": "America/New_York",
 }
 
@@ -56,9 +64,9 @@ def current_time(timezone: str) -> dict[str, str]:
 
 
 def find_zone(name: str) -> str:
-    """The IANA name of a zone or city, however it is written. Raises ToolError."""
+    """The IANA name of a zone or place, however it is written. Raises ToolError."""
     wanted = _folded(name)
-    zone = _zones().get(wanted) or CITIES.get(wanted) or _zones().get(_folded(name.split(",")[0]))
+    zone = _zones().get(wanted) or PLACES.get(wanted) or _zones().get(_folded(name.split(",")[0]))
     if zone is None:
         raise ToolError(f"unknown time zone '{name[:60]}', use an IANA name such as Europe/Berlin")
     return zone

@@ -1,0 +1,170 @@
+"""Runs turns and holds every one of them against the order that agents/events.py states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from agents.agent import Agent
+from agents.events import (
+    ArgumentsDelta,
+    Event,
+    ItemFinished,
+    ItemStarted,
+    RetrievalStarted,
+    SourcesFound,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+)
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.search import Searcher
+from agents.tool import Tool
+from agents.toolbox import Toolbox
+from agents.turn import Turn
+from inference.testing import ScriptedModel
+from inference.trace import Trace
+from retrieval.errors import StoreNotFound
+from retrieval.passage import Passage
+
+TENANT = UUID(int=7)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A turn that ran to its end."""
+
+    events: list[Event]
+    trace: Trace
+
+    @property
+    def finished(self) -> TurnFinished:
+        last = self.events[-1]
+        assert isinstance(last, TurnFinished)
+        return last
+
+    @property
+    def output(self) -> tuple[Item, ...]:
+        return self.finished.output
+
+    @property
+    def answer(self) -> str:
+        """The text of the last message."""
+        return [item.text for item in self.output if isinstance(item, Message)][-1]
+
+    @property
+    def calls(self) -> list[FunctionCall]:
+        return [item for item in self.output if isinstance(item, FunctionCall)]
+
+    @property
+    def results(self) -> list[str]:
+        return [item.output for item in self.output if isinstance(item, FunctionCallOutput)]
+
+
+def user(text: str) -> Message:
+    return Message("user", text)
+
+
+def asked(text: str = "Hello", **rest: Any) -> Turn:
+    return Turn(TENANT, (user(text),), **rest)
+
+
+def call(name: str, arguments: str = "{}") -> str:
+    """A tool call as the model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+async def run(model: ScriptedModel, turn: Turn, tools: Sequence[Tool] = (), searcher: Searcher | None = None) -> Ran:
+    """Run a turn to its end and check the order of its events."""
+    trace = Trace()
+    agent = Agent(model, searcher, Toolbox(tools))
+    events = [event async for event in agent.run(turn, trace)]
+    check_order(events)
+    return Ran(events, trace)
+
+
+def check_order(events: Sequence[Event]) -> None:
+    """The law of agents/events.py: fails unless `events` are one whole turn in the right order."""
+    assert isinstance(events[0], TurnStarted)
+    finished = events[-1]
+    assert isinstance(finished, TurnFinished)
+    items: list[Item] = []
+    rest = list(events[1:-1])
+    if rest and isinstance(rest[0], RetrievalStarted):
+        started, found = rest.pop(0), rest.pop(0)
+        assert isinstance(started, RetrievalStarted) and isinstance(found, SourcesFound)
+        assert (started.output_index, found.output_index) == (0, 0)
+        assert started.item.id == found.item.id
+        assert (started.item.status, found.item.status) == ("in_progress", "completed")
+        items.append(found.item)
+    while rest:
+        items.append(_check_item(rest, len(items)))
+    assert tuple(items) == finished.output
+
+
+def _check_item(rest: list[Event], index: int) -> Item:
+    started = rest.pop(0)
+    assert isinstance(started, ItemStarted)
+    assert started.output_index == index
+    assert started.item.status == "in_progress"
+    pieces = []
+    while not isinstance(event := rest.pop(0), ItemFinished):
+        assert isinstance(event, TextDelta | ArgumentsDelta)
+        assert (event.output_index, event.item_id) == (index, started.item.id)
+        assert event.text
+        pieces.append(event.text)
+    assert (event.output_index, event.item.id) == (index, started.item.id)
+    assert event.item.status != "in_progress"
+    match started.item, event.item:
+        case Message(text=""), Message(text=text):
+            assert "".join(pieces) == text
+        case FunctionCall(arguments=""), FunctionCall(arguments=arguments):
+            assert "".join(pieces) == arguments
+        case FunctionCallOutput(output=""), FunctionCallOutput():
+            assert not pieces
+        case _:
+            raise AssertionError(f"{started.item} became {event.item}")
+    return event.item
+
+
+def passage(number: int, *, text: str = "", title: str = "") -> Passage:
+    return Passage(
+        vector_store_id="vs_1",
+        file_id=f"file_{number}",
+        filename=f"{number}.md",
+        title=title or f"Title {number}",
+        text=text or f"Fact {number}.",
+        start_char=10 * number,
+        end_char=10 * number + 9,
+        tokens=4,
+        score=1 / number,
+    )
+
+
+@dataclass
+class ShelfSearcher:
+    """Hands out the passages of one store, whatever is asked, and remembers what was."""
+
+    passages: Sequence[Passage]
+    store: str = "docs"
+
+    def __post_init__(self) -> None:
+        self.queries: list[tuple[str, float]] = []
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        tenant_id: UUID,
+        stores: Sequence[str],
+        limit: int,
+        score_threshold: float,
+        trace: Trace,
+    ) -> list[Passage]:
+        for store in stores:
+            if store != self.store:
+                raise StoreNotFound(store)
+        self.queries.append((query, score_threshold))
+        return list(self.passages[:limit])
