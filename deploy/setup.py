@@ -55,9 +55,9 @@ def _set_up(*, dev: bool, force: bool) -> None:
     stamp = Stamp.of(ROOT, pyproject, cpu, choices, dev=dev or (before is not None and before.dev))
     if PYTHON.exists() and before == stamp:
         return
-    keep = PYTHON.exists() and before is not None and before.place == stamp.place
-    if not keep:
-        _make_environment()
+    moved = before is not None and before.place != stamp.place
+    if before is None or moved or not PYTHON.exists():
+        _make_environment(anew=moved)
     log = Log(ENVIRONMENT / "setup.log")
     _install_working_wheel(pinned_version(pyproject), cpu, choices, log, dev=stamp.dev)
     stamp.write(path)
@@ -130,10 +130,11 @@ def verdict(status: int, errors: str) -> str | None:
     raise SetupFailed(f"The self-test could not run: {last_line}")
 
 
-def _make_environment() -> None:
+def _make_environment(*, anew: bool) -> None:
+    """Also completes one that was interrupted."""
     print(f"making {ENVIRONMENT}", flush=True)
     try:
-        venv.create(ENVIRONMENT, clear=True, with_pip=True, symlinks=True)
+        venv.create(ENVIRONMENT, clear=anew, with_pip=True, symlinks=True)
     except (subprocess.CalledProcessError, ImportError):
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise SetupFailed(
