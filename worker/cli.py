@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load(flags)
     except ConfigError as error:
         return _fail(error)
-    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    _start_log(config.log_level)
 
     # From here on models and servers are imported; what is above answers `--help` at once.
     import uvloop
@@ -41,6 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except commands.FAILURES as error:
         return _fail(error)
     return 0
+
+
+def _start_log(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format=LOG_FORMAT)
+    if level not in ("debug", "info"):
+        # What the library cannot do reaches people as an error of ours; its own remarks are for who looks for more.
+        logging.getLogger("firsttoken.llama").setLevel(logging.CRITICAL)
 
 
 def _fail(error: BaseException) -> int:

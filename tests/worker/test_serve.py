@@ -1,0 +1,160 @@
+"""A worker's whole life: start, answer beside others, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from migrations.embedded.postmaster import PidFile
+from tests.serving import Worker
+from worker.home import Home
+
+
+@pytest.fixture(scope="module")
+def home(make_home: Callable[[], Path]) -> Path:
+    """A home that the workers of this file share, so that only the first one starts cold."""
+    return make_home()
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:  # addresses have no names
+        yield session
+
+
+def authorization(ready: dict[str, Any]) -> dict[str, str]:
+    return {"Authorization": f"Bearer {ready['api_key']}"}
+
+
+async def status_of(http: aiohttp.ClientSession, ready: dict[str, Any], path: str) -> int:
+    async with http.get(ready["url"] + path, headers=authorization(ready)) as response:
+        return response.status
+
+
+async def test_the_ready_file_tells_how_to_reach_a_worker(http: aiohttp.ClientSession, home: Path) -> None:
+    worker = Worker(home)
+    ready = worker.wait_until_ready()
+    try:
+        assert ready.keys() == {"url", "api_key", "chat_url", "ops_url", "pid", "version"}
+        assert ready["pid"] == worker.process.pid
+        assert await status_of(http, ready, "/readyz") == 200
+        assert await status_of(http, ready, "/v1/models") == 200
+        async with http.get(ready["chat_url"]) as page:  # through the cookie to the page itself
+            assert (page.status, page.url.query_string) == (200, "")
+        async with http.get(ready["ops_url"]) as page:
+            assert page.status == 200
+        banner = worker.log.read_text()
+        assert ready["chat_url"] in banner and ready["ops_url"] in banner and ready["api_key"] in banner
+        assert "curl" in banner and "WARNING" not in banner
+    finally:
+        assert worker.stop() == 0
+    assert not worker.ready_file.exists() and not Home(home).ready_file.exists()
+
+
+async def test_two_workers_share_a_home_from_the_first_moment(
+    http: aiohttp.ClientSession, make_home: Callable[[], Path]
+) -> None:
+    home = make_home()
+    workers = [Worker(home, "--docs", "", name=name) for name in ("one", "two")]
+    first, second = [worker.wait_until_ready() for worker in workers]
+    assert first["api_key"] == second["api_key"]
+    for ready in (first, second):
+        assert await status_of(http, ready, "/v1/models") == 200
+    assert workers[0].stop() == 0
+    assert await status_of(http, second, "/readyz") == 200  # the database outlived its first user
+    [data] = (home / "postgres").glob("pg*")
+    assert PidFile.read(data) is not None
+    assert workers[1].stop() == 0
+    assert PidFile.read(data) is None  # the last one out stopped it
+
+
+async def test_a_second_start_keeps_the_key_and_reads_no_documents_again(home: Path) -> None:
+    starts = []
+    for _ in range(2):
+        worker = Worker(home)
+        starts.append(worker.wait_until_ready())
+        assert worker.stop() == 0
+    assert starts[0]["api_key"] == starts[1]["api_key"]
+    assert starts[0]["chat_url"].split("token=")[1] != starts[1]["chat_url"].split("token=")[1]
+
+
+async def test_a_revoked_local_key_is_replaced_at_the_next_start(http: aiohttp.ClientSession, home: Path) -> None:
+    Home(home).key_file.write_text("ft_revoked\n")
+    worker = Worker(home, "--docs", "")
+    ready = worker.wait_until_ready()
+    assert ready["api_key"] != "ft_revoked"
+    assert await status_of(http, ready, "/v1/models") == 200
+    assert worker.stop() == 0
+
+
+async def test_an_answer_in_progress_is_finished_before_the_worker_ends(
+    http: aiohttp.ClientSession, home: Path
+) -> None:
+    worker = Worker(home, "--docs", "")
+    ready = worker.wait_until_ready()
+    body = {"input": "Tell me a story.", "stream": True, "temperature": 0, "max_output_tokens": 400}
+    async with http.post(f"{ready['url']}/v1/responses", json=body, headers=authorization(ready)) as response:
+        assert response.status == 200
+        first = await response.content.readline()
+        worker.process.send_signal(signal.SIGTERM)
+        rest = await response.content.read()
+    assert b"response.created" in first
+    assert rest.rstrip().endswith(b"data: [DONE]")
+    assert b"event: response.completed" in rest or b"event: response.incomplete" in rest
+    assert await asyncio.to_thread(worker.process.wait, 20) == 0
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await status_of(http, ready, "/healthz")
+
+
+async def test_a_second_signal_does_not_wait_for_anybody(home: Path) -> None:
+    worker = Worker(home, "--docs", "", "--drain-s", "300")
+    ready = worker.wait_until_ready()
+    host, port = ready["url"].removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as slow:
+        slow.sendall(
+            b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n"
+            b"Authorization: Bearer " + ready["api_key"].encode() + b"\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert slow.recv(100).startswith(b"HTTP/1.1 100")  # a request is being read and will never be complete
+        worker.process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(_refuses_connections, host, int(port))
+        assert worker.process.poll() is None  # it drains
+        worker.process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(worker.process.wait, 20) == 0
+
+
+def _refuses_connections(host: str, port: int) -> bool:
+    while True:  # the test's own time limit ends this
+        try:
+            socket.create_connection((host, port)).close()
+        except ConnectionRefusedError:
+            return True
+
+
+def _wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+async def test_a_signal_during_the_start_ends_it(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    worker = Worker(home, "--docs", "")
+    await asyncio.to_thread(_wait_for, home / "lock")  # made right after the worker listens to signals
+    assert await asyncio.to_thread(worker.stop) == 130
+    assert "Traceback" not in worker.log.read_text()
+
+
+async def test_a_worker_answers_the_way_its_banner_shows(http: aiohttp.ClientSession, server: dict[str, Any]) -> None:
+    url, headers = f"{server['url']}/v1/responses", authorization(server)
+    async with http.post(url, json={"input": "Hello!"}, headers=headers) as response:
+        assert response.status == 200
+        assert json.loads(await response.read())["status"] in ("completed", "incomplete")
