@@ -21,11 +21,11 @@ class Worker:
 
     def __init__(self, home: Path, *arguments: str, name: str = "worker") -> None:
         self.log = home / f"{name}.log"
-        self._ready_file = home / f"{name}-ready.json"
+        self.ready_file = home / f"{name}-ready.json"
         command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--ready-file", str(self._ready_file), *arguments],
+                [*command, "--ready-file", str(self.ready_file), *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
@@ -35,11 +35,11 @@ class Worker:
     def wait_until_ready(self) -> dict[str, Any]:
         """The content of the ready file. Raises AssertionError with the log when the worker does not get there."""
         give_up_at = time.monotonic() + START_TIMEOUT_S
-        while not self._ready_file.exists():
+        while not self.ready_file.exists():
             assert self.process.poll() is None, f"the worker ended:\n{self.log.read_text()}"
             assert time.monotonic() < give_up_at, f"the worker is not ready:\n{self.log.read_text()}"
             time.sleep(0.02)
-        ready: dict[str, Any] = json.loads(self._ready_file.read_text())
+        ready: dict[str, Any] = json.loads(self.ready_file.read_text())
         return ready
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
