@@ -4,8 +4,9 @@ import { ApiError, request } from "../shared/api.js";
 import { events } from "./sse.js";
 
 const TOOLS = ["calculator", "current_time", "convert_units"];
-// Below this score a passage is not about the question; small talk and sums then go on without documents.
-const SCORE_MIN = 0.35;
+// Below this score a passage is not about the question: with the sample documents sums, clocks and small talk reach
+// 0.36 and questions that the documents answer 0.42 to 0.75. What falls below goes on without documents.
+const SCORE_MIN = 0.4;
 
 /** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
  *  `signal` stopped it. */
