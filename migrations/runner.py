@@ -73,6 +73,18 @@ def pending(migrations: Sequence[Migration], applied: Mapping[str, str]) -> list
     return [migration for migration in migrations if migration.version not in applied]
 
 
+def check_server(major: int, pgvector: str | None) -> None:
+    """Whether a server of this Postgres and pgvector version (None: not installed) can hold the tables."""
+    if major < SERVER_VERSION_MIN:
+        raise MigrationError(f"The server is Postgres {major}: Firsttoken needs {SERVER_VERSION_MIN} or newer.")
+    if pgvector is None or tuple(map(int, pgvector.split(".")[:2])) < PGVECTOR_MIN:
+        raise MigrationError(
+            f"The server has {f'pgvector {pgvector}' if pgvector else 'no pgvector'}, and Firsttoken needs "
+            f"{'.'.join(map(str, PGVECTOR_MIN))} or newer: install it there (Debian: postgresql-{major}-pgvector), or "
+            "unset DATABASE_URL to use the embedded server."
+        )
+
+
 async def migrate(owner_dsn: str, migrations: Sequence[Migration] | None = None) -> list[str]:
     """Apply what is missing; returns the versions applied. `owner_dsn` reaches the server directly, not through a
     transaction pooler, as the owner of the tables.
@@ -110,23 +122,11 @@ async def _apply_pending(connection: Connection, migrations: Sequence[Migration]
     rows = await connection.fetch("select version, sha256 from schema_migrations")
     todo = pending(migrations, {row["version"]: row["sha256"] for row in rows})
     if todo:
-        await _check_server(connection)
+        version = "select default_version from pg_available_extensions where name = 'vector'"
+        check_server(connection.get_server_version().major, await connection.fetchval(version))
     for migration in todo:
         await _apply(connection, migration)
     return [migration.version for migration in todo]
-
-
-async def _check_server(connection: Connection) -> None:
-    major = connection.get_server_version().major
-    if major < SERVER_VERSION_MIN:
-        raise MigrationError(f"The server is Postgres {major}: Firsttoken needs {SERVER_VERSION_MIN} or newer.")
-    version = await connection.fetchval("select default_version from pg_available_extensions where name = 'vector'")
-    if version is None or tuple(map(int, version.split(".")[:2])) < PGVECTOR_MIN:
-        raise MigrationError(
-            f"The server has {f'pgvector {version}' if version else 'no pgvector'}, and Firsttoken needs "
-            f"{'.'.join(map(str, PGVECTOR_MIN))} or newer: install it there (Debian: postgresql-{major}-pgvector), or "
-            "unset DATABASE_URL to use the embedded server."
-        )
 
 
 async def _apply(connection: Connection, migration: Migration) -> None:

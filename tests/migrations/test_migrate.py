@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from migrations.embedded import EmbeddedPostgres
-from migrations.runner import Migration, MigrationError, bundled_migrations, migrate, pending
+from migrations.runner import Migration, MigrationError, bundled_migrations, check_server, migrate, pending
 
 ONE = Migration("0001_one", "create table one (id int)")
 TWO = Migration("0002_two", "create table two (id int)")
@@ -51,6 +51,24 @@ def test_a_migration_edited_after_it_was_applied_is_refused() -> None:
 def test_a_database_from_the_future_is_refused() -> None:
     with pytest.raises(MigrationError, match=r"ahead of this version.*0002_two"):
         pending([ONE], {ONE.version: ONE.sha256, TWO.version: TWO.sha256})
+
+
+@pytest.mark.parametrize("pgvector", ["0.7.0", "0.8.5", "0.10.1", "1.0"])
+def test_a_server_with_halfvec_will_do(pgvector: str) -> None:
+    check_server(15, pgvector)
+
+
+@pytest.mark.parametrize(
+    ("major", "pgvector", "sentence"),
+    [
+        (14, "0.8.5", "The server is Postgres 14: .* needs 15 or newer"),
+        (17, None, "has no pgvector, .* needs 0.7 or newer: install it there .*postgresql-17-pgvector"),
+        (16, "0.6.2", "has pgvector 0.6.2, .* needs 0.7"),
+    ],
+)
+def test_a_server_that_will_not_do_is_told_what_it_needs(major: int, pgvector: str | None, sentence: str) -> None:
+    with pytest.raises(MigrationError, match=sentence):
+        check_server(major, pgvector)
 
 
 async def test_migrating_twice_changes_nothing(empty_dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -9,6 +10,7 @@ import pytest
 
 from migrations.database import Database, UnsafeRole
 from migrations.embedded import EmbeddedPostgres
+from migrations.runner import migrate
 
 INSERT = "insert into conversations (tenant_id, id) values ($1, $2)"
 
@@ -131,3 +133,25 @@ async def test_a_mighty_login_may_serve_in_the_plain_role(owner_dsn: str, tenant
         assert await connection.fetchval("select current_user") == "firsttoken_app"
         assert await connection.fetch("select id from tenants") == []
     await database.close()
+
+
+async def test_an_ordinary_owner_of_a_database_migrates_it_and_serves_in_the_plain_role(home: Path) -> None:
+    """A server of its own: on the shared one the plain role exists already, and is not this owner's to grant."""
+    with EmbeddedPostgres(home) as server:
+        admin = await asyncpg.connect(server.owner_dsn)
+        await admin.execute("create role ordinary login createrole")
+        await admin.execute("create database theirs owner ordinary")
+        await admin.close()
+        dsn = server.owner_dsn.replace("/postgres?", "/theirs?")
+        admin = await asyncpg.connect(dsn)
+        await admin.execute("create extension vector")
+        await admin.close()
+        dsn = dsn.replace("postgres@", "ordinary@")
+        await migrate(dsn)
+        assert await migrate(dsn) == []
+        with pytest.raises(UnsafeRole, match="'ordinary'"):
+            await Database.connect(dsn)
+        database = await Database.connect(dsn, role="firsttoken_app")
+        async with database.anonymous() as connection:
+            assert await connection.fetchval("select current_user") == "firsttoken_app"
+        await database.close()
