@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections import deque
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from deploy.failure import SetupFailed
 
-TAIL_LINES = 15  # enough to see a compiler's or pip's complaint, little enough to fit a screen
+SHOWN_LINES = 8  # of a failure: enough for a compiler's or pip's complaint, little enough to be read
+COMPLAINT = re.compile(r"\b(error|CMake Error)\b.*?:", re.IGNORECASE)
 LINE_CHARS_MAX = 200  # a compiler's command line is thousands of characters
 
 
@@ -27,8 +29,9 @@ class Log:
     def lines_of(
         self, command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None
     ) -> Iterator[str]:
-        """What the command prints, line by line. Raises SetupFailed with its last lines when it fails."""
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        """What the command prints, line by line. Raises SetupFailed with its first complaint when it fails."""
+        shown: deque[str] = deque(maxlen=SHOWN_LINES)
+        complaining = False
         with self.path.open("a", errors="replace") as log:
             log.write(f"$ {shlex.join(command)}\n")
             with subprocess.Popen(
@@ -43,7 +46,11 @@ class Log:
                 assert process.stdout is not None
                 for line in process.stdout:
                     log.write(line)
-                    tail.append(line.rstrip()[:LINE_CHARS_MAX])
+                    if not complaining and COMPLAINT.search(line):
+                        complaining = True
+                        shown.clear()
+                    if not complaining or len(shown) < SHOWN_LINES:
+                        shown.append(line.rstrip()[:LINE_CHARS_MAX])
                     yield line
         if process.returncode != 0:
-            raise SetupFailed("\n".join([*tail, f"{failure}; the whole log: {self.path}"]))
+            raise SetupFailed("\n".join([*shown, f"{failure}; the whole log: {self.path}"]))
