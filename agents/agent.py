@@ -7,7 +7,7 @@ when the caller closes the iterator: that cancels the generation and the tools a
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from agents.budget import ANSWER_TOKENS, Budget
@@ -41,7 +41,7 @@ class Agent:
         # What passages and results leave for the answer; a small context cannot spare the usual room.
         self._answer_tokens = min(ANSWER_TOKENS, model.context_length // 8)
 
-    async def run(self, turn: Turn, trace: Trace) -> AsyncIterator[Event]:
+    async def run(self, turn: Turn, trace: Trace) -> AsyncGenerator[Event, None]:
         """The events of one turn, in the order that agents/events.py states.
 
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped.

@@ -33,6 +33,10 @@ class ScriptedGeneration:
     def cancel(self) -> None:
         self._cancelled.set()
 
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
     async def __aiter__(self) -> AsyncIterator[Delta]:
         self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
         for piece in self._pieces:

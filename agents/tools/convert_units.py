@@ -202,4 +202,4 @@ def _rounded(value: float) -> float:
 
 
 def _whole(value: float) -> float:
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+    return round(value) if value == round(value) and abs(value) < 1e15 else value

@@ -110,13 +110,13 @@ def test_passages_stand_in_the_newest_user_message_only() -> None:
 
 
 def test_passages_keep_their_place_in_later_steps() -> None:
-    step = [FunctionCall("c1", "f", "{}"), FunctionCallOutput("c1", "one")]
+    step: list[Item] = [FunctionCall("c1", "f", "{}"), FunctionCallOutput("c1", "one")]
     first = assemble(asked("How?"), passages=[passage(1)])
     assert assemble(asked("How?"), step, [passage(1)])[: len(first)] == first
 
 
 def test_the_last_result_tells_that_the_budget_is_spent() -> None:
-    step = [FunctionCall("c1", "f", "{}"), FunctionCallOutput("c1", "one")]
+    step: list[Item] = [FunctionCall("c1", "f", "{}"), FunctionCallOutput("c1", "one")]
     assert assemble(asked(), step, conclude=True)[-1] == ChatMessage("tool", f"one\n{CONCLUDE}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from agents.events import (
 )
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.search import Searcher
-from agents.tool import Tool
+from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from inference.testing import ScriptedModel
@@ -71,9 +72,21 @@ def asked(text: str = "Hello", **rest: Any) -> Turn:
     return Turn(TENANT, (user(text),), **rest)
 
 
-def call(name: str, arguments: str = "{}") -> str:
+def call(name: str, **arguments: Any) -> str:
     """A tool call as the model writes it."""
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@tool
+def double(x: int) -> int:
+    """Double a number."""
+    return 2 * x
+
+
+@tool
+async def boom() -> str:
+    """Fail."""
+    raise RuntimeError
 
 
 async def run(model: ScriptedModel, turn: Turn, tools: Sequence[Tool] = (), searcher: Searcher | None = None) -> Ran:

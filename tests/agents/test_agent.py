@@ -1,0 +1,150 @@
+"""What a turn without tools does, what it refuses, and how it fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agents.errors import InvalidTurn
+from agents.events import ItemFinished, ItemStarted, TextDelta
+from agents.message import FunctionCall, FunctionCallOutput, Message
+from agents.turn import FunctionTool, Turn
+from inference.errors import EngineStopped, PromptTooLong, QueueFull
+from inference.sequence import ChatMessage, Delta, Finish, Sampling
+from inference.testing import ScriptedGeneration, ScriptedModel
+from tests.agents.turns import TENANT, asked, boom, call, double, run
+
+
+async def test_an_answer_is_one_message_that_streams() -> None:
+    ran = await run(ScriptedModel(["Hello there."]), asked())
+    assert [type(item) for item in ran.output] == [Message]
+    assert ran.answer == "Hello there."
+    assert ran.finished.status == "completed"
+    assert len([event for event in ran.events if isinstance(event, TextDelta)]) > 1
+
+
+async def test_an_empty_answer_is_still_a_message() -> None:
+    ran = await run(ScriptedModel(["  \n"]), asked())
+    assert [item.text for item in ran.output if isinstance(item, Message)] == [""]
+
+
+async def test_white_space_around_an_answer_is_not_shown() -> None:
+    ran = await run(ScriptedModel(["\n\n Hello \n there. \n"]), asked())
+    assert ran.answer == "Hello \n there."
+
+
+async def test_what_cannot_be_stored_is_replaced() -> None:
+    ran = await run(ScriptedModel(["a\0b"]), asked())
+    assert ran.answer == "a\N{REPLACEMENT CHARACTER}b"
+
+
+async def test_the_answer_is_remembered_as_it_will_be_rendered() -> None:
+    model = ScriptedModel(["\nHello."])
+    await run(model, asked())
+    assert model.remembered == [ChatMessage("assistant", "Hello.")]
+
+
+async def test_usage_counts_what_the_model_read_and_wrote() -> None:
+    ran = await run(ScriptedModel(["Hello."], piece_chars=1), asked())
+    assert ran.finished.usage.output_tokens == len("Hello.")
+    assert ran.finished.usage.input_tokens > 0
+
+
+async def test_an_answer_that_is_cut_off_is_incomplete() -> None:
+    ran = await run(ScriptedModel(["A long answer."]), asked(sampling=Sampling(max_tokens=2)))
+    assert (ran.finished.status, ran.finished.reason) == ("incomplete", "max_output_tokens")
+    assert (ran.answer, ran.output[-1].status) == ("A long"[:6], "incomplete")
+
+
+async def test_no_tools_are_shown_when_none_may_be_called() -> None:
+    model = ScriptedModel([call("double", x=1) + "Hello."])
+    ran = await run(model, asked(server_tools=("double",), tool_choice="none"), [double])
+    assert "double" not in model.prompts[0]
+    assert [type(item) for item in ran.output] == [Message]
+    assert ran.answer == "Hello."
+
+
+async def test_a_named_choice_offers_that_tool_alone() -> None:
+    model = ScriptedModel(["Hello."])
+    ran = await run(model, asked(server_tools=("double", "boom"), tool_choice="double"), [double, boom])
+    assert "Call the tool double" in model.prompts[0]
+    assert "boom" not in model.prompts[0]
+    assert ran.finished.status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("turn", "param"),
+    [
+        (asked(server_tools=("nope",)), "tools"),
+        (asked(server_tools=("double", "double")), "tools"),
+        (asked(server_tools=("double",), functions=(FunctionTool("double", "", {}),)), "tools"),
+        (asked(tool_choice="required"), "tool_choice"),
+        (asked(tool_choice="double"), "tool_choice"),
+        (Turn(TENANT, (FunctionCallOutput("c", "x"),)), "input"),
+        (Turn(TENANT, ()), "input"),
+    ],
+)
+async def test_a_turn_that_contradicts_itself_is_refused_before_it_starts(turn: Turn, param: str) -> None:
+    model = ScriptedModel(["Hello."])
+    with pytest.raises(InvalidTurn) as refused:
+        await run(model, turn, [double])
+    assert refused.value.param == param
+    assert model.prompts == []
+
+
+async def failing(error: Exception, at_call: int) -> Any:
+    class Failing(ScriptedModel):
+        def generate(self, *args: Any, **options: Any) -> ScriptedGeneration:
+            if len(self.prompts) == at_call:
+                raise error
+            return super().generate(*args, **options)
+
+    return await run(Failing([call("double", x=1)]), asked(server_tools=("double",)), [double])
+
+
+@pytest.mark.parametrize("error", [PromptTooLong("too long"), QueueFull("busy", 1.0), EngineStopped("bye")])
+async def test_what_refuses_the_first_step_is_raised(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        await failing(error, 0)
+
+
+async def test_what_refuses_a_later_step_fails_the_turn() -> None:
+    ran = await failing(PromptTooLong("too long"), 1)
+    assert (ran.finished.status, ran.finished.error_code) == ("failed", "context_length_exceeded")
+    assert ran.finished.error_message == "too long"
+    assert ran.results == ["2"]
+
+
+async def test_an_unforeseen_failure_ends_the_turn_without_its_details(caplog: pytest.LogCaptureFixture) -> None:
+    ran = await failing(RuntimeError("the secret is 42"), 1)
+    assert (ran.finished.status, ran.finished.error_code) == ("failed", "server_error")
+    assert "42" not in (ran.finished.error_message or "")
+    assert "the secret is 42" in caplog.text
+
+
+@pytest.mark.parametrize(("finish", "status"), [(Finish.CANCELLED, "cancelled"), (Finish.ERROR, "failed")])
+async def test_an_answer_that_breaks_off_leaves_an_incomplete_item(finish: Finish, status: str) -> None:
+    class Broken(ScriptedGeneration):
+        async def __aiter__(self) -> AsyncIterator[Delta]:
+            yield Delta("Half an ans", 3)
+            self.finish = finish
+
+    class Breaking(ScriptedModel):
+        def generate(self, prompt: Any, sampling: Sampling, *, salt: str = "") -> ScriptedGeneration:
+            return Broken("", len(prompt), sampling, 1)
+
+    ran = await run(Breaking([""]), asked())
+    assert ran.finished.status == status
+    assert [(item.text, item.status) for item in ran.output if isinstance(item, Message)] == [
+        ("Half an ans", "incomplete")
+    ]
+
+
+async def test_an_item_starts_only_when_there_is_something_to_show() -> None:
+    model = ScriptedModel([f"\n\n{call('double', x=1)}\n", "Two."])
+    ran = await run(model, asked(server_tools=("double",)), [double])
+    started = [event.item for event in ran.events if isinstance(event, ItemStarted)]
+    assert [type(item) for item in started] == [FunctionCall, FunctionCallOutput, Message]
+    assert len([event for event in ran.events if isinstance(event, ItemFinished)]) == 3

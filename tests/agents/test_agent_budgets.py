@@ -1,0 +1,68 @@
+"""Budgets of a turn: each one is told to the model, which then answers from what it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agents.agent import NOTHING_LEFT
+from agents.prompt import CONCLUDE
+from agents.turn import Limits
+from inference.testing import ScriptedModel
+from tests.agents.turns import asked, call, double, run
+
+
+async def circling(limits: Limits, **options: Any) -> Any:
+    """A model that calls as long as it may, with other arguments every time."""
+    replies = [call("double", x=number) for number in range(20)]
+    model = ScriptedModel(replies)
+    ran = await run(model, asked(server_tools=("double",), limits=limits, **options), [double])
+    return model, ran
+
+
+@pytest.mark.parametrize(
+    ("limits", "budget", "steps"),
+    [
+        (Limits(steps=3), "steps", 3),
+        (Limits(calls=2), "calls", 3),
+        (Limits(wall_clock_s=0.0), "wall_clock", 1),
+        (Limits(tokens=110), "tokens", 5),
+    ],
+)
+async def test_a_spent_budget_is_told_and_ends_the_turn(limits: Limits, budget: str, steps: int) -> None:
+    model, ran = await circling(limits)
+    assert (ran.finished.status, ran.finished.budget) == ("completed", budget)
+    assert len(model.prompts) == steps
+    assert CONCLUDE in model.prompts[-1]
+    assert CONCLUDE not in "".join(model.prompts[:-1])
+    assert len(ran.results) == steps - 1
+    assert ran.answer == NOTHING_LEFT
+
+
+async def test_the_answer_after_a_spent_budget_is_the_models_own() -> None:
+    model = ScriptedModel([call("double", x=1), f"It is 2.{call('double', x=9)}"])
+    ran = await run(model, asked(server_tools=("double",), limits=Limits(steps=2)), [double])
+    assert (ran.answer, ran.finished.budget, ran.results) == ("It is 2.", "steps", ["2"])
+
+
+async def test_calls_over_the_budget_are_not_run() -> None:
+    many = "".join(call("double", x=number) for number in range(4))
+    model = ScriptedModel([many, "Enough."])
+    ran = await run(model, asked(server_tools=("double",), limits=Limits(calls=2)), [double])
+    refused = "Error: not run, the tool budget is exhausted"
+    assert ran.results == ["0", "2", refused, refused]
+    assert (ran.answer, ran.finished.budget) == ("Enough.", "calls")
+
+
+async def test_the_same_call_over_and_over_is_stopped() -> None:
+    model = ScriptedModel([call("double", x=1)])
+    ran = await run(model, asked(server_tools=("double",)), [double])
+    assert ran.finished.budget == "repeated_call"
+    assert [result.startswith("Error") for result in ran.results] == [False, False, True]
+
+
+async def test_a_turn_may_not_write_more_than_its_tokens() -> None:
+    _, ran = await circling(Limits(tokens=10))
+    assert (ran.finished.status, ran.finished.reason) == ("incomplete", "max_output_tokens")
+    assert ran.finished.usage.output_tokens == 10

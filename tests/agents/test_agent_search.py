@@ -1,0 +1,94 @@
+"""Retrieval in a turn: passages before the answer, and citations behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.errors import InvalidTurn
+from agents.events import RetrievalStarted, SourcesFound
+from agents.message import FileSearchCall, Message
+from agents.tools.search_documents import search_documents
+from agents.turn import FileSearch, Turn
+from inference.testing import ScriptedModel
+from retrieval.errors import StoreNotFound
+from tests.agents.turns import TENANT, ShelfSearcher, asked, call, passage, run, user
+
+DOCS = FileSearch(("docs",), max_num_results=3, score_threshold=0.4)
+
+
+async def test_sources_are_known_before_the_first_token_and_cited_after() -> None:
+    model, shelf = ScriptedModel(["Fact 2 [2]."]), ShelfSearcher([passage(1), passage(2)])
+    ran = await run(model, asked("Which fact?", file_search=DOCS), searcher=shelf)
+    assert [type(event) for event in ran.events[1:3]] == [RetrievalStarted, SourcesFound]
+    assert "Passages:\n[1] Title 1: Fact 1.\n[2] Title 2: Fact 2.\n\nQuestion: Which fact?" in model.prompts[0]
+    search, answer = ran.output
+    assert isinstance(search, FileSearchCall) and isinstance(answer, Message)
+    assert search.queries == ("Which fact?",)
+    assert [result["file_id"] for result in search.results] == ["file_1", "file_2"]
+    assert [(c.number, c.file_id, answer.text[c.start_index : c.end_index]) for c in answer.citations] == [
+        (2, "file_2", "[2]")
+    ]
+
+
+async def test_the_newest_user_message_is_what_is_searched_for() -> None:
+    shelf = ShelfSearcher([])
+    turn = Turn(TENANT, (user("And now?"),), (user("Before"), Message("assistant", "Yes.")), file_search=DOCS)
+    await run(ScriptedModel(["Yes."]), turn, searcher=shelf)
+    assert shelf.queries == [("And now?", 0.4)]
+
+
+async def test_nothing_found_leaves_the_prompt_as_it_is() -> None:
+    model = ScriptedModel(["Hello."])
+    ran = await run(model, asked("Hello", file_search=DOCS), searcher=ShelfSearcher([]))
+    assert "Passages" not in model.prompts[0]
+    search = ran.output[0]
+    assert isinstance(search, FileSearchCall)
+    assert (search.results, search.status) == ((), "completed")
+
+
+async def test_without_a_question_nothing_is_searched() -> None:
+    shelf = ShelfSearcher([passage(1)])
+    ran = await run(ScriptedModel(["Yes."]), Turn(TENANT, (Message("developer", "Go."),), file_search=DOCS), (), shelf)
+    assert shelf.queries == []
+    assert isinstance(ran.output[0], FileSearchCall)
+
+
+async def test_an_unknown_store_is_refused_before_the_turn_starts() -> None:
+    model = ScriptedModel(["Hello."])
+    with pytest.raises(StoreNotFound, match="nope"):
+        await run(model, asked(file_search=FileSearch(("nope",))), searcher=ShelfSearcher([]))
+    assert model.prompts == []
+
+
+async def test_a_search_without_a_searcher_is_refused() -> None:
+    with pytest.raises(InvalidTurn, match="not available"):
+        await run(ScriptedModel(["Hello."]), asked(file_search=DOCS))
+
+
+async def test_passages_that_leave_no_room_for_the_answer_are_left_out() -> None:
+    shelf = ShelfSearcher([passage(number, text=f"Fact {number} " + "x" * 200) for number in (1, 2, 3)])
+    model = ScriptedModel(["Fact 1 [1], 2 [2] and 3 [3]."], context_length=720)
+    ran = await run(model, asked("Which?", file_search=DOCS), searcher=shelf)
+    search, answer = ran.output
+    assert isinstance(search, FileSearchCall) and isinstance(answer, Message)
+    assert [result["file_id"] for result in search.results] == ["file_1", "file_2"]
+    assert "[3] Title 3" not in model.prompts[0]
+    assert [citation.number for citation in answer.citations] == [1, 2]
+
+
+async def test_passages_that_a_tool_found_can_be_cited_too() -> None:
+    shelf = ShelfSearcher([passage(1), passage(2)])
+    model = ScriptedModel([call("search_documents", query="facts"), "Fact 2 [2]."])
+    tools = [search_documents(shelf, ("docs",))]
+    ran = await run(model, asked(server_tools=("search_documents",)), tools)
+    answer = ran.output[-1]
+    assert isinstance(answer, Message)
+    assert [citation.file_id for citation in answer.citations] == ["file_2"]
+
+
+async def test_the_passages_stay_in_the_prompt_while_tools_run() -> None:
+    shelf = ShelfSearcher([passage(1)])
+    model = ScriptedModel([call("search_documents", query="more"), "Fact 1 [1]."])
+    turn = asked("Which?", file_search=DOCS, server_tools=("search_documents",))
+    await run(model, turn, [search_documents(shelf, ("docs",))], shelf)
+    assert model.prompts[1].startswith(model.prompts[0])

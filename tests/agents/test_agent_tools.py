@@ -1,0 +1,194 @@
+"""Tools in a turn: the server's, and the functions that the caller runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from agents.message import FunctionCall, FunctionCallOutput, Message
+from agents.tool import tool
+from agents.turn import FunctionTool, Turn
+from inference.sequence import ChatMessage, Delta, Sampling, ToolCall
+from inference.testing import ScriptedGeneration, ScriptedModel
+from tests.agents.turns import TENANT, asked, boom, call, double, run, user
+
+WEATHER = FunctionTool("weather", "Tell the weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
+
+
+async def test_a_tool_runs_and_the_model_answers_from_its_result() -> None:
+    model = ScriptedModel([f"Let me see.\n{call('double', x=21)}", "It is 42."])
+    ran = await run(model, asked("21 * 2?", server_tools=("double",)), [double])
+    assert [type(item) for item in ran.output] == [Message, FunctionCall, FunctionCallOutput, Message]
+    assert (ran.results, ran.answer) == (["42"], "It is 42.")
+    assert "<tool>42" in model.prompts[1]
+    assert ran.finished.status == "completed"
+
+
+async def test_the_next_prompt_extends_the_one_before_by_what_the_model_wrote() -> None:
+    model = ScriptedModel([call("double", x=1), call("double", x=2), "Done."])
+    await run(model, asked(server_tools=("double",)), [double])
+    for before, after in pairwise(model.prompts):
+        assert after.startswith(before)
+    assert model.remembered == [
+        ChatMessage("assistant", "", (ToolCall("double", '{"x": 1}'),)),
+        ChatMessage("assistant", "", (ToolCall("double", '{"x": 2}'),)),
+        ChatMessage("assistant", "Done."),
+    ]
+
+
+async def test_the_next_turn_renders_what_was_remembered() -> None:
+    model = ScriptedModel([f"Hm.\n{call('double', x=1)}\n{call('double', x=2)}", "Done.", "Bye."])
+    ran = await run(model, asked("Go", server_tools=("double",)), [double])
+    history = (user("Go"), *ran.output)
+    await run(model, Turn(TENANT, (user("Thanks"),), history, server_tools=("double",)), [double])
+    assert model.prompts[2].startswith(model.prompts[1])
+
+
+async def test_parallel_calls_overlap_and_their_results_stand_in_call_order() -> None:
+    second_ran = asyncio.Event()
+
+    @tool
+    async def first() -> str:
+        """Wait for the second."""
+        await second_ran.wait()
+        return "one"
+
+    @tool
+    async def second() -> str:
+        """Let the first go on."""
+        second_ran.set()
+        return "two"
+
+    model = ScriptedModel([call("first") + call("second"), "Done."])
+    ran = await run(model, asked(server_tools=("first", "second")), [first, second])
+    assert ran.results == ["one", "two"]
+    outputs = [item.call_id for item in ran.output if isinstance(item, FunctionCallOutput)]
+    assert outputs == [each.call_id for each in ran.calls]
+
+
+async def test_a_tool_starts_while_the_model_still_writes() -> None:
+    started = asyncio.Event()
+
+    @tool
+    async def early() -> None:
+        """Say that it runs."""
+        started.set()
+
+    class Waiting(ScriptedModel):
+        def generate(self, *args: Any, **options: Any) -> ScriptedGeneration:
+            generation = super().generate(*args, **options)
+            return Paused(generation) if len(self.generations) == 1 else generation  # type: ignore[return-value]  # it is one in all but name
+
+    class Paused:
+        """Lets the last piece out only when the tool runs: without an early start this never ends."""
+
+        def __init__(self, inner: ScriptedGeneration) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        async def __aiter__(self) -> AsyncIterator[Delta]:
+            async for delta in self._inner:
+                if "!" in delta.text:
+                    await started.wait()
+                yield delta
+
+    model = Waiting([call("early") + "Wait for it!", "Done."], piece_chars=1)
+    async with asyncio.timeout(5):
+        assert (await run(model, asked(server_tools=("early",)), [early])).answer == "Done."
+
+
+async def test_a_failing_tool_is_a_result_and_the_turn_goes_on() -> None:
+    model = ScriptedModel([call("boom"), "Sorry, boom failed."])
+    ran = await run(model, asked(server_tools=("boom",)), [boom])
+    assert ran.results == ["Error: boom failed (RuntimeError)"]
+    assert (ran.finished.status, ran.answer) == ("completed", "Sorry, boom failed.")
+
+
+async def test_a_tool_that_was_not_offered_does_not_run() -> None:
+    model = ScriptedModel([call("boom"), "Well."])
+    ran = await run(model, asked(server_tools=("double",)), [double, boom])
+    assert ran.results == ["Error: there is no tool named 'boom'"]
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "told"),
+    [
+        ('{"name": "double", "arguments": {"x": }}', "double", "not valid JSON"),
+        ('{"name": "double", "arguments": {"x": 1}', "double", "not complete JSON"),
+        ('{"nam": "double"}', "unreadable_call", "it has no name"),
+    ],
+)
+async def test_a_broken_call_never_runs_and_the_model_hears_why(body: str, name: str, told: str) -> None:
+    model = ScriptedModel([f"<tool_call>{body}</tool_call>", "Well."])
+    ran = await run(model, asked(server_tools=("double",)), [double])
+    assert [(each.name, each.status) for each in ran.calls] == [(name, "failed")]
+    assert ran.results[0].startswith("Error: the tool call could not be read: ")
+    assert told in ran.results[0]
+    assert ran.answer == "Well."
+
+
+async def test_a_call_cut_off_by_the_limit_is_never_run() -> None:
+    model = ScriptedModel([call("double", x=1) + call("double", x=2)])
+    limit = Sampling(max_tokens=36)  # pieces of three characters: into the second call's arguments
+    ran = await run(model, asked(server_tools=("double",), sampling=limit), [double])
+    assert [each.status for each in ran.calls] == ["completed", "incomplete"]
+    assert ran.results == ["2"]
+    assert (ran.finished.status, ran.finished.reason) == ("incomplete", "max_output_tokens")
+
+
+async def test_without_parallel_calls_only_the_first_counts() -> None:
+    model = ScriptedModel([call("double", x=1) + call("double", x=2), "Two."])
+    ran = await run(model, asked(server_tools=("double",), parallel_tool_calls=False), [double])
+    assert ran.results == ["2"]
+    assert model.remembered == [ChatMessage("assistant", "Two.")]  # the first step was not as its items tell
+
+
+async def test_a_long_result_leaves_room_for_the_answer() -> None:
+    @tool
+    def recite() -> str:
+        """Say a lot."""
+        return "bla " * 1000
+
+    model = ScriptedModel([call("recite") + call("recite"), "Enough."], context_length=1600)
+    ran = await run(model, asked(server_tools=("recite",)), [recite])
+    assert ran.finished.status == "completed"
+    assert all("[cut" in result for result in ran.results)
+    assert len(model.prompts[1]) < 1600 - 150
+
+
+async def test_the_turn_ends_with_the_calls_that_the_caller_has_to_run() -> None:
+    ran = await run(ScriptedModel([call("weather", city="Oslo")]), asked(functions=(WEATHER,)))
+    assert [(each.name, each.arguments) for each in ran.calls] == [("weather", '{"city": "Oslo"}')]
+    assert (ran.results, ran.finished.status) == ([], "completed")
+
+
+async def test_the_servers_tools_of_the_same_step_run_first() -> None:
+    model = ScriptedModel([call("weather") + call("double", x=2)])
+    ran = await run(model, asked(functions=(WEATHER,), server_tools=("double",)), [double])
+    assert [each.name for each in ran.calls] == ["weather", "double"]
+    assert ran.results == ["4"]
+    assert len(model.prompts) == 1
+
+
+async def test_the_callers_output_continues_the_turn() -> None:
+    model = ScriptedModel([call("weather"), "It rains."])
+    first = await run(model, asked("Weather?", functions=(WEATHER,)))
+    output = FunctionCallOutput(first.calls[0].call_id, "rain")
+    second = await run(model, Turn(TENANT, (output,), (user("Weather?"), *first.output), functions=(WEATHER,)))
+    assert second.answer == "It rains."
+    assert model.prompts[1].startswith(model.prompts[0])
+    assert "<tool>rain" in model.prompts[1]
+
+
+async def test_a_broken_call_of_the_callers_function_is_handed_over_as_failed() -> None:
+    ran = await run(
+        ScriptedModel(["<tool_call>" + '{"name": "weather", "arguments": {x}}']), asked(functions=(WEATHER,))
+    )
+    assert [(each.name, each.status) for each in ran.calls] == [("weather", "failed")]
+    assert ran.results == []
