@@ -9,7 +9,7 @@ import time
 
 import aiohttp
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, KeySet, RSAKey
+from joserfc.jwk import ECKey, RSAKey
 
 from inference.trace import Trace
 
@@ -19,6 +19,7 @@ REFRESH_S = 300.0
 REFETCH_MIN_S = 30.0  # a stream of tokens with made-up key ids must not become a stream of requests to the issuer
 FETCH_TIMEOUT_S = 5.0
 DOCUMENT_BYTES_MAX = 256 * 1024
+KINDS: dict[str, type[RSAKey | ECKey]] = {"RSA": RSAKey, "EC": ECKey}
 
 
 class KeysUnavailable(Exception):
@@ -82,19 +83,40 @@ class Jwks:
         try:
             timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
             async with aiohttp.ClientSession(timeout=timeout) as client, client.get(self._url) as response:
-                response.raise_for_status()
-                body = await response.content.read(DOCUMENT_BYTES_MAX)
-            self._keys = parse(body)
-        except (aiohttp.ClientError, TimeoutError, JoseError, ValueError) as error:
+                self._keys = parse(await _read(response))
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             log.warning("the keys at %s could not be fetched, the old ones stay: %r", self._url, error)
 
 
-def parse(document: bytes) -> list[RSAKey | ECKey]:
-    """The signature keys of a JWKS document. A symmetric key in a public document is no key of ours.
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    response.raise_for_status()
+    document = bytearray()
+    async for part in response.content.iter_any():
+        document += part
+        if len(document) > DOCUMENT_BYTES_MAX:
+            raise ValueError(f"the document is larger than {DOCUMENT_BYTES_MAX} bytes")
+    return bytes(document)
 
-    Raises ValueError or JoseError.
+
+def parse(document: bytes) -> list[RSAKey | ECKey]:
+    """The public signature keys of a JWKS document; a key that we cannot use does not spoil the others.
+
+    Symmetric keys are left out: what stands in a public document is no secret. Raises ValueError when nothing is left.
     """
     content = json.loads(document)
-    if not isinstance(content, dict) or not isinstance(content.get("keys"), list):
-        raise ValueError("not a JWKS document")
-    return [key for key in KeySet.import_key_set({"keys": content["keys"]}) if isinstance(key, (RSAKey, ECKey))]
+    entries = content.get("keys") if isinstance(content, dict) else None
+    keys = [key for entry in entries if (key := _parse_key(entry))] if isinstance(entries, list) else []
+    if not keys:
+        raise ValueError("not a JWKS document with RSA or EC keys")
+    return keys
+
+
+def _parse_key(entry: object) -> RSAKey | ECKey | None:
+    kind = str(entry.get("kty")) if isinstance(entry, dict) else ""
+    if not isinstance(entry, dict) or kind not in KINDS:
+        return None
+    try:
+        return KINDS[kind].import_key(entry)
+    except (JoseError, ValueError, KeyError) as error:  # KeyError: a curve that the library does not know
+        log.warning("a key of the issuer cannot be used: %r", error)
+        return None

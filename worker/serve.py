@@ -78,9 +78,11 @@ class Stop:
             self.asked.set()
 
 
-async def serve(config: Config) -> None:
-    """Run until asked to stop. Raises StartError and the parts' own errors, each of one line for people."""
-    began = time.monotonic()
+async def serve(config: Config, *, began: float) -> None:
+    """Run until asked to stop; `began` is the monotonic time since which somebody waits.
+
+    Raises StartError and the parts' own errors, each of one line for people.
+    """
     task = asyncio.current_task()
     assert task is not None
     stop = Stop(task)

@@ -22,6 +22,7 @@ class Issuer:
         self.keys: list[RSAKey | ECKey | OctKey] = [self.rsa, self.ec]
         self.requests = 0
         self.broken = False
+        self.document: dict[str, Any] | None = None  # instead of the keys
         app = web.Application()
         app.router.add_get("/jwks.json", self._jwks)
         self._server = TestServer(app)
@@ -40,6 +41,8 @@ class Issuer:
         self.requests += 1
         if self.broken:
             return web.Response(status=500)
+        if self.document is not None:
+            return web.json_response(self.document)
         private = isinstance(self.keys[0], OctKey)  # an octet key has no public part
         return web.json_response({"keys": [key.as_dict(private=private) for key in self.keys]})
 

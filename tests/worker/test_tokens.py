@@ -15,7 +15,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from inference.trace import Trace
 from tests.worker.issuer import HMAC_SECRET, Issuer, claims, sign
 from worker.config import Config
-from worker.jwks import Jwks, KeysUnavailable
+from worker.jwks import DOCUMENT_BYTES_MAX, Jwks, KeysUnavailable, parse
 from worker.tokens import InvalidToken, Tokens
 
 SECRET = OctKey.import_key(HMAC_SECRET)
@@ -182,3 +182,28 @@ async def test_an_issuer_that_never_answered_is_not_the_bearers_fault(issuer: Is
 async def test_a_token_without_key_id_counts_only_when_one_key_fits(by_jwks: Tokens, issuer: Issuer) -> None:
     nameless = RSAKey.import_key({k: v for k, v in issuer.rsa.as_dict(private=True).items() if k != "kid"})
     assert (await by_jwks.verify(sign(claims(), nameless, "RS256"), Trace())).subject == "alice"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"[]", b"{}", b'{"keys": 1}', b'{"keys": []}', b'{"keys": [1, {}, {"kty": []}]}', b"\xff",
+     b'{"keys": [{"kty": "RSA"}]}', b'{"keys": [{"kty": "EC", "crv": "X", "x": "a", "y": "b"}]}',
+     b'{"keys": [{"kty": "oct", "k": "c2hhcmVk"}]}'],
+)  # fmt: skip
+def test_a_document_without_a_usable_key_is_none(document: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse(document)
+
+
+async def test_a_key_of_an_unknown_kind_does_not_spoil_the_others(issuer: Issuer) -> None:
+    good = issuer.ec.as_dict(private=False)
+    strange = {"kty": "EC", "crv": "P-999", "x": "a", "y": "b", "kid": "strange"}
+    padding = {"kty": "future", "data": "x" * 100_000}  # more than arrives in one piece
+    issuer.document = {"keys": [strange, padding, good]}
+    assert await Jwks(issuer.url).find("ec-1", "ES256", Trace()) is not None
+
+
+async def test_a_document_without_end_is_not_read_to_the_end(issuer: Issuer) -> None:
+    issuer.document = {"keys": [issuer.ec.as_dict(private=False)], "padding": "x" * DOCUMENT_BYTES_MAX}
+    with pytest.raises(KeysUnavailable):
+        await Jwks(issuer.url).find("ec-1", "ES256", Trace())
