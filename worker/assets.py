@@ -62,6 +62,11 @@ class Assets:
         }
         return cls(files, version)
 
+    def addresses(self, *folders: str) -> list[str]:
+        """The versioned addresses of the scripts in these folders."""
+        prefixes = tuple(f"{folder}/" for folder in folders)
+        return [f"/static/{self.version}/{path}" for path in self.files if path.startswith(prefixes)]
+
 
 def _version(bodies: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
-from tests.pages.scripted import ScriptedWorker, Stream, serving
+from tests.pages.scripted import ScriptedWorker, hello, serving
 
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
 NAMES = (
@@ -88,11 +88,9 @@ async def scripted() -> AsyncIterator[ScriptedWorker]:
         yield worker
 
 
-async def hello(stream: Stream) -> None:
-    await stream.begin_text()
-    await stream.text("Hello.")
-    await stream.end_text("Hello.")
-    await stream.complete()
+async def ask(page: Page, question: str) -> None:
+    await page.locator("#question").fill(question)
+    await page.locator("#question").press("Enter")
 
 
 async def keep_screenshot(page: Page, name: str) -> None:

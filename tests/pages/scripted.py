@@ -35,6 +35,46 @@ PASSAGE = {
 }
 STORE = {"id": "vs_1", "object": "vector_store", "name": "docs"}
 
+TRACE = {
+    "id": "ab" * 16,
+    "started_at": 1.8e9,
+    "duration_ms": 100.0,
+    "ttft_ms": 60.0,
+    "tpot_ms": 10.0,
+    "status": "completed",
+    "surface": "chat",
+    "model": "demo-chat",
+    "response_id": "resp_1",
+    "conversation_id": "conv_1",
+    "attributes": {},
+    "spans": [
+        {
+            "name": "prefill",
+            "lane": "main",
+            "parent": None,
+            "start_ms": 0.0,
+            "duration_ms": 60.0,
+            "attributes": {"new_tokens": 30, "cached_tokens": 70},
+        },
+        {
+            "name": "decode",
+            "lane": "main",
+            "parent": None,
+            "start_ms": 60.0,
+            "duration_ms": 20.0,
+            "attributes": {"tokens": 5},
+        },
+        {
+            "name": "tool:calculator",
+            "lane": "tools",
+            "parent": None,
+            "start_ms": 80.0,
+            "duration_ms": 12.5,
+            "attributes": {},
+        },
+    ],
+}
+
 
 class Stream:
     """The events of one answer, in the order and with the fields that the contract gives them."""
@@ -79,6 +119,21 @@ def message(text: str, item_id: str = "msg_1", role: str = "assistant", status: 
     return {"id": item_id, "type": "message", "role": role, "status": status, "content": [part]}
 
 
+async def hello(stream: Stream) -> None:
+    await stream.begin_text()
+    await stream.text("Hello.")
+    await stream.end_text("Hello.")
+    await stream.complete()
+
+
+async def hello_with_trace(stream: Stream) -> None:
+    await stream.begin_text()
+    await stream.text("Hello.")
+    await stream.end_text("Hello.")
+    await stream.send("firsttoken:trace", trace=TRACE)
+    await stream.complete()
+
+
 @dataclass(slots=True)
 class ScriptedWorker:
     """`script` writes the next answers; `refusal` (a status with headers) is given to the next turns instead."""
@@ -101,12 +156,8 @@ class ScriptedWorker:
             web.get("/v1/vector_stores", self.list_stores),
             web.get("/v1/files/{id}/content", self.file_content),
             web.post("/v1/responses", self.respond),
-            web.get("/ops/api/summary", self.nothing),
             *pages.routes(),
         ]
-
-    async def nothing(self, request: web.Request) -> web.Response:
-        return web.json_response({})
 
     async def list_conversations(self, request: web.Request) -> web.Response:
         newest_first = list(reversed(self.conversations.values()))

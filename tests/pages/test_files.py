@@ -38,6 +38,16 @@ async def test_an_address_of_another_release_finds_the_file_but_is_not_kept(clie
         assert response.headers["Cache-Control"] == "no-cache"
 
 
+async def test_a_page_names_all_its_modules_so_that_they_come_at_once(client: aiohttp.ClientSession) -> None:
+    async with client.get("/ops") as response:
+        links = response.headers["Link"].split(", ")
+    assert any("/ops/waterfall.js>" in link for link in links)
+    assert not any("/chat/" in link for link in links)
+    for link in links:
+        async with client.get(link[1 : link.index(">")]) as module:
+            assert "immutable" in module.headers["Cache-Control"]
+
+
 async def test_an_unchanged_page_is_not_sent_again(client: aiohttp.ClientSession) -> None:
     async with client.get("/") as first:
         etag = first.headers["ETag"]

@@ -18,7 +18,8 @@ export class Answer {
     this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), el("span", {}, "Thinking"));
     this.body = el("div", { class: "answer-body" });
     this.foot = el("div", { class: "answer-foot" });
-    this.node = el("article", { class: "answer", "aria-label": "Answer" }, this.sources.node, this.body, this.waiting, this.foot);
+    const parts = [this.sources.node, this.body, this.waiting, this.foot];
+    this.node = el("article", { class: "answer", "aria-label": "Answer" }, ...parts);
   }
 
   wait(text) {
@@ -85,7 +86,8 @@ export class Answer {
   }
 
   stopped() {
-    this.note("Stopped. The answer above is what had been written.");
+    const begun = this.texts.size > 0;
+    this.note(begun ? "Stopped. The answer above is what had been written." : "Stopped before the first word.");
   }
 
   note(text) {

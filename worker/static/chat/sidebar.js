@@ -73,7 +73,7 @@ export class Sidebar {
       "li",
       { class: "conversation", "data-id": conversation.id, "data-running": String(this.running(conversation.id)) },
       el("a", { href: `#/c/${conversation.id}`, title, "aria-current": current ? "page" : null }, title),
-      action("pencil", `Rename “${title}”`, (event) => this.rename(event.currentTarget.closest("li"), conversation)),
+      action("pencil", `Rename “${title}”`, ({ target }) => this.rename(target.closest("li"), conversation)),
       action("trash", `Delete “${title}”`, () => this.confirmDelete(conversation, title)),
     );
   }
@@ -111,7 +111,8 @@ export class Sidebar {
     const dialog = byId("confirm-delete");
     byId("confirm-delete-title").textContent = `“${title}” will be gone for good.`;
     dialog.returnValue = "";
-    dialog.addEventListener("close", () => dialog.returnValue === "delete" && this.delete(conversation), { once: true });
+    const closed = () => dialog.returnValue === "delete" && this.delete(conversation);
+    dialog.addEventListener("close", closed, { once: true });
     dialog.showModal();
   }
 
@@ -128,5 +129,6 @@ export class Sidebar {
 }
 
 function action(name, label, click) {
-  return el("button", { type: "button", class: "icon-button small", "aria-label": label, title: label, click }, icon(name));
+  const attributes = { type: "button", class: "icon-button small", "aria-label": label, title: label, click };
+  return el("button", attributes, icon(name));
 }

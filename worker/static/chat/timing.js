@@ -29,7 +29,11 @@ export function timing(trace) {
 }
 
 function numbers(trace) {
-  const parts = [["First token", duration(trace.ttft_ms)], ["", pace(trace.tpot_ms)], ["in all", duration(trace.duration_ms)]];
+  const parts = [
+    ["First token", duration(trace.ttft_ms)],
+    ["", pace(trace.tpot_ms)],
+    ["in all", duration(trace.duration_ms)],
+  ];
   return parts
     .filter(([, value]) => value !== null)
     .map(([name, value]) => el("span", {}, name ? `${name} ` : "", el("b", {}, value)));
@@ -62,7 +66,8 @@ function explain(trace, pieces) {
   const [longest] = totals(pieces.filter(({ gap }) => !gap)).sort((a, b) => b.duration_ms - a.duration_ms);
   if (longest === undefined) return "This trace holds no spans.";
   const part = share(longest.duration_ms, trace.duration_ms);
-  return `${duration(longest.duration_ms)} of ${duration(trace.duration_ms)} (${part}) went into ${WORK[kindOf(longest.name)](trace, longest.name)}.`;
+  const work = WORK[kindOf(longest.name)](trace, longest.name);
+  return `${duration(longest.duration_ms)} of ${duration(trace.duration_ms)} (${part}) went into ${work}.`;
 }
 
 const WORK = {
@@ -76,7 +81,7 @@ const WORK = {
   prefill: (trace) => `reading the prompt, ${count(attributeSum(trace, "prefill", "new_tokens"))} new tokens`,
   first_token: () => "handing the first token to the network",
   decode: (trace) => `writing the answer, ${count(attributeSum(trace, "decode", "tokens"))} tokens`,
-  tool: (_, name) => `running the tool ${name.slice("tool:".length)}`,
+  tool: () => "waiting for tools",
   flush: () => "saving and sending the rest",
   other: (_, name) => name,
 };

@@ -4,7 +4,10 @@ import { byId } from "../shared/dom.js";
 import { bar } from "../shared/bar.js";
 
 // The shape of a usual answer, in shares of its time.
-const USUAL = { edge: 1, hydrate: 2, retrieve: 9, assemble: 1, tokenize: 2, queue: 3, prefill: 20, first_token: 2, decode: 56, flush: 4 };
+const USUAL = {
+  edge: 1, hydrate: 2, retrieve: 9, assemble: 1, tokenize: 2, queue: 3, prefill: 20, first_token: 2, decode: 56,
+  flush: 4,
+};
 
 export class Welcome {
   /** `ask(question)` is called when the person picks an example. */

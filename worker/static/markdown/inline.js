@@ -4,7 +4,10 @@ const DEPTH_MAX = 5; // emphasis inside emphasis inside …: deeper reads as pla
 
 const ESCAPE = /\\([\\`*_{}[\]()#+\-.!|>~<])/y;
 const CITATION = /\[(\d{1,3})\](?!\()/y;
-const LINK = /!?\[([^[\]]{0,500})\]\(\s*([^\s()<>]{0,2000}(?:\([^\s()<>]{0,200}\)[^\s()<>]{0,500})?)(?:\s+"[^"]{0,300}")?\s*\)/y;
+const LABEL = String.raw`!?\[([^[\]]{0,500})\]`;
+const ADDRESS = String.raw`([^\s()<>]{0,2000}(?:\([^\s()<>]{0,200}\)[^\s()<>]{0,500})?)`;
+const TITLE = String.raw`(?:\s{1,20}"[^"]{0,300}")?`;
+const LINK = new RegExp(String.raw`${LABEL}\(\s{0,20}${ADDRESS}${TITLE}\s{0,20}\)`, "y");
 const AUTOLINK = /<(https?:\/\/[^\s<>]{1,2000})>/y;
 const BARE = /https?:\/\/[^\s<>"'`]{1,2000}/y;
 const TRAILING = /[.,;:!?)\]}*_~]+$/; // punctuation after an address belongs to the sentence

@@ -5,6 +5,7 @@ import { icon } from "../shared/icons.js";
 import { parseInline } from "./inline.js";
 
 const COPIED_MS = 1600;
+const NO_BREAK_SPACE = "\u00a0"; // a citation stays with the word that it stands behind
 
 /** `cite(number)` returns a node for a citation, or null when there is no such source. */
 export function renderBlock(block, { cite, open = false }) {
@@ -40,7 +41,12 @@ function table(block, context) {
   return el(
     "div",
     { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
-    el("table", {}, el("thead", {}, row("th", block.head)), el("tbody", {}, ...block.rows.map((r) => row("td", r)))),
+    el(
+      "table",
+      {},
+      el("thead", {}, row("th", block.head)),
+      el("tbody", {}, ...block.rows.map((cells) => row("td", cells))),
+    ),
   );
 }
 
@@ -73,10 +79,10 @@ function inline(text, context) {
 }
 
 function nodes(runs, context) {
-  return runs.map((run) => {
+  return runs.map((run, i) => {
     switch (run.type) {
       case "text":
-        return document.createTextNode(run.text);
+        return document.createTextNode(runs[i + 1]?.type === "cite" ? keepTogether(run.text) : run.text);
       case "code":
         return el("code", {}, run.text);
       case "break":
@@ -89,6 +95,10 @@ function nodes(runs, context) {
         return el(run.type, {}, ...nodes(run.children, context));
     }
   });
+}
+
+function keepTogether(text) {
+  return text.replace(/ $/, NO_BREAK_SPACE);
 }
 
 function link(run, context) {

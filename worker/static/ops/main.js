@@ -100,7 +100,8 @@ function advice(error) {
 }
 
 function empty() {
-  return el("p", { class: "empty" }, "No answers in this window. Ask something in the ", el("a", { href: "/" }, "chat"), ".");
+  const link = el("a", { href: "/" }, "chat");
+  return el("p", { class: "empty" }, "No answers in this window. Ask something in the ", link, ".");
 }
 
 function choose(id, value, changed) {

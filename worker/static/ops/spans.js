@@ -18,7 +18,8 @@ export function spanTable(spans) {
 }
 
 function spanRow(span, longest) {
-  const name = el("span", { class: "name" }, el("span", { class: "swatch", "data-span": kindOf(span.name) }), span.name);
+  const swatch = el("span", { class: "swatch", "data-span": kindOf(span.name) });
+  const name = el("span", { class: "name" }, swatch, span.name);
   const times = [span.p50, span.p95, span.p99].map(duration);
   return row("td", [name, count(span.turns), ...times, range(span, longest)]);
 }

@@ -35,10 +35,12 @@ function numbers(trace, pieces) {
   const fresh = attributeSum(trace, "prefill", "new_tokens");
   const gaps = pieces.filter(({ gap }) => gap).reduce((sum, { duration_ms }) => sum + duration_ms, 0);
   const beforeToken = trace.ttft_ms === null ? "no token came" : "from arrival to the first byte of text";
+  const written = `${count(attributeSum(trace, "decode", "tokens"))} tokens`;
+  const covered = gaps > 0 ? `${duration(gaps)} in no span` : "every moment is in a span";
   return [
     tile("First token", duration(trace.ttft_ms), beforeToken),
-    tile("Time per token", duration(trace.tpot_ms), `${count(attributeSum(trace, "decode", "tokens"))} tokens`, false, pace(trace.tpot_ms)),
-    tile("Whole answer", duration(trace.duration_ms), gaps > 0 ? `${duration(gaps)} in no span` : "every moment is in a span"),
+    tile("Time per token", duration(trace.tpot_ms), written, false, pace(trace.tpot_ms)),
+    tile("Whole answer", duration(trace.duration_ms), covered),
     tile("Prompt", count(cached + fresh), `${count(cached)} tokens cached, ${count(fresh)} new`),
   ];
 }

@@ -65,7 +65,8 @@ function rowNode(row, trace, inspect) {
 }
 
 function stretch(row, trace) {
-  const node = el("span", { class: row.gap ? "stretch gap" : "stretch", "data-span": row.gap ? null : kindOf(row.name) });
+  const kind = row.gap ? null : kindOf(row.name);
+  const node = el("span", { class: row.gap ? "stretch gap" : "stretch", "data-span": kind });
   place(node, row.start_ms, trace.duration_ms);
   node.style.width = `${percent(row.duration_ms, trace.duration_ms)}%`;
   return node;

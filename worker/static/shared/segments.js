@@ -10,7 +10,7 @@ const KINDS = new Set([
 /** The colour group of a span: its name, one group for all tools, one for all stages of retrieval, "other" for what
  *  we do not know. */
 export function kindOf(name) {
-  if (name.startsWith("tool:")) return "tool";
+  if (name === "tools" || name.startsWith("tool:")) return "tool";
   if (RETRIEVAL.has(name)) return "retrieve";
   return KINDS.has(name) ? name : "other";
 }

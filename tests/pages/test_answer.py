@@ -1,0 +1,121 @@
+"""What an answer is made of on the page: text, sources, tool steps, timing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from playwright.async_api import expect
+
+from tests.pages.conftest import OpenPage, ask
+from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello_with_trace
+
+
+async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    more = asyncio.Event()
+
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("The first ")
+        await more.wait()
+        await stream.text("and the **last** words.")
+        await stream.end_text("The first and the **last** words.")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "What is it?")
+    await expect(page.locator(".question")).to_have_text("What is it?")
+    await expect(page.locator(".prose")).to_have_text("The first")
+    await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
+    more.set()
+    await expect(page.locator(".prose")).to_have_text("The first and the last words.")
+    await expect(page.locator(".prose strong")).to_have_text("last")
+    await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+
+
+async def test_sources_stand_there_before_the_answer_and_open_at_the_cited_words(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    more = asyncio.Event()
+
+    async def answer(stream: Stream) -> None:
+        await stream.sources()
+        await more.wait()
+        await stream.begin_text()
+        await stream.text("It covers the wait [1].")
+        await stream.end_text("It covers the wait [1].")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "What does the queue span cover?")
+    await expect(page.locator(".source-card")).to_contain_text("Tracing: spans")
+    await expect(page.locator(".prose")).to_have_count(0)
+    more.set()
+    await page.get_by_role("button", name="Source 1: Tracing: spans").click()
+    await expect(page.locator("#source mark")).to_have_text(str(PASSAGE["text"]))
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#source")).to_be_hidden()
+
+
+async def test_a_tool_call_is_a_row_with_arguments_result_and_duration(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def answer(stream: Stream) -> None:
+        call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "calculator"}
+        arguments = json.dumps({"expression": "6 * 7"})
+        started = {**call, "arguments": "", "status": "in_progress"}
+        await stream.send("response.output_item.added", output_index=0, item=started)
+        await stream.send("response.function_call_arguments.delta", item_id="fc_1", output_index=0, delta=arguments[:9])
+        finished = {**call, "arguments": arguments, "status": "completed"}
+        await stream.send("response.output_item.done", output_index=0, item=finished)
+        output = {"id": "fco_1", "type": "function_call_output", "call_id": "call_1", "output": '{"result": 42}'}
+        await stream.send("response.output_item.done", output_index=1, item=output)
+        await stream.begin_text()
+        await stream.text("It is 42.")
+        await stream.end_text("It is 42.")
+        await stream.send("firsttoken:trace", trace=TRACE)
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "What is 6 * 7?")
+    step = page.locator(".step")
+    await expect(step.locator(".step-time")).to_have_text("12.5 ms")
+    await expect(step.locator(".step-preview")).to_have_text("6 * 742")  # asked, then the result
+    await step.locator("summary").click()
+    await expect(step.locator("pre").first).to_contain_text('"expression": "6 * 7"')
+    await expect(step.locator("pre").last).to_contain_text('"result": 42')
+
+
+async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    scripted.script = hello_with_trace
+    page = await open_page(scripted.url)
+    await ask(page, "Hello?")
+    timing = page.locator(".timing")
+    await expect(timing.locator("summary")).to_contain_text("First token 60.0 ms")
+    await expect(timing.locator("summary")).to_contain_text("100 tokens/s")
+    await timing.locator("summary").click()
+    await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %) went into reading the prompt, 30 new tokens.")
+    await expect(timing).to_contain_text("70 of 100 prompt tokens came from the cache")
+    names = await timing.locator(".legend-name").all_inner_texts()
+    assert names == ["prefill", "decode", "tool:calculator", "between spans"]
+    await expect(timing.get_by_role("link", name="Open the trace")).to_have_attribute(
+        "href", f"/ops#/trace/{TRACE['id']}"
+    )
+
+
+async def test_what_is_written_is_announced_block_by_block(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("One.\n\nTwo.")
+        await stream.end_text("One.\n\nTwo.")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Count")
+    announcer = page.locator("#announcer")
+    await expect(announcer).to_contain_text("Answer complete.")
+    assert await announcer.locator("p").all_inner_texts() == ["One.", "Two.", "Answer complete."]

@@ -1,0 +1,74 @@
+"""Conversations on the page: kept, found again, renamed, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from playwright.async_api import expect
+
+from tests.pages.conftest import OpenPage, ask
+from tests.pages.scripted import ScriptedWorker, Stream, message
+
+
+async def test_reload_brings_the_conversation_back(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "Will you remember?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    assert page.url.endswith("#/c/conv_1")
+    scripted.items += [message("Will you remember?", "msg_0", role="user"), message("Yes, **always**.")]
+    await page.reload()
+    await expect(page.locator(".question")).to_have_text("Will you remember?")
+    await expect(page.locator(".prose strong")).to_have_text("always")
+    await expect(page.locator("[aria-current]")).to_have_text("Will you remember?")
+    await expect(page).to_have_title("Will you remember? · Firsttoken")
+
+
+async def test_an_answer_goes_on_while_another_conversation_is_shown(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    more = asyncio.Event()
+
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("Slow")
+        await more.wait()
+        await stream.text(" but sure.")
+        await stream.end_text("Slow but sure.")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Take your time")
+    await expect(page.locator(".prose")).to_have_text("Slow")
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(page.locator("#welcome")).to_be_visible()
+    await page.get_by_role("link", name="Take your time").click()
+    more.set()
+    await expect(page.locator(".prose")).to_have_text("Slow but sure.")
+
+
+async def test_a_conversation_can_be_renamed_and_deleted(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "First thought")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    row = page.locator(".conversation")
+    await row.hover()
+    await row.get_by_role("button", name="Rename").click()
+    await page.get_by_label("New title").fill("Second thought")
+    await page.keyboard.press("Enter")
+    await expect(row.get_by_role("link")).to_have_text("Second thought")
+    assert scripted.conversations["conv_1"]["metadata"] == {"title": "Second thought"}
+    await row.hover()
+    await row.get_by_role("button", name="Delete").click()
+    await page.locator("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.locator(".conversation")).to_have_count(0)
+    await expect(page.locator("#welcome")).to_be_visible()
+    assert scripted.conversations == {}
+
+
+async def test_a_conversation_that_is_gone_says_so(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await open_page(f"{scripted.url}/#/c/conv_gone")
+    await expect(page.locator(".problem")).to_contain_text("does not exist any more")
+    complaints.clear()
