@@ -31,20 +31,21 @@ T = TypeVar("T")
 class Embedder:
     """Create with `load`, which blocks for a fifth of a second."""
 
-    def __init__(self, model: LlamaModel, context: EmbeddingContext) -> None:
+    def __init__(self, model: LlamaModel, context: EmbeddingContext, *, queries_max: int = QUERIES_CACHED_MAX) -> None:
         self.name = model.name
         self.dimensions = model.dimensions
         self._model = model
         self._context = context
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
+        self._queries_max = queries_max
 
     @classmethod
-    def load(cls, path: Path, threads: int = 1) -> Embedder:
+    def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:
         """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
         model = LlamaModel.load(path)
         context = EmbeddingContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
-        return cls(model, context)
+        return cls(model, context, queries_max=queries_max)
 
     def close(self) -> None:
         """Waits for the batch in flight, then frees the model."""
@@ -79,7 +80,7 @@ class Embedder:
             return self._queries[text]
         [(_, vectors)] = [pair async for pair in self._each([text], query_vectors)]
         self._queries[text] = vectors
-        if len(self._queries) > QUERIES_CACHED_MAX:
+        if len(self._queries) > self._queries_max:
             self._queries.popitem(last=False)
         return vectors
 

@@ -49,19 +49,19 @@ def stored_path(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def walk(paths: Sequence[Path]) -> Listing:
+def walk(paths: Sequence[Path], *, files_max: int = FILES_MAX) -> Listing:
     """Hidden files and folders below a named folder are left out; links to folders are not followed."""
     listing = Listing()
     for path in paths:
         place = Path(os.path.abspath(path))
         if place.is_dir():
-            _walk_folder(place, listing)
+            _walk_folder(place, listing, files_max)
         else:
             listing.files.setdefault(place, place.name)
     return listing
 
 
-def _walk_folder(root: Path, listing: Listing) -> None:
+def _walk_folder(root: Path, listing: Listing, files_max: int) -> None:
     def report(error: OSError) -> None:
         listing.errors.append(FileError(stored_path(Path(error.filename)), f"cannot be read: {error.strerror}"))
 
@@ -72,9 +72,9 @@ def _walk_folder(root: Path, listing: Listing) -> None:
             path = Path(folder, name)
             if not formats.readable(path):
                 listing.skipped += 1
-            elif len(listing.files) == FILES_MAX:
+            elif len(listing.files) == files_max:
                 listing.errors.append(
-                    FileError(stored_path(root), f"holds more than {FILES_MAX} files: name a part of it")
+                    FileError(stored_path(root), f"holds more than {files_max} files: name a part of it")
                 )
                 return
             else:

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.errors import UnreadableFile
+from retrieval.loaders.document import Document
+from retrieval.loaders.html import DEPTH_MAX, load
+
+PAGE = b"""<!doctype html><html><head><title>The  page</title><style>p { color: red }</style></head>
+<body><nav>Menu<script>track()</script></nav><main><h1>The page</h1>
+<p>Hello <b>wor</b>ld,
+next &amp; last<br>line</p>loose<h2>Part <a href="x">two</a></h2><ul><li>one<li>two</ul>
+<pre>
+def f():
+    pass
+</pre><table><tr><th>a<th>b<tr><td>1<td>2</table><div hidden>secret</div><!-- note --></main><footer>Imprint</footer>"""
+
+
+def sections(document: Document) -> list[tuple[str, str]]:
+    return [(section.heading, document.text[section.start : section.end].strip()) for section in document.sections]
+
+
+def test_only_what_a_reader_sees_of_the_main_part_is_text() -> None:
+    document = load(PAGE, "name")
+    assert document.title == "The page"
+    for unseen in ("Menu", "track", "color", "secret", "note", "Imprint"):
+        assert unseen not in document.text
+
+
+def test_blocks_are_paragraphs_and_headings_make_sections() -> None:
+    assert sections(load(PAGE, "name")) == [
+        ("", "Hello world, next & last\nline\n\nloose"),
+        ("Part two", "- one\n\n- two\n\ndef f():\n    pass\n\n| a | b\n\n| 1 | 2"),
+    ]
+
+
+def test_a_page_without_main_part_or_title_is_read_whole() -> None:
+    document = load(b"<h3>First</h3>text", "name")
+    assert (document.title, sections(document)) == ("First", [("", "text")])
+    assert load(b"just text", "name").title == "name"
+
+
+def test_a_page_that_only_scripts_fill_is_refused() -> None:
+    with pytest.raises(UnreadableFile, match="contains no text"):
+        load(b"<html><body><div id=app></div><script>render()</script></body></html>", "name")
+
+
+def test_nesting_that_would_stop_the_parser_is_refused_at_once() -> None:
+    with pytest.raises(UnreadableFile, match=f"more than {DEPTH_MAX}"):
+        load(b"<div>" * 200_000, "name")
+
+
+def test_a_long_flat_page_is_not_deep() -> None:
+    assert load(b"<p>one<br><img src=x><div>two</div>" * 5000, "name").text.count("two") == 5000
+
+
+SOUP = [
+    "<p>",
+    "</p>",
+    "<div>",
+    "</div>",
+    "<h1>",
+    "</h2>",
+    "<pre>",
+    "</pre>",
+    "<li>",
+    "<main>",
+    "<nav>",
+    "<!--",
+    "\n",
+    "x",
+]
+
+
+@given(st.lists(st.sampled_from(SOUP)))
+def test_any_tag_soup_gives_sections_in_order_or_is_refused(pieces: list[str]) -> None:
+    try:
+        document = load("".join(pieces).encode(), "name")
+    except UnreadableFile:
+        return
+    end = 0
+    for section in document.sections:
+        assert end <= section.start < section.end <= len(document.text)
+        end = section.end

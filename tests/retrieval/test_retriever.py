@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from inference.embedder import Embedder
+from inference.trace import Span, Trace
+from retrieval.config import SCORE_THRESHOLD, RetrievalConfig
+from retrieval.errors import StoreNotFound
+from retrieval.ingest import ingest
+from retrieval.passage import Passage
+from retrieval.retriever import Retriever
+from retrieval.store import PassageStore
+
+DOCS = Path(__file__).parents[2] / "docs"
+STAGES = ["embed", "search", "fuse", "rerank", "compress"]
+
+RELEVANT = {
+    "How do I create an API key?": "create",
+    "which tools are built in?": "calculator",
+    "how are sources cited?": "citation",
+    "What does the ops page show?": "ops",
+    "How do I use the openai python client?": "openai",
+}
+IRRELEVANT = ["hello", "what is 12*7", "thanks!", "tell me a joke", "convert 5 miles to km", "Who won the world cup?"]
+
+
+@pytest.fixture(scope="module")
+async def reader(store: PassageStore, embedder: Embedder, owner_dsn: str) -> UUID:
+    """A tenant with the project's own documentation in the store "docs"; nobody changes it."""
+    connection = await asyncpg.connect(owner_dsn)
+    tenant_id: UUID = await connection.fetchval("select ensure_tenant('reader of the docs')")
+    await connection.close()
+    await ingest([DOCS], store_name="docs", tenant_id=tenant_id, store=store, embedder=embedder)
+    return tenant_id
+
+
+async def retrieve(
+    store: PassageStore,
+    embedder: Embedder,
+    tenant_id: UUID,
+    query: str,
+    *,
+    config: RetrievalConfig | None = None,
+    stores: tuple[str, ...] = ("docs",),
+    score_threshold: float = SCORE_THRESHOLD,
+    limit: int = 5,
+) -> tuple[list[Passage], Trace]:
+    trace = Trace()
+    passages = await Retriever(store, embedder, config).retrieve(
+        query, tenant_id=tenant_id, stores=stores, limit=limit, score_threshold=score_threshold, trace=trace
+    )
+    trace.finish()
+    return passages, trace
+
+
+def spans(trace: Trace) -> dict[str, Span]:
+    return {span.name: span for span in trace.spans}
+
+
+async def test_questions_find_their_passage_and_other_talk_finds_none(
+    store: PassageStore, embedder: Embedder, reader: UUID
+) -> None:
+    for query, word in RELEVANT.items():
+        passages, _ = await retrieve(store, embedder, reader, query)
+        assert passages, query
+        assert word in f"{passages[0].title} {passages[0].text}".lower(), query
+        assert [passage.score for passage in passages] == sorted((p.score for p in passages), reverse=True)
+        assert all(SCORE_THRESHOLD <= passage.score <= 1 for passage in passages)
+    for query in IRRELEVANT:
+        passages, _ = await retrieve(store, embedder, reader, query)
+        assert not passages, query
+
+
+async def test_every_stage_is_a_span_below_retrieve(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    passages, trace = await retrieve(store, embedder, reader, "How do I create an API key?")
+    retrieval, *stages = trace.spans
+    assert (retrieval.name, retrieval.lane, retrieval.parent) == ("retrieve", "main", None)
+    assert retrieval.attributes == {"stores": 1, "passages": len(passages)}
+    assert [stage.name for stage in stages] == STAGES
+    for stage in stages:
+        assert (stage.lane, stage.parent) == ("retrieval", 0)
+        assert retrieval.start_ns <= stage.start_ns <= stage.end_ns <= retrieval.end_ns
+    found = spans(trace)
+    assert found["search"].attributes["candidates"] == found["fuse"].attributes["candidates"]
+    assert found["compress"].attributes["passages"] == len(passages)
+    assert found["compress"].attributes["best_score"] == passages[0].score
+    assert found["compress"].attributes["tokens"] == sum(passage.tokens for passage in passages)
+
+
+async def test_asking_again_does_not_embed_again(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    query = "What is asked here for the first time?"
+    for cached in (False, True):
+        _, trace = await retrieve(store, embedder, reader, query)
+        assert spans(trace)["embed"].attributes["cached"] is cached
+
+
+async def test_without_the_embedding_words_still_find_something(
+    store: PassageStore, embedder: Embedder, reader: UUID
+) -> None:
+    query = "calculator tool please"
+    passages, trace = await retrieve(store, embedder, reader, query, config=RetrievalConfig(embed_ms=0))
+    assert spans(trace)["embed"].attributes["skipped"] == "over budget"
+    assert "rerank" not in spans(trace)
+    assert "calculator" in passages[0].text.lower()
+
+
+async def test_without_a_search_there_are_no_passages_and_no_error(
+    store: PassageStore, embedder: Embedder, reader: UUID
+) -> None:
+    passages, trace = await retrieve(
+        store, embedder, reader, "which tools are built in?", config=RetrievalConfig(search_ms=0)
+    )
+    assert passages == []
+    assert spans(trace)["search"].attributes["skipped"] == "over budget"
+    assert "error.type" not in trace.spans[0].attributes
+
+
+async def test_without_reranking_the_fused_order_stands(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    query = "which tools are built in?"
+    passages, trace = await retrieve(store, embedder, reader, query, config=RetrievalConfig(rerank_ms=0))
+    assert spans(trace)["rerank"].attributes["skipped"] == "over budget"
+    weightless, _ = await retrieve(store, embedder, reader, query, config=RetrievalConfig(window_weight=0))
+    assert passages == weightless
+    reranked, trace = await retrieve(store, embedder, reader, query)
+    assert "skipped" not in spans(trace)["rerank"].attributes
+    assert reranked[0].score != passages[0].score
+
+
+async def test_ranks_can_be_fused_instead_of_scores(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    passages, trace = await retrieve(
+        store, embedder, reader, "which tools are built in?", config=RetrievalConfig(fusion="ranks")
+    )
+    assert spans(trace)["fuse"].attributes["method"] == "ranks"
+    assert "calculator" in passages[0].text
+
+
+async def test_several_stores_are_searched_by_name_and_by_id_and_a_passage_comes_once(
+    store: PassageStore, embedder: Embedder, tenant_id: UUID, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.md").write_text(f"The harbour opens at six.\n\n# More\n\nOnly {name} says this of piers.")
+        await ingest([tmp_path / f"{name}.md"], store_name=name, tenant_id=tenant_id, store=store, embedder=embedder)
+    both = ("one", (await store.get(tenant_id, "two")).id, "one")
+    passages, trace = await retrieve(
+        store, embedder, tenant_id, "harbour piers", stores=both, score_threshold=0.0, limit=9
+    )
+    assert sorted(passage.text.split()[1] for passage in passages) == ["harbour", "one", "two"]
+    assert spans(trace)["compress"].attributes["repeated"] == 1
+
+
+async def test_an_unknown_store_is_refused_by_name(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    with pytest.raises(StoreNotFound, match="'atlantis'") as caught:
+        await retrieve(store, embedder, reader, "anything", stores=("docs", "atlantis"))
+    assert (caught.value.status, caught.value.store) == (404, "atlantis")
+
+
+@pytest.mark.usefixtures("reader")
+async def test_another_tenants_store_is_unknown(store: PassageStore, embedder: Embedder, tenant_id: UUID) -> None:
+    with pytest.raises(StoreNotFound):
+        await retrieve(store, embedder, tenant_id, "which tools are built in?")
+
+
+@pytest.mark.parametrize("query", ["", " \n", "\0", "'; drop table chunks; --", "half \ud83d", "x " * 50_000, "日本語"])
+async def test_any_query_is_taken(store: PassageStore, embedder: Embedder, reader: UUID, query: str) -> None:
+    passages, _ = await retrieve(store, embedder, reader, query, score_threshold=0.0)
+    assert len(passages) <= 5
+
+
+async def test_a_store_without_files_gives_nothing(store: PassageStore, embedder: Embedder, tenant_id: UUID) -> None:
+    await store.open(tenant_id, "docs", embedding_model=embedder.name, dimensions=embedder.dimensions)
+    passages, _ = await retrieve(store, embedder, tenant_id, "which tools are built in?", score_threshold=0.0)
+    assert passages == []
+
+
+async def test_passages_keep_within_their_tokens(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    passages, trace = await retrieve(
+        store,
+        embedder,
+        reader,
+        "which tools are built in?",
+        config=RetrievalConfig(passage_tokens_max=100),
+        score_threshold=0.0,
+    )
+    assert 0 < sum(passage.tokens for passage in passages) <= 100
+    assert spans(trace)["compress"].attributes["over_tokens"] != 0
