@@ -7,7 +7,6 @@ from typing import Any
 
 from aiohttp import web
 
-from agents.events import TurnFinished
 from inference.trace import Trace
 from worker import timing
 from worker.principal import Principal
@@ -34,18 +33,10 @@ class Ledger:
         """People in a browser chat; programs embed."""
         return "chat" if self.principal.via == "session" else "embedded"
 
-    def close(self, finished: TurnFinished) -> dict[str, Any]:
+    def close(self, status: str) -> dict[str, Any]:
         """End the trace and give its public form. Nothing is added to it afterwards."""
-        usage = finished.usage
-        self.trace.attributes |= {
-            "gen_ai.usage.input_tokens": usage.input_tokens,
-            "gen_ai.usage.output_tokens": usage.output_tokens,
-            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
-        }
-        if finished.budget:
-            self.trace.attributes["firsttoken.budget"] = finished.budget
         self.trace.finish()
-        return trace_payload(self.trace, **self._facts(finished.status))
+        return trace_payload(self.trace, **self._facts(status))
 
     def record(self, status: str) -> None:
         self.services.telemetry.record(self.trace, tenant_id=self.principal.tenant_id, **self._facts(status))

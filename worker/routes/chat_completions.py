@@ -45,7 +45,7 @@ async def _stream(request: web.Request, turn: Turn, narrator: ChatNarrator) -> w
         status = finished.status
         with trace.span("flush", blocked_ms=stream.blocked_ns / 1e6):
             await stream.write(_spell(narrator.conclude(finished)) + sse.DONE)
-        ledger.close(finished)
+        ledger.close(finished.status)
     except ClientGone:
         status = "cancelled"
     except asyncio.CancelledError:
@@ -63,7 +63,7 @@ async def _whole(request: web.Request, turn: Turn, narrator: ChatNarrator) -> we
     try:
         finished = await gather(request.app[SERVICES].agent.run(turn, trace), trace)
         status = finished.status
-        ledger.close(finished)
+        ledger.close(finished.status)
     except asyncio.CancelledError:
         status = "cancelled"
         raise

@@ -65,7 +65,7 @@ async def _stream(request: web.Request, turn: ResponseTurn) -> web.StreamRespons
         with trace.span("flush", blocked_ms=stream.blocked_ns / 1e6):
             finished, snapshot = await _keep(services, turn, finished)
         status = finished.status
-        account = narrator.trace(ledger.close(finished))
+        account = narrator.trace(ledger.close(finished.status))
         await stream.write(_spell(account) + _spell(narrator.conclude(snapshot)) + sse.DONE)
     except (ClientGone, asyncio.CancelledError) as gone:
         if status == "refused" and stream.is_open:
@@ -88,7 +88,7 @@ async def _whole(request: web.Request, turn: ResponseTurn) -> web.Response:
             snapshot = turn.snapshot(finished)
             await store(services, turn, snapshot, finished.output)
         status = finished.status
-        ledger.close(finished)
+        ledger.close(finished.status)
     except asyncio.CancelledError:
         status = "cancelled"
         raise

@@ -71,7 +71,7 @@ def refuse_nul(body: Any) -> None:
 def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
     """The first thing that is wrong, in the public contract's words."""
     details = error.errors(include_url=False, include_input=False)[0]
-    param = _param(details["loc"], body)
+    param = _param(details["loc"], body, missing=details["type"] == "missing")
     code = _code(details["type"])
     if code == "unknown_parameter":
         message = f"Unknown parameter: '{param}'."
@@ -93,15 +93,13 @@ def _sentence(details: ErrorDetails) -> str:
     return message if message.endswith(".") else message + "."
 
 
-def _param(location: Sequence[int | str], body: Any) -> str | None:
+def _param(location: Sequence[int | str], body: Any, missing: bool) -> str | None:
     """The path of a wrong value as the caller wrote it: the validator's own steps (union tags) are left out."""
     param: str | None = None
-    for position, part in enumerate(location):
+    for part in location:
         if _holds(body, part):
             param, body = _join(param, part), body[part]
-        elif isinstance(body, dict) and position == len(location) - 1 and part != "[key]":
-            param = _join(param, part)  # what is missing
-    return param
+    return _join(param, location[-1]) if missing else param
 
 
 def _holds(body: Any, part: int | str) -> bool:

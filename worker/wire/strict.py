@@ -20,11 +20,13 @@ class Strict(BaseModel):
 
 def only(*neutral: object) -> AfterValidator:
     """A parameter that the contract knows and this server does not act on: values that ask for nothing pass."""
+    named = [repr(value) for value in neutral if value is not None]
+    advice = f"leave it out or send {' or '.join(named)}." if named else "leave it out."
 
     def check(value: Any) -> Any:
         if any(value is accepted or (type(value) is type(accepted) and value == accepted) for accepted in neutral):
             return value
-        raise PydanticCustomError(UNSUPPORTED, "This server does not support this parameter with this value yet.")
+        raise PydanticCustomError(UNSUPPORTED, "This server does not act on it yet: {advice}", {"advice": advice})
 
     return AfterValidator(check)
 

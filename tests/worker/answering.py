@@ -1,0 +1,154 @@
+"""The whole application answering with a scripted model: real routes, agent, stores and Postgres, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+
+from agents.agent import Agent
+from agents.store import ConversationStore, ResponseStore
+from agents.toolbox import Toolbox, tool
+from inference.sequence import Delta, Sampling
+from inference.testing import ScriptedGeneration, ScriptedModel
+from inference.trace import Trace
+from migrations.database import Database
+from retrieval.errors import StoreNotFound
+from retrieval.passage import Passage
+from retrieval.store import PassageStore
+from tests.worker.harness import SECRET, Client, make_services, serving
+from tests.worker.reader import Event
+from worker.config import Config
+from worker.keys import Keys
+from worker.services import Services
+
+MODEL = "scripted"
+PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)
+
+
+@tool
+def double(number: int) -> int:
+    """Double a number.
+
+    Args:
+        number: What to double
+    """
+    return 2 * number
+
+
+class ShelfRetriever:
+    """Finds one passage in the store `docs`, whatever is asked."""
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        tenant_id: UUID,
+        stores: Sequence[str],
+        limit: int,
+        score_threshold: float,
+        trace: Trace,
+    ) -> list[Passage]:
+        for store in stores:
+            if store != "docs":
+                raise StoreNotFound(store)
+        with trace.span("retrieve"):
+            return [PASSAGE] if PASSAGE.score >= score_threshold else []
+
+
+class StallingGeneration(ScriptedGeneration):
+    """Says its text and then stands still, until it is released or cancelled."""
+
+    def __init__(self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int) -> None:
+        super().__init__(text, prompt_tokens, sampling, piece_chars)
+        self.released = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.stopped.set()
+        self.released.set()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        async for delta in super().__aiter__():
+            yield delta
+        finish, self.finish = self.finish, None
+        await self.released.wait()
+        self.finish = finish
+
+
+@dataclass
+class StallingModel(ScriptedModel):
+    """`running` are its generations, all of which say the first reply."""
+
+    running: list[StallingGeneration] = field(default_factory=list)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> ScriptedGeneration:
+        self.prompts.append("".join(map(chr, prompt)))
+        self.running.append(StallingGeneration(self.replies[0], len(prompt), sampling, self.piece_chars))
+        self.started.set()
+        return self.running[-1]
+
+
+def services_with(database: Database, model: ScriptedModel, config: Config | None = None) -> Services:
+    return replace(
+        make_services(database, config),
+        model=model,
+        agent=Agent(model, ShelfRetriever(), Toolbox([double])),
+        conversations=ConversationStore(database),
+        responses=ResponseStore(database),
+        passages=PassageStore(database),
+    )
+
+
+@asynccontextmanager
+async def answering(
+    database: Database, *replies: str, model: ScriptedModel | None = None, config: Config | None = None
+) -> AsyncIterator[Client]:
+    """A signed-in client of a new tenant. The model gives the replies in order."""
+    model = model or ScriptedModel(list(replies), name=MODEL)
+    keys = Keys(database, SECRET)
+    async with serving(services_with(database, model, config)) as client:
+        key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
+        client.session.headers["Authorization"] = f"Bearer {key}"
+        yield client
+
+
+async def post(client: Client, path: str, body: Any, status: int = 200) -> Any:
+    async with client.post(path, json=body) as answer:
+        content = await answer.json()
+        assert answer.status == status, content
+        return content
+
+
+async def get(client: Client, path: str, status: int = 200) -> Any:
+    async with client.get(path) as answer:
+        content = await answer.json()
+        assert answer.status == status, content
+        return content
+
+
+async def stream(client: Client, path: str, body: Any) -> list[Event]:
+    """All events of a streamed answer; the end mark is checked and left out."""
+    async with client.post(path, json={**body, "stream": True}) as answer:
+        text = await answer.text()
+        assert answer.status == 200, text
+        assert answer.content_type == "text/event-stream"
+    return events_of(text)
+
+
+def events_of(text: str) -> list[Event]:
+    blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
+    assert blocks.pop() == "data: [DONE]"
+    events: list[Event] = []
+    for block in blocks:
+        lines = dict(line.split(": ", 1) for line in block.split("\n"))
+        events.append(orjson.loads(lines["data"]))
+        assert lines.get("event", events[-1].get("type")) == events[-1].get("type")
+    return events

@@ -1,0 +1,130 @@
+"""Chat completions: messages become items, and what happens becomes chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from agents.events import Event, TurnFinished
+from agents.message import FunctionCall, FunctionCallOutput, Message
+from tests.worker.turns import told
+from worker.wire.chat_completion import ChatNarrator
+from worker.wire.chat_request import ChatRequest
+from worker.wire.parse import parse
+
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+def request_of(**body: Any) -> ChatRequest:
+    return parse(ChatRequest, orjson.dumps({"messages": [USER], **body}))
+
+
+def chunks_of(events: list[Event], **body: Any) -> list[dict[str, Any]]:
+    narrator = ChatNarrator(request_of(**body), "demo-chat")
+    finished = events[-1]
+    assert isinstance(finished, TurnFinished)
+    return [chunk for event in events for chunk in narrator.tell(event)] + narrator.conclude(finished)
+
+
+def deltas_of(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+
+
+def test_a_whole_dialogue_with_tools_becomes_items() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "3"},
+        {"role": "assistant", "content": "Three."},
+        {"role": "user", "content": "and?"},
+    ]
+    system, user, called, result, answer, question = request_of(messages=messages).turn(uuid4()).input
+    assert isinstance(system, Message) and system.role == "system"
+    assert isinstance(user, Message) and user.text == "a\nb"
+    assert isinstance(called, FunctionCall) and (called.call_id, called.name) == ("call_1", "f")
+    assert isinstance(result, FunctionCallOutput) and result.output == "3"
+    assert isinstance(answer, Message) and answer.role == "assistant"
+    assert isinstance(question, Message)
+
+
+def test_sampling_is_passed_on() -> None:
+    sampling = (
+        request_of(
+            max_tokens=7, temperature=0, top_p=0.5, stop="END", seed=-1, logit_bias={"5": -100}, presence_penalty=1
+        )
+        .turn(uuid4())
+        .sampling
+    )
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (7, 0, 0.5)
+    assert (sampling.stop, sampling.logit_bias, sampling.presence_penalty) == (("END",), {5: -100}, 1)
+    assert sampling.seed is not None and sampling.seed >= 0
+
+
+def test_the_role_comes_first_and_the_reason_last() -> None:
+    chunks = chunks_of(told(Message("assistant", "Hello there.")))
+    deltas = deltas_of(chunks)
+    assert deltas[0]["role"] == "assistant"
+    assert "".join(delta.get("content", "") for delta in deltas) == "Hello there."
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+def test_a_call_is_named_first_and_its_arguments_follow_in_fragments() -> None:
+    events = told(FunctionCall("call_1", "f", '{"a": 1}'), FunctionCall("call_2", "f", "{}"))
+    fragments = [
+        delta["tool_calls"][0] for delta in deltas_of(chunks_of(events, tools=[TOOL])) if "tool_calls" in delta
+    ]
+    first = fragments[0]
+    assert first == {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    assert all(fragment.keys() == {"index", "function"} for fragment in fragments[1:4])
+    arguments = ["", ""]
+    for fragment in fragments:
+        arguments[fragment["index"]] += fragment["function"]["arguments"]
+    assert arguments == ['{"a": 1}', "{}"]
+
+
+def test_calls_that_wait_for_the_caller_end_the_answer() -> None:
+    events = told(FunctionCall("call_1", "f", "{}"))
+    assert chunks_of(events, tools=[TOOL])[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_a_call_of_a_function_that_nobody_gave_is_not_shown() -> None:
+    output = FunctionCall("call_1", "g", "{}"), FunctionCallOutput("call_1", "Error"), Message("assistant", "Sorry.")
+    events = told(*output)
+    assert [delta for delta in deltas_of(chunks_of(events, tools=[TOOL])) if "tool_calls" in delta] == []
+    finished = events[-1]
+    assert isinstance(finished, TurnFinished)
+    whole = ChatNarrator(request_of(tools=[TOOL]), "m").whole(finished)
+    assert "tool_calls" not in whole["choices"][0]["message"]
+    assert whole["choices"][0]["finish_reason"] == "stop"
+
+
+def test_usage_is_one_more_chunk_without_choices_and_null_before() -> None:
+    chunks = chunks_of(told(Message("assistant", "Hi.")), stream_options={"include_usage": True})
+    assert {chunk["usage"] is None for chunk in chunks[:-1]} == {True}
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 4
+    assert chunks[-1]["usage"]["total_tokens"] == 15
+    assert "usage" not in chunks_of(told(Message("assistant", "Hi.")))[-1]
+
+
+def test_a_cut_answer_ends_by_length() -> None:
+    events = told(Message("assistant", "Hi", status="incomplete"), status="incomplete", reason="max_output_tokens")
+    assert chunks_of(events)[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_failure_in_the_middle_is_an_error_that_clients_raise() -> None:
+    assert chunks_of(told(status="failed"))[-1]["error"]["type"] == "server_error"
+
+
+def test_a_whole_completion_holds_text_and_open_calls() -> None:
+    finished = told(Message("assistant", "Let me see."), FunctionCall("call_1", "f", "{}"))[-1]
+    assert isinstance(finished, TurnFinished)
+    message = ChatNarrator(request_of(tools=[TOOL]), "m").whole(finished)["choices"][0]["message"]
+    assert message["content"] == "Let me see."
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}

@@ -1,0 +1,190 @@
+"""Whatever a request holds, the caller learns which field is wrong, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.errors import ApiError
+from worker.wire import limits
+from worker.wire.chat_request import ChatRequest
+from worker.wire.conversation import ConversationCreate, ItemsCreate
+from worker.wire.parse import parse
+from worker.wire.response_request import ResponseRequest
+from worker.wire.strict import Strict
+
+FUNCTION = {"type": "function", "name": "f"}
+
+
+def refused(model: type[Strict], body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        parse(model, body if isinstance(body, bytes) else orjson.dumps(body))
+    assert caught.value.status == 400
+    assert str(caught.value.param) in caught.value.message or caught.value.param is None or "NUL" in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"input": 5}, "input", "invalid_type"),
+        ({"colour": "red"}, "colour", "unknown_parameter"),
+        ({"input": [{"role": "user"}]}, "input[0].content", "missing_required_parameter"),
+        ({"input": [{"role": "king", "content": "x"}]}, "input[0].role", "invalid_value"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text", None),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", None),
+        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0]", "unsupported_parameter"),
+        ({"input": ["hello"]}, "input[0]", "unsupported_parameter"),
+        ({"temperature": "1"}, "temperature", "invalid_type"),
+        ({"temperature": True}, "temperature", "invalid_type"),
+        ({"temperature": 2.5}, "temperature", "above_max_value"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "below_min_value"),
+        ({"stream": 1}, "stream", "invalid_type"),
+        ({"tools": [FUNCTION, FUNCTION]}, "tools", "invalid_value"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "invalid_value"),
+        ({"tools": [{**FUNCTION, "parameters": {"type": "array"}}]}, "tools[0].parameters", "invalid_value"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]", "unsupported_parameter"),
+        ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools[0].vector_store_ids", None),
+        ({"tool_choice": "sometimes"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "file_search"}}, "tool_choice", "invalid_value"),
+        ({"conversation": "c", "previous_response_id": "r"}, "previous_response_id", "invalid_value"),
+        ({"conversation": {"id": "not an id"}}, "conversation.id", "invalid_value"),
+        ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+        ({"metadata": {f"k{i}": "" for i in range(17)}}, "metadata", "array_above_max_length"),
+        ({"metadata": {"a": "x" * 513}}, "metadata.a", "string_above_max_length"),
+        ({"include": ["everything"]}, "include[0]", "unsupported_parameter"),
+    ],
+)
+def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param: str, code: str | None) -> None:
+    error = refused(ResponseRequest, body)
+    assert error.param == param
+    assert code in (None, error.code)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"context_management": []}, "context_management"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+    ],
+)
+def test_what_is_not_acted_on_is_refused_and_not_ignored(body: Any, param: str) -> None:
+    error = refused(ResponseRequest, body)
+    assert (error.param, error.code) == (param, "unsupported_parameter")
+
+
+def test_values_that_ask_for_nothing_pass() -> None:
+    body = {
+        "background": False,
+        "truncation": "disabled",
+        "text": {"format": {"type": "text"}, "verbosity": None},
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "auto",
+        "top_logprobs": 0,
+        "prompt": None,
+        "include": ["reasoning.encrypted_content"],
+        "stream_options": {"include_obfuscation": False},
+        "user": "u",
+    }
+    assert parse(ResponseRequest, orjson.dumps(body)).items == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["hello"]}, "messages[0]"),
+        ({"messages": [{"role": "assistant"}]}, "messages[0]"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, "n"),
+        ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, "logprobs"),
+        ({"messages": [{"role": "user", "content": "x"}], "logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"messages": [{"role": "user", "content": "x"}], "logit_bias": {"x": 1}}, "logit_bias.x"),
+        ({"messages": [{"role": "user", "content": "x"}], "stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"messages": [{"role": "user", "content": "x"}], "stop": [""]}, "stop[0]"),
+        ({"messages": [{"role": "user", "content": "x"}], "functions": []}, "functions"),
+        ({"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}}, None),
+    ],
+)
+def test_a_chat_request_is_refused_by_the_name_of_its_field(body: Any, param: str | None) -> None:
+    error = refused(ChatRequest, body)
+    assert param in (None, error.param)
+
+
+def test_a_conversation_takes_twenty_items_at_a_time() -> None:
+    item = {"role": "user", "content": "x"}
+    assert len(parse(ItemsCreate, orjson.dumps({"items": [item] * 20})).new_items()) == 20
+    assert refused(ItemsCreate, {"items": [item] * 21}).param == "items"
+    assert refused(ItemsCreate, {"items": []}).param == "items"
+    assert refused(ConversationCreate, {"items": [item] * 21}).param == "items"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"x"', b"null", b"\xff", b'{"a":1e999}', b'{"input":"\\ud800"}'])
+def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    assert refused(ResponseRequest, body).code == "invalid_json"
+
+
+def test_json_nested_beyond_reason_is_refused() -> None:
+    assert refused(ResponseRequest, b'{"input":' + b"[" * 100_000).code == "invalid_json"
+    deep: dict[str, Any] = {}
+    for _ in range(limits.SCHEMA_DEPTH_MAX):
+        deep = {"properties": deep}
+    assert refused(ResponseRequest, {"tools": [{**FUNCTION, "parameters": deep}]}).param == "tools[0].parameters"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": "a\0b"}, "input"),
+        ({"metadata": {"k\0": "v"}}, "metadata"),
+        ({"tools": [{**FUNCTION, "parameters": {"properties": {"a": {"enum": ["\0"]}}}}]}, None),
+    ],
+)
+def test_text_that_the_database_cannot_hold_is_refused_before_anything_is_generated(
+    body: Any, param: str | None
+) -> None:
+    assert param in (None, refused(ResponseRequest, body).param)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(sorted(ResponseRequest.model_fields)), value=JSON)
+def test_no_value_of_any_response_parameter_raises_anything_but_a_refusal(name: str, value: Any) -> None:
+    try:
+        request = parse(ResponseRequest, orjson.dumps({name: value}))
+    except ApiError as error:
+        assert error.status == 400
+    else:
+        assert request.choice.echo() is not None
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(sorted(ChatRequest.model_fields)), value=JSON)
+def test_no_value_of_any_chat_parameter_raises_anything_but_a_refusal(name: str, value: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], name: value}
+    try:
+        parse(ChatRequest, orjson.dumps(body))
+    except ApiError as error:
+        assert error.status == 400

@@ -1,0 +1,67 @@
+"""Turns as the agent tells them, for tests of those who listen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from agents.events import (
+    ArgumentsDelta,
+    Event,
+    ItemFinished,
+    ItemStarted,
+    RetrievalStarted,
+    SourcesFound,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+    TurnStatus,
+    Usage,
+)
+from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from retrieval.passage import Passage
+from worker.wire.parse import parse
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ResponseRequest
+
+PASSAGE = Passage("vs_1", "file_1", "docs/a.md", "A: one", "The port is 8080.", 10, 27, 6, 0.75)
+CITATION = Citation(1, 17, 20, "file_1", "docs/a.md", "A: one", 10, 27)
+SOURCE = {"file_id": "file_1", "filename": "docs/a.md", "score": 0.75, "text": PASSAGE.text, "attributes": {}}
+
+
+def frame(**body: Any) -> ResponseFrame:
+    return ResponseFrame(parse(ResponseRequest, orjson.dumps({"input": "hello", **body})), "demo-chat")
+
+
+def told(*items: Item, status: TurnStatus = "completed", reason: str | None = None, pieces: int = 3) -> list[Event]:
+    """A whole turn that puts out these items; texts and arguments come in pieces of a few characters."""
+    events: list[Event] = [TurnStarted()]
+    for index, item in enumerate(items):
+        events += item_events(index, item, pieces)
+    return [*events, TurnFinished(status, items, Usage(10, 4, 5), reason)]
+
+
+def item_events(index: int, item: Item, pieces: int) -> list[Event]:
+    match item:
+        case Message():
+            started = replace(item, text="", citations=(), status="in_progress")
+            deltas: list[Event] = [TextDelta(index, item.id, piece) for piece in _cut(item.text, pieces)]
+            return [ItemStarted(index, started), *deltas, ItemFinished(index, item)]
+        case FunctionCall():
+            deltas = [ArgumentsDelta(index, item.id, piece) for piece in _cut(item.arguments, pieces)]
+            return [
+                ItemStarted(index, replace(item, arguments="", status="in_progress")),
+                *deltas,
+                ItemFinished(index, item),
+            ]
+        case FunctionCallOutput():
+            return [ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)]
+        case FileSearchCall():
+            started_search = replace(item, results=(), status="in_progress")
+            return [RetrievalStarted(index, started_search), SourcesFound(index, item, (PASSAGE,))]
+
+
+def _cut(text: str, size: int) -> list[str]:
+    return [text[i : i + size] for i in range(0, len(text), size)]
