@@ -14,6 +14,8 @@ import pytest
 
 from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres
+from migrations.embedded.placement import placement_of
+from migrations.embedded.postmaster import PidFile
 from migrations.runner import migrate
 from tests.serving import Worker
 
@@ -36,7 +38,7 @@ def make_home() -> Iterator[Callable[[], Path]]:
 
     yield make
     for home in made:
-        shutil.rmtree(home)
+        _remove(home)
 
 
 @pytest.fixture
@@ -112,3 +114,14 @@ async def _new_tenant(owner_dsn: str) -> UUID:
         return tenant
     finally:
         await connection.close()
+
+
+def _remove(home: Path) -> None:
+    """Also stops and removes the database of a worker that a test killed."""
+    if (home / "postgres").exists():
+        place = placement_of(home)
+        if PidFile.read(place.data) is not None:
+            with EmbeddedPostgres(home):
+                pass
+        shutil.rmtree(place.root)
+    shutil.rmtree(home)
