@@ -22,8 +22,9 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # an id of the caller's goes into logs and headers as it is
 TRACEPARENT_SHAPE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
-PUBLIC_PATHS = frozenset({"/", "/ops", "/healthz", "/readyz", "/favicon.ico"})
-PUBLIC_PREFIX = "/static/"
+# Everything else demands credentials. The pages are told who asks, and show how to sign in when it is nobody.
+PAGES = frozenset({"/", "/ops"})
+FOR_EVERYBODY = re.compile(r"/healthz|/readyz|/static/.*")
 PREPARED: web.RequestKey[bool] = web.RequestKey("prepared", bool)
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -104,24 +105,23 @@ def error_response(error: ApiError) -> web.Response:
 @web.middleware
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Who is asking. Adds the spans edge (arrival until here), auth, and edge again while the body arrives."""
-    if request.match_info.http_exception is not None:
-        return await handler(request)  # no such address: the same answer for everybody
+    if request.match_info.http_exception is not None or FOR_EVERYBODY.fullmatch(request.path):
+        return await handler(request)  # also when there is no such address: the same answer for everybody
     services, trace = request.app[SERVICES], request[TRACE]
-    public = request.path in PUBLIC_PATHS or request.path.startswith(PUBLIC_PREFIX)
     trace.add("edge", trace.start_ns, now_ns())
     with trace.span("auth") as span:
         principal = await services.authenticator.identify(request.headers, request.cookies, request.method, trace)
         if principal is not None:
             request[PRINCIPAL] = principal
             span.attributes["via"] = principal.via
-        elif not public:
+        elif request.path not in PAGES:
             raise ApiError(
                 401,
                 "No credentials were given. Send `Authorization: Bearer <api key>`.",
                 type="authentication_error",
                 code="missing_api_key",
             )
-    if request.body_exists and not public:
+    if request.body_exists and request.path not in PAGES:
         with trace.span("edge"):
             await request.read()
     return await handler(request)

@@ -17,6 +17,7 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
+from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
 from worker.config import Config
@@ -148,15 +149,19 @@ async def _read_samples(services: Services) -> None:
     if folder is None or not folder.is_dir():
         return
     tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
-    report = await ingest(
-        [folder],
-        store_name=SAMPLE_STORE,
-        tenant_id=tenant_id,
-        store=services.passages,
-        embedder=services.embedder,
-    )
-    for error in report.errors:
-        log.warning("not in the sample knowledge base: %s %s", error.path, error.reason)
+    try:
+        report = await ingest(
+            [folder],
+            store_name=SAMPLE_STORE,
+            tenant_id=tenant_id,
+            store=services.passages,
+            embedder=services.embedder,
+        )
+    except RetrievalError as error:  # another embedding model than last time: all other stores may be fine
+        log.warning("the sample knowledge base is not up to date: %s", error)
+        return
+    for unread in report.errors:
+        log.warning("not in the sample knowledge base: %s %s", unread.path, unread.reason)
 
 
 async def _run(services: Services, listener: socket.socket) -> web.AppRunner:

@@ -51,7 +51,7 @@ class Services:
 SERVICES: web.AppKey[Services] = web.AppKey("services")
 
 # request[TRACE] and request[REQUEST_ID] are there in every handler, and so is request[PRINCIPAL] where credentials are
-# demanded; on public paths request.get(PRINCIPAL) is somebody or None.
+# demanded; on the pages request.get(PRINCIPAL) is somebody or None.
 TRACE: web.RequestKey[Trace] = web.RequestKey("trace", Trace)
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 PRINCIPAL: web.RequestKey[Principal] = web.RequestKey("principal", Principal)

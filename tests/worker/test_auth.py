@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -203,5 +204,23 @@ def test_two_installations_on_one_host_keep_their_own_cookies() -> None:
 
 
 async def test_public_paths_need_nobody(client: Client) -> None:
-    async with client.get("/healthz") as response:
-        assert response.status == 200
+    for path in ("/healthz", "/readyz"):
+        async with client.get(path, headers={"Authorization": "Bearer wrong"}) as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/ops"])
+async def test_the_pages_show_how_to_sign_in_to_nobody(client: Client, path: str) -> None:
+    async with client.get(path) as response:
+        assert response.status == 401
+        assert response.content_type == "text/html"
+
+
+async def test_no_address_is_open_by_oversight(client: Client) -> None:
+    assert client.app is not None
+    for route in client.app.router.routes():
+        path = route.resource.canonical if route.resource else ""
+        if path in ("/", "/ops", "/healthz", "/readyz") or path.startswith("/static/"):
+            continue
+        async with client.request(route.method, re.sub(r"{\w+}", "x", path)) as response:
+            assert response.status == 401, path
