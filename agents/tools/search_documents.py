@@ -6,12 +6,11 @@ from agents.prompt import numbered
 from agents.search import Searcher
 from agents.tool import Tool, ToolContext, ToolError, tool
 from inference.trace import Trace
+from retrieval.config import SCORE_THRESHOLD
 from retrieval.errors import RetrievalError
 
 DEFAULT_STORES = ("docs",)  # searched when the request names no store; the first start fills it
 PASSAGES_MAX = 5
-# Without a threshold a search always finds something, and a small model then answers from whatever it is.
-SCORE_THRESHOLD = 0.3
 
 
 def search_documents(searcher: Searcher, default_stores: tuple[str, ...]) -> Tool:

@@ -1,0 +1,67 @@
+"""The loop on the bundled model: what only a real tokenizer, template and KV cache can show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agents.agent import Agent
+from agents.message import FunctionCall, Message
+from agents.tools import builtin_toolbox
+from agents.turn import Turn
+from inference.config import EngineConfig
+from inference.model import ChatModel
+from inference.sequence import Sampling
+from inference.trace import Span, Trace
+from tests.agents.turns import TENANT, Ran, check_order, user
+
+GREEDY = Sampling(temperature=0.0, max_tokens=128)
+TOOLS = ("calculator", "current_time", "convert_units")
+
+
+@pytest.fixture(scope="module")
+async def model() -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig())
+    await model.start()
+    yield model
+    await model.close()
+
+
+async def run(model: ChatModel, turn: Turn) -> Ran:
+    trace = Trace()
+    events = [event async for event in Agent(model, None, builtin_toolbox(None)).run(turn, trace)]
+    check_order(events)
+    return Ran(events, trace)
+
+
+async def test_a_sum_is_calculated_and_told(model: ChatModel) -> None:
+    ran = await run(model, Turn(TENANT, (user("What is 12 * 7?"),), server_tools=TOOLS, sampling=GREEDY))
+    assert [(call.name, call.arguments) for call in ran.calls] == [("calculator", '{"expression": "12 * 7"}')]
+    assert "84" in ran.answer
+
+
+async def test_the_second_step_prefills_only_the_result(model: ChatModel) -> None:
+    turn = Turn(TENANT, (user("Convert 5 miles to kilometers"),), server_tools=TOOLS, sampling=GREEDY)
+    ran = await run(model, turn)
+    first, second = (span for span in ran.trace.spans if span.name == "prefill")
+    decode = next(span for span in ran.trace.spans if span.name == "decode")
+    before = number(first, "new_tokens") + number(first, "cached_tokens") + number(decode, "tokens")
+    assert number(second, "cached_tokens") == before
+    assert isinstance(ran.output[0], FunctionCall)
+
+
+async def test_the_next_turn_of_a_conversation_prefills_only_what_is_new(model: ChatModel) -> None:
+    first = await run(model, Turn(TENANT, (user("Hello"),), sampling=GREEDY))
+    history = (user("Hello"), *first.output)
+    second = await run(model, Turn(TENANT, (user("Thank you"),), history, sampling=GREEDY))
+    assert isinstance(second.output[0], Message)
+    before = first.finished.usage
+    assert second.finished.usage.cached_tokens == before.input_tokens + before.output_tokens
+
+
+def number(span: Span, name: str) -> int:
+    value = span.attributes[name]
+    assert isinstance(value, int)
+    return value
