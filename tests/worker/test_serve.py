@@ -96,6 +96,18 @@ async def test_a_revoked_local_key_is_replaced_at_the_next_start(http: aiohttp.C
     assert worker.stop() == 0
 
 
+async def test_workers_of_one_external_database_take_each_others_keys(
+    http: aiohttp.ClientSession, owner_dsn: str, make_home: Callable[[], Path]
+) -> None:
+    settings = ("--docs", "", "--database-url", owner_dsn, "--secret", "the same for both of them")
+    homes = [make_home(), make_home()]
+    workers = [Worker(home, *settings) for home in homes]
+    first, second = [worker.wait_until_ready() for worker in workers]
+    assert await status_of(http, {**second, "api_key": first["api_key"]}, "/v1/models") == 200
+    assert [worker.stop() for worker in workers] == [0, 0]
+    assert not any((home / "postgres").exists() for home in homes)
+
+
 async def test_an_answer_in_progress_is_finished_before_the_worker_ends(
     http: aiohttp.ClientSession, home: Path
 ) -> None:
