@@ -11,11 +11,13 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.errors import EngineStopped
 from inference.llama import EmbeddingContext, LlamaModel
 from inference.windows import PassageVectors, QueryVectors, mean_vector, passage_vectors, query_vectors
 
@@ -39,6 +41,9 @@ class Embedder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
         self._queries_max = queries_max
+        # An ingest that was cancelled at shutdown leaves a thread that still counts: it must not meet a freed model.
+        self._counting = Lock()
+        self._closed = False
 
     @classmethod
     def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:
@@ -50,12 +55,17 @@ class Embedder:
     def close(self) -> None:
         """Waits for the batch in flight, then frees the model."""
         self._thread.shutdown(wait=True, cancel_futures=True)
-        self._context.close()
-        self._model.close()
+        with self._counting:
+            self._closed = True
+            self._context.close()
+            self._model.close()
 
     def count(self, text: str) -> int:
-        """Tokens of a text as it would be embedded, without the limit."""
-        return len(self._ids(text))
+        """Tokens of a text as it would be embedded, without the limit. From any thread; raises EngineStopped."""
+        with self._counting:
+            if self._closed:
+                raise EngineStopped("the embedder is closed")
+            return len(self._ids(text))
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit rows, [texts, dimensions]. Of a text beyond TOKENS_MAX tokens the beginning counts."""

@@ -1,7 +1,8 @@
 """All SQL of retrieval: vector stores, their files and chunks, and the search over them.
 
 Search is exact inside the stores asked for: with tenants apart, an approximate index over everybody's vectors finds
-fewer of the right ones and is no faster up to ten thousand chunks a store (1.6 ms at 1,000, 20-30 ms at 10,000).
+fewer of the right ones, and up to ten thousand chunks a store it is not worth its faults. Both sides of a search take
+4 ms over 1,000 chunks and 40 ms over 10,000 on two busy cores.
 """
 
 from __future__ import annotations

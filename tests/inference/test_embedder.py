@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inference.bundled import EMBEDDER
 from inference.embedder import ROWS_MAX, SEQUENCES_MAX, TOKENS_MAX, Embedder, batches
-from inference.errors import ModelNotLoaded
+from inference.errors import EngineStopped, ModelNotLoaded
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,13 @@ async def test_a_query_does_not_wait_for_the_whole_of_an_ingest(embedder: Embedd
     await embedder.embed_query("somebody is waiting for this")
     assert not ingest.done()
     assert len(await ingest) == 12
+
+
+def test_a_closed_embedder_counts_no_more() -> None:
+    embedder = Embedder.load(EMBEDDER)
+    embedder.close()
+    with pytest.raises(EngineStopped):
+        embedder.count("too late")
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from inference.embedder import Embedder
 from inference.trace import Trace
 from migrations.database import Database
 from retrieval.errors import EmbeddingModelChanged
-from retrieval.ingest import IngestReport, Progress, ingest
+from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 
@@ -141,7 +141,7 @@ async def test_passages_are_exact_spans_of_the_stored_text(
 
 
 async def test_progress_counts_up_to_everything(take: Ingest, folder: Path) -> None:
-    (folder / "long.txt").write_text("\n\n".join(f"Paragraph {n}. " + "word " * 150 for n in range(40)))
+    (folder / "long.md").write_text("\n\n".join(f"# Part {n}\n\nA few words." for n in range(EMBED_CHUNKS + 1)))
     seen: list[Progress] = []
     report = await take(folder, progress=seen.append)
     assert [one.files_done for one in seen] == sorted(one.files_done for one in seen)
