@@ -15,11 +15,12 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "TZ": "UTC", "LC_ALL": "C"}
 INITDB_TIMEOUT_S = 120.0  # half a second on a good disk
 
 
-def ensure_cluster(place: Placement, account: Account, binaries: Path) -> None:
+def ensure_cluster(place: Placement, binaries: Path) -> None:
     """Make the cluster when there is none. It is made beside its place and renamed: a half-made one never counts."""
     if place.data.exists():
         _check(place.data)
         return
+    account = place.account
     if not account.has_entry:
         raise EmbeddedPostgresError(
             f"This process runs as {account.name}, whom /etc/passwd does not know and initdb therefore refuses: "

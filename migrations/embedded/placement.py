@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrations.embedded.account import Account, unprivileged
+from migrations.embedded.account import Account, account_for, unprivileged
 from migrations.embedded.errors import EmbeddedPostgresError
 
 POSTGRES_MAJOR = 18
@@ -41,11 +41,17 @@ class Placement:
     def log(self) -> Path:
         return self.root / "postgres.log"
 
-    def socket_folder(self, account: Account) -> Path:
+    @property
+    def account(self) -> Account:
+        """Who runs the server."""
+        return account_for(self.data)
+
+    @property
+    def socket_folder(self) -> Path:
         inside = self.root / "run"
         if PLAIN_PATH.fullmatch(str(inside)) and len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
             return inside
-        return SHORT / f"firsttoken-{account.uid}-{_digest(self.root)}"
+        return SHORT / f"firsttoken-{self.account.uid}-{_digest(self.root)}"
 
 
 def placement_of(home: Path) -> Placement:
@@ -61,8 +67,9 @@ def placement_of(home: Path) -> Placement:
     return Placement(place.resolve())
 
 
-def make_socket_folder(folder: Path, account: Account) -> None:
+def make_socket_folder(place: Placement) -> None:
     """A folder that only the account enters: whoever reaches the socket is a superuser of the database."""
+    folder, account = place.socket_folder, place.account
     if not folder.exists():
         folder.mkdir(mode=0o700)
         account.own(folder)
@@ -73,12 +80,11 @@ def make_socket_folder(folder: Path, account: Account) -> None:
         )
 
 
-def remove_socket_folder(place: Placement, account: Account) -> None:
+def remove_socket_folder(place: Placement) -> None:
     """Tidy up behind a stopped server: an empty folder outside of ours."""
-    folder = place.socket_folder(account)
-    if folder.parent == SHORT:
+    if place.socket_folder.parent == SHORT:
         with contextlib.suppress(OSError):  # not there, or a crashed server's socket is still in it
-            folder.rmdir()
+            place.socket_folder.rmdir()
 
 
 def _make(place: Path, home: Path) -> None:

@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrations.embedded.account import Account
 from migrations.embedded.cluster import ENVIRONMENT
 from migrations.embedded.errors import reason_in
 from migrations.embedded.placement import SOCKET_NAME, Placement
@@ -51,19 +50,19 @@ class PidFile:
             return None
 
 
-def is_listening(socket_folder: Path) -> bool:
+def is_listening(place: Placement) -> bool:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:
-            client.connect(str(socket_folder / SOCKET_NAME))
+            client.connect(str(place.socket_folder / SOCKET_NAME))
         except OSError:
             return False
         return True
 
 
-def launch(place: Placement, socket_folder: Path, account: Account, binaries: Path) -> subprocess.Popen[bytes]:
+def launch(place: Placement, binaries: Path) -> subprocess.Popen[bytes]:
     """Start the server in a session of its own, so that a Ctrl-C at the terminal is ours alone."""
-    for lock_file in (place.data / "postmaster.pid", socket_folder / f"{SOCKET_NAME}.lock"):
+    for lock_file in (place.data / "postmaster.pid", place.socket_folder / f"{SOCKET_NAME}.lock"):
         _disown(lock_file, place.data)
     if place.log.exists() and place.log.stat().st_size > LOG_BYTES_MAX:
         place.log.replace(place.log.with_suffix(".log.1"))
@@ -71,14 +70,14 @@ def launch(place: Placement, socket_folder: Path, account: Account, binaries: Pa
     place.log.touch(mode=0o600)  # it may quote statements
     with place.log.open("ab") as log:
         return subprocess.Popen(
-            [binaries / "postgres", "-D", place.data, "-k", socket_folder, *settings],
+            [binaries / "postgres", "-D", place.data, "-k", place.socket_folder, *settings],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
             env=ENVIRONMENT,
             start_new_session=True,
-            **account.switch,
+            **place.account.switch,
         )
 
 

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from migrations.embedded.account import Account, account_for
 from migrations.embedded.binaries import binaries_for, packaged_binaries
 from migrations.embedded.cluster import SUPERUSER, ensure_cluster
 from migrations.embedded.errors import EmbeddedPostgresError
@@ -87,52 +86,50 @@ class EmbeddedPostgres:
         self.stop()
 
     def _dsn(self, user: str) -> str:
-        place = placement_of(self._home)
-        folder = place.socket_folder(account_for(place.data))
+        folder = placement_of(self._home).socket_folder
         # Port and sslmode are spelled out so that PGPORT and PGSSLMODE of the environment cannot change them.
         return f"postgresql://{user}@/postgres?host={folder}&port=5432&sslmode=disable"
 
     def _run(self) -> None:
         place = placement_of(self._home)
-        account = account_for(place.data)
-        if is_listening(place.socket_folder(account)) and self._becomes_ready(place, account, None):
+        if is_listening(place) and self._becomes_ready(place, None):
             return
-        if not account.can_enter(place.root):
+        if not place.account.can_enter(place.root):
             raise EmbeddedPostgresError(
-                f"Postgres runs as {account.name}, who cannot enter {place.root}: move that folder to where others "
-                "may enter, and leave a link to it."
+                f"Postgres runs as {place.account.name}, who cannot enter {place.root}: move that folder to where "
+                "others may enter, and leave a link to it."
             )
-        binaries = binaries_for(account, packaged_binaries())
-        ensure_cluster(place, account, binaries)
-        make_socket_folder(place.socket_folder(account), account)
-        self._start_server(place, account, binaries)
+        binaries = binaries_for(place.account, packaged_binaries())
+        ensure_cluster(place, binaries)
+        make_socket_folder(place)
+        self._start_server(place, binaries)
 
-    def _start_server(self, place: Placement, account: Account, binaries: Path) -> None:
+    def _start_server(self, place: Placement, binaries: Path) -> None:
         contest_ends_at = time.monotonic() + CONTEST_TIMEOUT_S
-        socket_folder = place.socket_folder(account)
         while True:
             if self._process is not None:
                 self._process.poll()  # a dead child keeps its pid until it is asked for
             said = log_size(place)
-            self._process = launch(place, socket_folder, account, binaries)
-            if self._becomes_ready(place, account, self._process):
+            self._process = launch(place, binaries)
+            if self._becomes_ready(place, self._process):
                 return
             reason = last_words(place, said)
-            if is_listening(socket_folder) and self._becomes_ready(place, account, None):
+            if is_listening(place) and self._becomes_ready(place, None):
                 return
             if time.monotonic() > contest_ends_at or not any(words in reason for words in CONTESTED):
                 raise EmbeddedPostgresError(f"Postgres did not start: {reason} (the whole log: {place.log})")
             time.sleep(5 * POLL_S)
 
-    def _becomes_ready(self, place: Placement, account: Account, process: subprocess.Popen[bytes] | None) -> bool:
+    def _becomes_ready(self, place: Placement, process: subprocess.Popen[bytes] | None) -> bool:
         """Wait until the server (the one we launched, or whichever listens) takes queries; False when it went away."""
         give_up_at = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < give_up_at:
-            listening = is_listening(place.socket_folder(account))
+            listening = is_listening(place)
             file = PidFile.read(place.data)
             if listening and file and file.is_ready and (process is None or file.pid == process.pid):
                 return True
-            if not listening if process is None else process.poll() is not None:
+            gone = process.poll() is not None if process else not listening
+            if gone:
                 return False
             time.sleep(POLL_S)
         raise EmbeddedPostgresError(
@@ -142,15 +139,14 @@ class EmbeddedPostgres:
 
     def _shut_down(self) -> None:
         place = placement_of(self._home)
-        account = account_for(place.data)
         file = PidFile.read(place.data)
-        if file is not None and is_listening(place.socket_folder(account)):
+        if file is not None and is_listening(place):
             os.kill(file.pid, signal.SIGINT)  # a fast shutdown: sessions end, nothing is lost
             self._wait_until_gone(place, file.pid)
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
-        remove_socket_folder(place, account)
+        remove_socket_folder(place)
 
     def _wait_until_gone(self, place: Placement, pid: int) -> None:
         give_up_at = time.monotonic() + STOP_TIMEOUT_S

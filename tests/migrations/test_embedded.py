@@ -63,7 +63,7 @@ def postmaster_pid(home: Path) -> int:
 
 def is_running(home: Path) -> bool:
     place = placement_of(home)
-    return is_listening(place.socket_folder(account_for(place.data)))
+    return is_listening(place)
 
 
 def kill_server(home: Path) -> None:
@@ -146,12 +146,11 @@ def test_a_reused_pid_in_the_lock_files_is_not_taken_for_the_server(home: Path) 
     owner = Holder(home)
     owner.wait_ready()
     place = placement_of(home)
-    account = account_for(place.data)
     kill_server(home)
     owner.close()
-    stranger = subprocess.Popen(["sleep", "60"], **account.switch)
+    stranger = subprocess.Popen(["sleep", "60"], **place.account.switch)
     try:
-        for lock_file in (place.data / "postmaster.pid", place.socket_folder(account) / f"{SOCKET_NAME}.lock"):
+        for lock_file in (place.data / "postmaster.pid", place.socket_folder / f"{SOCKET_NAME}.lock"):
             lock_file.write_text("\n".join([str(stranger.pid), *lock_file.read_text().splitlines()[1:], ""]))
         with EmbeddedPostgres(home):
             assert is_running(home)
@@ -188,7 +187,7 @@ async def test_any_name_of_a_home_works(home: Path, name: str) -> None:
         assert await query(server.app_dsn.replace("firsttoken_app", "postgres"), "select 1") == 1
     assert not is_running(folder)
     place = placement_of(folder)
-    socket_folder = place.socket_folder(account_for(place.data))
+    socket_folder = place.socket_folder
     assert socket_folder.parent == place.root or not socket_folder.exists()
 
 
@@ -204,7 +203,7 @@ async def test_postgres_settings_of_the_environment_do_not_matter(
 async def test_the_server_listens_on_nothing_but_its_socket(server: EmbeddedPostgres, home: Path) -> None:
     assert await query(server.owner_dsn, "show listen_addresses") == ""
     place = placement_of(home)
-    folder = place.socket_folder(account_for(place.data))
+    folder = place.socket_folder
     assert folder.stat().st_mode & 0o777 == 0o700
 
 

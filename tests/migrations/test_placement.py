@@ -25,29 +25,30 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="Postgres runs as anoth
 
 
 def test_the_socket_lies_with_the_data() -> None:
-    assert Placement(Path("/srv/home/postgres")).socket_folder(OURS) == Path("/srv/home/postgres/run")
+    assert Placement(Path("/srv/home/postgres")).socket_folder == Path("/srv/home/postgres/run")
 
 
 @pytest.mark.parametrize("name", ["a, b", "colon:80", "ünï", "x" * 120])
 def test_a_path_that_a_socket_cannot_have_is_replaced_by_a_short_one(name: str) -> None:
-    folder = Placement(Path("/srv") / name).socket_folder(OURS)
+    folder = Placement(Path("/srv") / name).socket_folder
     assert len(os.fsencode(folder / SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX
     assert folder.parent == Path("/tmp")
-    assert folder == Placement(Path("/srv") / name).socket_folder(OURS), "every process finds the same one"
-    assert folder != Placement(Path("/srv") / (name + "2")).socket_folder(OURS)
+    assert folder == Placement(Path("/srv") / name).socket_folder, "every process finds the same one"
+    assert folder != Placement(Path("/srv") / (name + "2")).socket_folder
 
 
 def test_a_socket_folder_that_others_may_enter_is_refused(home: Path) -> None:
     (home / "run").mkdir(mode=0o755)
+    Placement(home).account.own(home / "run")
     with pytest.raises(EmbeddedPostgresError, match=r"must belong to .* alone"):
-        make_socket_folder(home / "run", OURS)
+        make_socket_folder(Placement(home))
 
 
 def test_a_socket_folder_that_is_somebodys_link_is_refused(home: Path) -> None:
     (home / "theirs").mkdir(mode=0o700)
     (home / "run").symlink_to(home / "theirs")
     with pytest.raises(EmbeddedPostgresError, match=r"must belong to .* alone"):
-        make_socket_folder(home / "run", OURS)
+        make_socket_folder(Placement(home))
 
 
 def test_a_lost_database_folder_is_not_replaced_by_an_empty_one(home: Path) -> None:
@@ -84,7 +85,7 @@ def test_under_root_a_private_home_keeps_its_permissions_and_links_to_its_data(h
         assert home.stat().st_mode & 0o777 == 0o700
         assert (home / "postgres").is_symlink()
         assert str(home) in (home / "postgres" / "README").read_text()
-        assert account_for(placement_of(home).data).uid != 0
+        assert placement_of(home).account.uid != 0
 
 
 @root_only
