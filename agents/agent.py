@@ -136,7 +136,7 @@ class Agent:
             return []
         events = step.end(fallback=NOTHING_LEFT if progress.concluding else "")
         progress.add(step)
-        if step.reply.exact:
+        if step.reply.exact and not progress.turn.sampling.stop:  # the ids hold the stop string, the text does not
             self._model.remember(answer_message(step.reply.items), step.generation.ids)
         return events
 

@@ -30,12 +30,14 @@ class Budget:
 
     def admit(self, name: str, arguments: str) -> bool:
         """Whether one more tool call may run; counts it if so."""
-        self._seen[name, _canonical(arguments)] += 1
-        if self._seen[name, _canonical(arguments)] > IDENTICAL_CALLS_MAX:
+        same = (name, _canonical(arguments))
+        self._seen[same] += 1
+        if self._seen[same] > IDENTICAL_CALLS_MAX:
             self.circling = True
+        if self.circling or self.calls >= self.limits.calls:
             return False
         self.calls += 1
-        return self.calls <= self.limits.calls
+        return True
 
     def spent(self, now_ns: int) -> str | None:
         """The budget that forbids more tools, so that the next step must be the answer; None while all is well."""

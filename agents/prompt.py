@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from agents.errors import InvalidTurn
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
-from agents.turn import ToolChoice, Turn
+from agents.turn import Turn
 from inference.sequence import ChatMessage, ToolCall
 from retrieval.passage import Passage
 
@@ -22,7 +22,7 @@ DEFAULT_SYSTEM = "You are a helpful assistant."
 CONCLUDE = "Tool budget exhausted. Answer now with what you have."
 UNANSWERED = "Error: this call was not answered."
 
-_BLANK, _NEWLINE = re.compile(r"\s*\n\s*"), "\n"
+_LINE_BREAKS = re.compile(r"\s*\n\s*")
 
 
 def assemble(
@@ -36,9 +36,7 @@ def assemble(
     if not messages:
         raise InvalidTurn("There is nothing to answer: the input is empty.")
     leading = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
-    said = [message.content for message in messages[:leading]]
-    system = _system([turn.instructions] if turn.instructions else [], said, turn.tool_choice)
-    messages = [system, *messages[leading:]]
+    messages = [_system(turn, messages[:leading]), *messages[leading:]]
     if passages:
         _give_passages(messages, passages)
     if conclude:
@@ -54,10 +52,12 @@ def question(turn: Turn) -> str:
 
 def numbered(passages: Iterable[tuple[int, Passage]]) -> str:
     """Passages as the model sees them: `[1] Title: text`, without blank lines, which end the list."""
-    return "\n".join(
-        f"[{number}] {' '.join(passage.title.split())}: {_BLANK.sub(_NEWLINE, passage.text.strip())}"
-        for number, passage in passages
-    )
+    return "\n".join(_numbered(number, passage) for number, passage in passages)
+
+
+def _numbered(number: int, passage: Passage) -> str:
+    title, text = " ".join(passage.title.split()), _LINE_BREAKS.sub("\n", passage.text.strip())
+    return f"[{number}] {title}: {text}"
 
 
 @dataclass(slots=True)
@@ -125,13 +125,14 @@ def _flat(entry: ChatMessage | _Step) -> list[ChatMessage]:
     return entry.messages() if isinstance(entry, _Step) else [entry]
 
 
-def _system(instructions: list[str], said: list[str], tool_choice: ToolChoice) -> ChatMessage:
+def _system(turn: Turn, leading: Sequence[ChatMessage]) -> ChatMessage:
     """Instructions, then the system messages at the beginning: most templates allow exactly one, the first."""
-    parts = [*instructions, *said] or [DEFAULT_SYSTEM]
-    if tool_choice == "required":
+    parts = [turn.instructions or "", *(message.content for message in leading)]
+    parts = [part for part in parts if part] or [DEFAULT_SYSTEM]
+    if turn.tool_choice == "required":
         parts.append("Call a tool before you answer.")
-    elif tool_choice not in ("auto", "none"):
-        parts.append(f"Call the tool {tool_choice} before you answer.")
+    elif turn.tool_choice not in ("auto", "none"):
+        parts.append(f"Call the tool {turn.tool_choice} before you answer.")
     return ChatMessage("system", "\n\n".join(parts))
 
 

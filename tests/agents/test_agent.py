@@ -46,6 +46,12 @@ async def test_the_answer_is_remembered_as_it_will_be_rendered() -> None:
     assert model.remembered == [ChatMessage("assistant", "Hello.")]
 
 
+async def test_an_answer_with_stop_strings_is_not_remembered() -> None:
+    model = ScriptedModel(["Hello."])
+    await run(model, asked(sampling=Sampling(stop=("END",))))
+    assert model.remembered == []
+
+
 async def test_usage_counts_what_the_model_read_and_wrote() -> None:
     ran = await run(ScriptedModel(["Hello."], piece_chars=1), asked())
     assert ran.finished.usage.output_tokens == len("Hello.")
