@@ -97,8 +97,11 @@ def test_a_broken_data_folder_is_named(make_home: Callable[[], Path]) -> None:
     home = make_home()
     assert firsttoken("migrate", "--home", str(home)).returncode == 0
     [control] = (home / "postgres").glob("pg*/global/pg_control")
+    content = control.read_bytes()
     control.write_bytes(b"")
     assert "Postgres did not start" in complaint("serve", "--home", str(home), "--port", "0")
+    control.write_bytes(content)
+    assert firsttoken("migrate", "--home", str(home)).stdout == "nothing to do\n"  # repaired, it works again
 
 
 def test_migrations_are_applied_once(home: str) -> None:
