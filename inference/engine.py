@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from inference.backend import Backend
 from inference.config import EngineConfig
 from inference.detokenizer import TextStream
-from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull
+from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import Plan, Scheduler
@@ -122,7 +122,7 @@ class Engine:
         self._thread.start()
 
     def submit(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> Handle:
-        """Queue a prompt. Raises PromptTooLong, QueueFull, EngineStopped."""
+        """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
         if self._closing or self._failed or self._loop is None:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
@@ -130,6 +130,9 @@ class Engine:
             raise PromptTooLong(
                 f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
             )
+        unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
+        if unknown is not None:
+            raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
         if self.running + self.waiting >= self._config.parallel + self._config.queue_max:
             raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
         request = Request(

@@ -19,6 +19,14 @@ class PromptTooLong(InferenceError):
     param = "input"
 
 
+class UnknownToken(InferenceError):
+    """The logit bias names a token that the model's vocabulary does not have."""
+
+    status = 400
+    code = "invalid_value"
+    param = "logit_bias"
+
+
 class QueueFull(InferenceError):
     """The model is busy and its queue is full: try again after `retry_after_s`."""
 

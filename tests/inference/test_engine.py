@@ -9,7 +9,7 @@ import pytest
 
 from inference.config import EngineConfig
 from inference.engine import Engine, Handle
-from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull
+from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
 from inference.sequence import Finish, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 
@@ -115,6 +115,13 @@ async def test_a_prompt_that_leaves_no_room_is_refused(engine: Engine) -> None:
     for prompt in ([], [1] * 100_000):
         with pytest.raises(PromptTooLong, match=f"has {len(prompt)} tokens"):
             engine.submit(prompt, GREEDY)
+
+
+@pytest.mark.parametrize("token", [-1, 26, 9_999_999])
+async def test_a_bias_for_a_token_that_the_model_lacks_is_refused_and_harms_nobody(engine: Engine, token: int) -> None:
+    with pytest.raises(UnknownToken, match=f"token {token}"):
+        engine.submit([1], Sampling(temperature=0, max_tokens=5, logit_bias={0: 1.0, token: 1.0}))
+    assert await text(engine.submit([1, 2, 3], GREEDY)) == expected([1, 2, 3], 5)
 
 
 async def test_a_full_context_ends_the_generation() -> None:
