@@ -1,6 +1,9 @@
 // The text of a block -> runs of emphasis, code, links and citations, pure and linear in the length of the text.
 
 const DEPTH_MAX = 5; // emphasis inside emphasis inside …: deeper reads as plain text
+const MARK_MAX = 3;
+const MARKS = { 1: ["em"], 2: ["strong"], 3: ["em", "strong"] };
+const EMPHASIS = { "*": MARKS, _: MARKS, "~": { 2: ["del"] } };
 
 const ESCAPE = /\\([\\`*_{}[\]()#+\-.!|>~<])/y;
 const CITATION = /\[(\d{1,3})\](?!\()/y;
@@ -76,9 +79,8 @@ class Inline {
 
   code(at) {
     if (this.text[at] !== "`") return null;
-    let start = at;
-    while (this.text[start] === "`") start++;
-    const mark = this.text.slice(at, start);
+    const mark = this.run(at, "`");
+    const start = at + mark.length;
     const end = this.closingRun(mark, start);
     if (end === null) {
       this.plain(mark);
@@ -95,10 +97,9 @@ class Inline {
         this.unclosed.add(mark);
         break;
       }
-      let end = found + mark.length;
-      if (this.text[end] !== "`") return found;
-      while (this.text[end] === "`") end++;
-      at = end;
+      const run = this.run(found, "`");
+      if (run.length === mark.length) return found;
+      at = found + run.length;
     }
     return this.open && from < this.text.length ? this.text.length : null;
   }
@@ -130,8 +131,9 @@ class Inline {
     const start = at + mark.length;
     const end = this.closer(mark, start);
     if (end === null) return null;
-    const type = mark === "~~" ? "del" : mark.length === 2 ? "strong" : "em";
-    this.nodes.push({ type, children: this.inner(this.text.slice(start, end)) });
+    const children = this.inner(this.text.slice(start, end));
+    const [outer, ...inner] = EMPHASIS[mark[0]][mark.length];
+    this.nodes.push({ type: outer, children: inner.length > 0 ? [{ type: inner[0], children }] : children });
     return end + mark.length;
   }
 
@@ -141,33 +143,37 @@ class Inline {
 
   /** The emphasis mark that opens here: not followed by a space, and `_` not inside a word. */
   markAt(at) {
-    const char = this.text[at];
-    if (!"*_~".includes(char)) return null;
-    const double = this.text[at + 1] === char;
-    if (char === "~" && !double) return null;
-    const mark = double ? char + char : char;
+    const mark = this.run(at, this.text[at], MARK_MAX + 1);
     const after = this.text[at + mark.length];
-    if (after === undefined || /\s/.test(after)) return null;
-    return char === "_" && /\w/.test(this.text[at - 1] ?? "") ? null : mark;
+    if (EMPHASIS[mark[0]]?.[mark.length] === undefined || after === undefined || /\s/.test(after)) return null;
+    return mark[0] === "_" && /\w/.test(this.text[at - 1] ?? "") ? null : mark;
   }
 
+  /** The characters from `at` on that equal `char`, at most `max`. */
+  run(at, char, max = Infinity) {
+    let end = at;
+    while (this.text[end] === char && end - at < max) end++;
+    return this.text.slice(at, end);
+  }
+
+  /** Where a mark of this kind closes: at a run as long as itself, or at the end of one that closes two at once. */
   closer(mark, from) {
-    const char = mark[0];
     for (let at = from; !this.unclosed.has(mark); ) {
       const found = this.text.indexOf(mark, at);
       if (found < 0) {
         this.unclosed.add(mark);
         break;
       }
-      if (this.canClose(mark, char, found, from)) return found;
-      at = found + (mark.length === 1 && this.text[found + 1] === char ? 2 : mark.length);
+      const run = this.run(found, mark[0]);
+      at = found + run.length;
+      const fits = run.length === mark.length || run.length === MARK_MAX;
+      if (fits && this.canClose(mark, at - mark.length, from)) return at - mark.length;
     }
-    return this.open && mark.length === 2 ? this.text.length : null;
+    return this.open && mark.length > 1 ? this.text.length : null;
   }
 
-  canClose(mark, char, found, from) {
-    if (found === from || /\s/.test(this.text[found - 1]) || this.text[found - 1] === "\\") return false;
-    if (mark.length === 1 && this.text[found + 1] === char) return false;
-    return char !== "_" || !/\w/.test(this.text[found + mark.length] ?? "");
+  canClose(mark, end, from) {
+    if (end === from || /[\s\\]/.test(this.text[end - 1])) return false;
+    return mark[0] !== "_" || !/\w/.test(this.text[end + mark.length] ?? "");
   }
 }
