@@ -144,7 +144,8 @@ create table vector_store_files (
 );
 
 -- A passage: a span of its file's content, its unit vector, and the int8 vectors of its token windows
--- (late interaction; one float16 scale a window). `lexemes` feeds the idf-weighted full-text score.
+-- (late interaction; one float16 scale a window). `lexemes` feeds the idf-weighted full-text score; it has no index,
+-- because full-text operators are not leakproof and row-level security would keep Postgres from using it.
 create table chunks (
     tenant_id uuid not null,
     vector_store_id text not null,
@@ -162,7 +163,6 @@ create table chunks (
     primary key (tenant_id, vector_store_id, file_id, ordinal),
     foreign key (tenant_id, vector_store_id, file_id) references vector_store_files on delete cascade
 );
-create index on chunks using gin (lexemes);
 
 -- In how many chunks of a store a lexeme occurs; refreshed after an ingest.
 create table lexeme_counts (

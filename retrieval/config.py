@@ -30,4 +30,7 @@ class RetrievalConfig:
     fusion: Literal["scores", "ranks"] = "scores"
     lexical_weight: float = 0.1  # of the words beside the cosine
     window_weight: float = 0.7  # of the late interaction in the reranked similarity
+    # Less but better context: a passage far behind the best one costs its prefill and distracts the model. Questions
+    # about two things keep both, as those score alike.
+    best_share_min: float = 0.65
     passage_tokens_max: int = 1200  # all passages together, by the embedder's count: every one of them is prefilled

@@ -117,9 +117,12 @@ class _Search:
         return sorted(scored, key=lambda s: (-s.score, s.candidate.key))
 
     def _compress(self, ranked: list[Scored], limit: int, score_threshold: float) -> list[Passage]:
+        config = self.config
+        if ranked and config.fusion == "scores":  # ranks say nothing about how far apart passages are
+            score_threshold = max(score_threshold, config.best_share_min * ranked[0].score)
         with self.trace.span("compress", lane=LANE, parent=self.parent) as span:
             selection = compress(
-                ranked, limit=limit, score_threshold=score_threshold, tokens_max=self.config.passage_tokens_max
+                ranked, limit=limit, score_threshold=score_threshold, tokens_max=config.passage_tokens_max
             )
             span.attributes |= {
                 "best_score": ranked[0].score if ranked else None,

@@ -12,6 +12,7 @@ from inference.embedder import Embedder
 from inference.trace import Trace
 from migrations.database import Database
 from retrieval.errors import EmbeddingModelChanged
+from retrieval.config import RetrievalConfig
 from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
@@ -131,7 +132,7 @@ async def test_passages_are_exact_spans_of_the_stored_text(
     (folder / "odd.html").write_text("<h1>Größe</h1><p>Die 🚀 fliegt&nbsp;<b>weit</b>.</p>" * 30, "utf-8")
     (folder / "dos.txt").write_bytes("Zeile eins über Äpfel\r\nZeile zwei\r\n".encode("cp1252") * 80)
     await take(folder)
-    passages = await Retriever(store, embedder).retrieve(
+    passages = await Retriever(store, embedder, RetrievalConfig(best_share_min=0.0)).retrieve(
         "Zeile fliegt harbour bread", tenant_id=tenant_id, stores=["notes"], limit=50, score_threshold=0, trace=Trace()
     )
     assert {passage.filename for passage in passages} == {"odd.html", "dos.txt", "harbour.md", "kitchen/bread.md"}

@@ -182,8 +182,18 @@ async def test_passages_keep_within_their_tokens(store: PassageStore, embedder: 
         embedder,
         reader,
         "which tools are built in?",
-        config=RetrievalConfig(passage_tokens_max=100),
+        config=RetrievalConfig(passage_tokens_max=100, best_share_min=0.0),
         score_threshold=0.0,
     )
     assert 0 < sum(passage.tokens for passage in passages) <= 100
     assert spans(trace)["compress"].attributes["over_tokens"] != 0
+
+
+async def test_passages_far_behind_the_best_are_left_out(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    question = "which tools are built in?"
+    everything = RetrievalConfig(best_share_min=0.0)
+    all_passages, _ = await retrieve(store, embedder, reader, question, config=everything, score_threshold=0.0)
+    passages, _ = await retrieve(store, embedder, reader, question, score_threshold=0.0)
+    share = RetrievalConfig().best_share_min
+    assert passages == [p for p in all_passages if p.score >= share * all_passages[0].score]
+    assert 0 < len(passages) < len(all_passages)
