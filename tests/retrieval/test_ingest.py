@@ -11,8 +11,8 @@ import pytest
 from inference.embedder import Embedder
 from inference.trace import Trace
 from migrations.database import Database
-from retrieval.errors import EmbeddingModelChanged
 from retrieval.config import RetrievalConfig
+from retrieval.errors import EmbeddingModelChanged
 from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
