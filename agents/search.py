@@ -52,7 +52,9 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Pa
 
 
 def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:
-    """The search as an item; its results are in the shape of the public contract."""
+    """The search as an item; its results are in the shape of the public contract, where each passage stands in its
+    attributes.
+    """
     query = question(turn)
     results = (
         {
@@ -60,7 +62,11 @@ def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:
             "filename": passage.filename,
             "score": passage.score,
             "text": passage.text,
-            "attributes": {},
+            "attributes": {
+                "title": passage.title,
+                "start_char": passage.start_char,
+                "end_char": passage.end_char,
+            },
         }
         for passage in passages
     )

@@ -94,8 +94,10 @@ async def test_sources_appear_before_the_answer_and_a_citation_opens_its_source(
 
 async def test_reload_keeps_the_conversation_with_its_sources(chat: Page) -> None:
     await ask(chat, DOCUMENTED)
+    title = await chat.locator(".source-title").first.inner_text()
     await chat.reload()
     await expect(chat.locator(".question")).to_have_text(DOCUMENTED)
+    await expect(chat.locator(".source-title").first).to_contain_text(title)
     await expect(chat.locator(".prose")).to_contain_text(DOCUMENTED_ANSWER)
     await chat.locator(".cite").first.click()
     await expect(chat.locator("#source mark")).to_contain_text(DOCUMENTED_ANSWER)

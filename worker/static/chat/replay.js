@@ -33,16 +33,9 @@ function annotationsOf(items) {
 }
 
 function fromResult(result, number) {
-  const extra = result.attributes ?? {};
-  return {
-    number,
-    file_id: result.file_id,
-    filename: result.filename,
-    title: extra.title ?? result.filename,
-    text: result.text ?? "",
-    start_char: extra.start_char ?? 0,
-    end_char: extra.end_char ?? 0,
-  };
+  const { file_id, filename, text, attributes } = result;
+  const { title, start_char, end_char } = attributes ?? {};
+  return { number, file_id, filename, title, text, start_char, end_char };
 }
 
 function fromAnnotation(note) {

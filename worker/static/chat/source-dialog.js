@@ -32,7 +32,7 @@ export class SourceDialog {
   }
 
   show(content, passage) {
-    const [start, end] = spanOf(content, passage);
+    const [start, end] = utf16Span(content, passage.start_char, passage.end_char);
     const from = Math.max(0, start - AROUND_CHARS_MAX);
     const to = Math.min(content.length, end + AROUND_CHARS_MAX);
     const mark = el("mark", { tabindex: "-1" }, content.slice(start, end));
@@ -44,15 +44,8 @@ export class SourceDialog {
   }
 }
 
-/** Where the passage stands, in JavaScript's units. One without offsets (a stored search result) is looked for. */
-function spanOf(content, { text, start_char, end_char }) {
-  if (end_char > start_char) return utf16Span(content, start_char, end_char);
-  const at = Math.max(0, content.indexOf(text));
-  return [at, at + (content.startsWith(text, at) ? text.length : 0)];
-}
-
 /** Offsets in characters -> offsets in JavaScript's UTF-16 units. */
-export function utf16Span(text, startChar, endChar) {
+function utf16Span(text, startChar, endChar) {
   const start = advance(text, 0, startChar);
   return [start, advance(text, start, endChar - startChar)];
 }
