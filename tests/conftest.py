@@ -15,7 +15,7 @@ import pytest
 from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres
 from migrations.embedded.placement import placement_of
-from migrations.embedded.postmaster import PidFile
+from migrations.embedded.postmaster import PidFile, is_listening
 from migrations.runner import migrate
 from tests.serving import Worker
 
@@ -120,7 +120,7 @@ def _remove(home: Path) -> None:
     """Also stops and removes the database of a worker that a test killed."""
     if (home / "postgres").exists():
         place = placement_of(home)
-        if PidFile.read(place.data) is not None:
+        if PidFile.read(place.data) is not None and is_listening(place):
             with EmbeddedPostgres(home):
                 pass
         shutil.rmtree(place.root)
