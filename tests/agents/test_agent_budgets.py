@@ -66,3 +66,11 @@ async def test_a_turn_may_not_write_more_than_its_tokens() -> None:
     _, ran = await circling(Limits(tokens=10))
     assert (ran.finished.status, ran.finished.reason) == ("incomplete", "max_output_tokens")
     assert ran.finished.usage.output_tokens == 10
+
+
+async def test_without_a_token_left_for_the_answer_the_turn_is_incomplete() -> None:
+    model = ScriptedModel([call("double", x=1), "Two."], piece_chars=1)
+    limits = Limits(tokens=len(call("double", x=1)))
+    ran = await run(model, asked(server_tools=("double",), limits=limits), [double])
+    assert (ran.finished.status, ran.finished.reason) == ("incomplete", "max_output_tokens")
+    assert ran.results == ["2"]

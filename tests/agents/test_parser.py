@@ -152,6 +152,11 @@ def test_a_call_cut_off_anywhere_never_finishes(cut: int) -> None:
     assert len(broken(events)) == (cut >= len("<tool_call>"))
 
 
+def test_a_tag_cut_off_by_the_end_is_not_shown_but_a_plain_bracket_is() -> None:
+    assert parse("Hi <tool_ca") == [Text("Hi ")]
+    assert parse("1 <") == [Text("1 <")]
+
+
 def test_what_follows_the_object_up_to_the_closing_tag_is_dropped() -> None:
     assert parse('<tool_call>{"name": "f"}} junk</tool_call>Done.') == [*called(0, "f", "{}"), Text("Done.")]
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from agents.errors import InvalidTurn, NotFound
+from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, new_id
 from agents.store import ConversationStore, ResponseRecord, ResponseStore
-from agents.store.conversations import Order
+from agents.store.conversations import HISTORY_ITEMS_MAX, Order
 from migrations.database import Database
 from tests.agents.turns import user
 
@@ -62,6 +62,14 @@ async def test_a_conversation_gives_back_what_went_in(conversations: Conversatio
 async def test_an_empty_conversation_has_an_empty_history(conversations: ConversationStore, tenant_id: UUID) -> None:
     made = await conversations.create(tenant_id)
     assert await conversations.history(tenant_id, made.id) == ()
+
+
+async def test_a_history_that_fits_no_prompt_is_refused(conversations: ConversationStore, tenant_id: UUID) -> None:
+    made = await conversations.create(tenant_id, items=numbered(HISTORY_ITEMS_MAX))
+    assert len(await conversations.history(tenant_id, made.id)) == HISTORY_ITEMS_MAX
+    await conversations.add_items(tenant_id, made.id, numbered(1))
+    with pytest.raises(HistoryTooLong, match="Start a new one"):
+        await conversations.history(tenant_id, made.id)
 
 
 async def test_items_keep_the_order_in_which_they_were_added(conversations: ConversationStore, tenant_id: UUID) -> None:
