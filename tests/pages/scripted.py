@@ -5,6 +5,7 @@ It serves the real pages; behind them only the wire of the public contract, with
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -35,6 +36,12 @@ PASSAGE = {
 }
 STORE = {"id": "vs_1", "object": "vector_store", "name": "docs"}
 
+
+def span(name: str, start_ms: float, duration_ms: float, lane: str = "main", **attributes: int) -> dict[str, Any]:
+    stamps = {"start_ms": start_ms, "duration_ms": duration_ms}
+    return {"name": name, "lane": lane, "parent": None, **stamps, "attributes": attributes}
+
+
 TRACE = {
     "id": "ab" * 16,
     "started_at": 1.8e9,
@@ -48,30 +55,9 @@ TRACE = {
     "conversation_id": "conv_1",
     "attributes": {},
     "spans": [
-        {
-            "name": "prefill",
-            "lane": "main",
-            "parent": None,
-            "start_ms": 0.0,
-            "duration_ms": 60.0,
-            "attributes": {"new_tokens": 30, "cached_tokens": 70},
-        },
-        {
-            "name": "decode",
-            "lane": "main",
-            "parent": None,
-            "start_ms": 60.0,
-            "duration_ms": 20.0,
-            "attributes": {"tokens": 5},
-        },
-        {
-            "name": "tool:calculator",
-            "lane": "tools",
-            "parent": None,
-            "start_ms": 80.0,
-            "duration_ms": 12.5,
-            "attributes": {},
-        },
+        span("prefill", 0.0, 60.0, new_tokens=30, cached_tokens=70),
+        span("decode", 60.0, 20.0, tokens=5),
+        span("tool:calculator", 80.0, 12.5, lane="tools"),
     ],
 }
 
@@ -83,11 +69,18 @@ class Stream:
         self._response = response
         self._sequence_number = 0
         self._output_index = -1
+        self.piece_bytes = 65536
 
     async def send(self, type: str, **fields: Any) -> None:
         data = {"type": type, **fields, "sequence_number": self._sequence_number}
         self._sequence_number += 1
-        await self._response.write(f"event: {type}\ndata: {json.dumps(data)}\n\n".encode())
+        await self.write(f"event: {type}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode())
+
+    async def write(self, data: bytes) -> None:
+        """Write in pieces of at most `piece_bytes`, each on its way before the next."""
+        for start in range(0, len(data), self.piece_bytes):
+            await self._response.write(data[start : start + self.piece_bytes])
+            await asyncio.sleep(0)
 
     async def begin_text(self, item_id: str = "msg_1") -> None:
         self._output_index += 1
@@ -107,7 +100,7 @@ class Stream:
 
     async def complete(self) -> None:
         await self.send("response.completed", response={"id": "resp_1", "status": "completed"})
-        await self._response.write(b"data: [DONE]\n\n")
+        await self.write(b"data: [DONE]\n\n")
 
 
 Script: TypeAlias = Callable[[Stream], Awaitable[None]]
@@ -136,7 +129,7 @@ async def hello_with_trace(stream: Stream) -> None:
 
 @dataclass(slots=True)
 class ScriptedWorker:
-    """`script` writes the next answers; `refusal` (a status with headers) is given to the next turns instead."""
+    """`script` writes the next answers; `refusals` (a status with headers) are given to the next turns instead."""
 
     script: Script
     url: str = ""

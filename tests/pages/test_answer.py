@@ -34,6 +34,25 @@ async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scri
     await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
 
 
+async def test_a_stream_may_be_cut_anywhere_and_hold_heartbeats(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    async def answer(stream: Stream) -> None:
+        stream.piece_bytes = 1
+        await stream.write(b": ping\n\n")
+        await stream.begin_text()
+        await stream.text("Größe 😀 ")
+        await stream.write(b": ping\r\n\r\n")
+        await stream.send("somebody:else", note="ignored")
+        await stream.text("データ")
+        await stream.end_text("Größe 😀 データ")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Anything")
+    await expect(page.locator("#announcer")).to_contain_text("Answer complete.")
+    await expect(page.locator(".prose")).to_have_text("Größe 😀 データ")
+
+
 async def test_sources_stand_there_before_the_answer_and_open_at_the_cited_words(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:
