@@ -141,9 +141,9 @@ async def test_an_inbound_trace_is_joined_and_found_again_by_the_operator(server
         while True:  # written in batches after the answer; the test's own timeout ends a worker that never does
             async with http.get(url, headers=headers) as stored:
                 if stored.status == 200:
+                    found = await stored.json()
                     break
             await asyncio.sleep(0.05)
-        found = await stored.json()
     assert [span["name"] for span in found["spans"]] == [span["name"] for span in answer.spans]
     assert found["ttft_ms"] == pytest.approx(answer.trace["ttft_ms"])
 
