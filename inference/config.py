@@ -27,6 +27,7 @@ class EngineConfig:
     threads: int = 0  # 0: default_threads()
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     queue_max: int = 64  # requests that may wait; one more is refused
+    parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
     # Prompt tokens computed per step: a long prompt may not stall running streams for longer than a small step
     # takes, and has the machine to itself when nobody streams. Multiples of 64 suit the matrix kernels.
     prefill_tokens_beside_streams: int = 64
@@ -36,7 +37,7 @@ class EngineConfig:
         for name in ("parallel", "queue_max", "prefill_tokens_beside_streams", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads"):
+        for name in ("resident", "context", "threads", "parked_bytes_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         if self.slots > 256:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -18,10 +18,12 @@ from inference.backend import Backend
 from inference.config import EngineConfig
 from inference.detokenizer import TextStream
 from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
+from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import Plan, Scheduler
 from inference.sequence import Delta, Finish, Sampling
+from inference.slots import Saved
 from inference.trace import now_ns
 
 log = logging.getLogger("firsttoken.engine")
@@ -29,6 +31,8 @@ log = logging.getLogger("firsttoken.engine")
 # A Python thread that computes holds the GIL for at most this long before the other one gets a turn.
 SWITCH_INTERVAL_S = 0.001
 RETRY_AFTER_MIN_S = 0.25
+# Parking takes milliseconds that the next step of a tool loop must not wait for: its tools take less than this.
+PARK_AFTER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._mean_request_s = 1.0
-        self.totals = {"steps": 0, "prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "decode_ns": 0}
+        self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns, restored conversations
 
     def __repr__(self) -> str:
         return f"<Engine {self._scheduler!r}>"
@@ -173,6 +177,10 @@ class Engine:
         return self._scheduler.running
 
     @property
+    def parked(self) -> Parked:
+        return self._scheduler.slots.parked
+
+    @property
     def resident(self) -> int:
         """Slots that keep a conversation's KV for its next turn."""
         return self._scheduler.slots.resident
@@ -190,7 +198,7 @@ class Engine:
                 self._step()
                 self._publish()
                 if self._scheduler.idle:
-                    self._wake.wait()
+                    self._rest()
             self._fail_all(EngineStopped("the model is shutting down"))
         except Exception as error:  # the last wall: whoever waits must hear of it
             log.exception("the engine stopped")
@@ -226,14 +234,31 @@ class Engine:
             self._accept(work.request, work.request.sampler.draw(row))
 
     def _place(self, plan: Plan, started_ns: int) -> None:
+        parked = self._scheduler.slots.parked
         for request, placement in plan.placements:
             request.stamps.admitted_ns = started_ns
-            if placement.source == placement.slot:
+            if placement.saves:
+                self._save(placement.saves)
+            if placement.restored is not None:
+                self._backend.restore(placement.slot, parked[placement.restored].state)
+                self._backend.truncate(placement.slot, placement.reused)
+                self.totals["restored"] += 1
+            elif placement.source == placement.slot:
                 self._backend.truncate(placement.slot, placement.reused)
             else:
                 self._backend.fork(placement.source, placement.slot, placement.reused)
             self.totals["prompt_tokens"] += len(request.prompt)
             self.totals["cached_tokens"] += placement.reused
+
+    def _save(self, saved: Saved) -> None:
+        self._scheduler.slots.parked.put(saved.tokens, saved.salt, self._backend.save(saved.slot))
+
+    def _rest(self) -> None:
+        """Wait for work; in a longer pause park a conversation, so that taking its slot later costs nothing."""
+        saved = self._scheduler.slots.unsaved()
+        if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
+            self._save(saved)
+            self._scheduler.slots[saved.slot].parked = True
 
     def _accept(self, request: Request, token: int) -> None:
         """A request got its next token."""

@@ -284,9 +284,27 @@ class LlamaContext:
         if not _memory_remove(self._memory, slot, length or -1, -1):
             raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
 
+    def save(self, slot: int) -> NDArray[np.uint8]:
+        """The state of a slot as bytes. Only a context of the same model and settings can take it back."""
+        state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
+        written = lib.llama_state_seq_get_data(self._context, _bytes(state), state.nbytes, slot)
+        if written != state.nbytes:
+            raise DecodeFailed(f"the state of slot {slot} could not be saved")
+        return state
+
+    def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
+        """Make a slot hold what was saved. Raises DecodeFailed, and the slot is empty then."""
+        self.truncate(slot, 0)
+        if not lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot):
+            raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
+
     def length(self, slot: int) -> int:
         """Tokens that a slot holds."""
         return int(_memory_last(self._memory, slot)) + 1
+
+
+def _bytes(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 class EmbeddingContext:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from inference.config import EngineConfig
+from inference.parked import Parked
 from inference.request import Phase, Request
 from inference.slots import Placement, Slots
 
@@ -38,7 +39,7 @@ class Plan:
 class Scheduler:
     def __init__(self, config: EngineConfig, *, rewinds: bool = True) -> None:
         self._config = config
-        self.slots = Slots(config.slots, rewinds=rewinds)
+        self.slots = Slots(config.slots, parked=Parked(config.parked_bytes_max), rewinds=rewinds)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []  # in order of admission
 

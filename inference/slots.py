@@ -1,7 +1,8 @@
 """Slots: the places in the KV cache, who uses them, and where a new prompt goes.
 
 A slot is live while a request owns it. Afterwards it stays resident: its tokens remain in the cache for the next turn
-of the same conversation, until another prompt needs the place and it is the least recently used.
+of the same conversation, until another prompt needs the place and it is the least recently used. What would be lost
+then is parked in host memory first.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inference.parked import PARK_TOKENS_MIN, Parked
 from inference.prefix import PrefixIndex
 
 # A resident slot is continued in place when what it would lose beyond the shared prefix is short (a half-finished
@@ -28,16 +30,38 @@ class Slot:
     computed: int = 0
     salt: str = ""
     live: bool = False
+    parked: bool = False  # host memory holds these tokens too
     used: int = 0  # order of last use
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Put a prompt into `slot`: its first `reused` tokens come from `source` (the slot itself: nothing to copy)."""
+    """Put a prompt into `slot`. Its first `reused` tokens come from the slot `source` (itself: nothing to copy), or
+    from the parked entry `restored`. If `saves`, what the slot holds now goes to host memory first."""
 
     slot: int
     source: int
     reused: int
+    restored: int | None = None
+    saves: Saved | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The tokens of a slot whose state is to be saved."""
+
+    slot: int
+    tokens: tuple[int, ...]
+    salt: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """Where the beginning of a prompt can be had: from a slot, or from a parked entry."""
+
+    tokens: int = 0
+    slot: Slot | None = None
+    entry: int | None = None
 
 
 class Slots:
@@ -47,15 +71,16 @@ class Slots:
     exactly where it stands.
     """
 
-    def __init__(self, count: int, *, rewinds: bool = True) -> None:
+    def __init__(self, count: int, *, parked: Parked | None = None, rewinds: bool = True) -> None:
         self._rewinds = rewinds
         self._slots = [Slot(number) for number in range(count)]
         self._index = PrefixIndex()
         self._clock = 0
+        self.parked = Parked(0) if parked is None else parked
 
     def __repr__(self) -> str:
-        live, resident = (sum(s.live for s in self._slots), sum(not s.live and s.computed > 0 for s in self._slots))
-        return f"<Slots {live} live | {resident} resident | {len(self._slots) - live - resident} empty>"
+        live = sum(slot.live for slot in self._slots)
+        return f"<Slots {live} live | {self.resident} resident | {len(self._slots) - live - self.resident} empty>"
 
     def __getitem__(self, number: int) -> Slot:
         return self._slots[number]
@@ -68,19 +93,27 @@ class Slots:
         """Choose and claim a slot. None: every slot is live, or a request that runs is just computing what this
         prompt begins with: waiting for it is cheaper than computing it twice."""
         # The last prompt token is always computed: its logits are what the first new token is drawn from.
-        keys, matched = self._index.match(prompt[:-1], salt)
+        beginning = prompt[:-1]
+        keys, matched = self._index.match(beginning, salt)
         holders = [self._slots[key] for key in keys]
-        if not self._rewinds:
-            holders = [slot for slot in holders if not slot.live and slot.computed == matched]
-        best = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
-        reused = min(best.computed, matched) if best else 0
-        if matched - reused >= SHARED_PREFILL_MIN and any(slot.live for slot in holders):
+        prefix = self._prefix(beginning, salt, holders, matched)
+        if self._rewinds and matched - prefix.tokens >= SHARED_PREFILL_MIN and any(slot.live for slot in holders):
             return None
-        target = self._target(best, reused)
+        target = self._target(prefix)
         if target is None:
             return None
-        self._claim(target, prompt, salt, reused)
-        return Placement(target.number, best.number if best and reused else target.number, reused)
+        placement = Placement(
+            slot=target.number,
+            source=(prefix.slot or target).number,
+            reused=prefix.tokens,
+            restored=prefix.entry,
+            saves=self._saves(target, prefix),
+        )
+        target.tokens, target.computed, target.salt = list(prompt), prefix.tokens, salt
+        target.live, target.parked = True, False
+        self._index.insert(target.number, target.tokens, salt)
+        self._touch(target)
+        return placement
 
     def advance(self, number: int, tokens: int) -> None:
         """That many more tokens of a live slot are in the cache."""
@@ -96,20 +129,44 @@ class Slots:
             self._index.remove(number)
         self._touch(slot)
 
-    def _target(self, best: Slot | None, reused: int) -> Slot | None:
-        if best and reused and not best.live and best.computed - reused <= TAIL_LOSS_MAX:
-            return best
+    def unsaved(self) -> Saved | None:
+        """The resident slot used last whose state host memory wants and does not have."""
+        idle = (slot for slot in self._slots if not slot.live and not slot.parked)
+        wanted = (slot for slot in idle if self.parked.wants(slot.tokens, slot.salt))
+        slot = max(wanted, key=lambda slot: slot.used, default=None)
+        return Saved(slot.number, tuple(slot.tokens), slot.salt) if slot else None
+
+    def _prefix(self, beginning: Sequence[int], salt: str, holders: list[Slot], matched: int) -> _Prefix:
+        """The longest beginning that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
+        if not self._rewinds:
+            holders = [slot for slot in holders if not slot.live and slot.computed == matched]
+        slot = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
+        tokens = min(slot.computed, matched) if slot else 0
+        entry, held = self.parked.match(beginning, salt)
+        usable = entry is not None and (self._rewinds or held == len(self.parked[entry].tokens))
+        if usable and held >= tokens + PARK_TOKENS_MIN:
+            return _Prefix(held, entry=entry)
+        return _Prefix(tokens, slot=slot) if tokens else _Prefix()
+
+    def _target(self, prefix: _Prefix) -> Slot | None:
+        donor = prefix.slot
+        if donor and not donor.live and donor.computed - prefix.tokens <= TAIL_LOSS_MAX:
+            return donor
         idle = [slot for slot in self._slots if not slot.live]
-        others = [slot for slot in idle if slot is not best]
+        others = [slot for slot in idle if slot is not donor]
         empty = [slot for slot in others if not slot.computed]
         if empty:
             return empty[0]  # the lowest: rows of consecutive slots compute fastest
         return min(others or idle, key=lambda slot: slot.used, default=None)
 
-    def _claim(self, slot: Slot, prompt: Sequence[int], salt: str, reused: int) -> None:
-        slot.tokens, slot.computed, slot.salt, slot.live = list(prompt), reused, salt, True
-        self._index.insert(slot.number, slot.tokens, salt)
-        self._touch(slot)
+    def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
+        """What would be lost in the slot, if host memory wants it."""
+        kept = prefix.tokens if target is prefix.slot else 0
+        if target.parked or target.computed - kept <= TAIL_LOSS_MAX:
+            return None
+        if not self.parked.wants(target.tokens, target.salt):
+            return None
+        return Saved(target.number, tuple(target.tokens), target.salt)
 
     def _touch(self, slot: Slot) -> None:
         self._clock += 1

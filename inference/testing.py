@@ -153,5 +153,11 @@ class ScriptedBackend:
         assert self.rewinds or length in (0, len(cells)), f"slot {slot} cannot go back to {length} tokens"
         del cells[length:]
 
+    def save(self, slot: int) -> NDArray[np.uint8]:
+        return np.frombuffer(np.array(self.cells[slot], np.int32).tobytes(), np.uint8)
+
+    def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
+        self.cells[slot] = np.frombuffer(state.tobytes(), np.int32).tolist()
+
     def close(self) -> None:
         self.cells.clear()

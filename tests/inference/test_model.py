@@ -99,6 +99,18 @@ async def test_a_tool_call_and_its_result_extend_the_cached_prompt(model: ChatMo
     assert second.cached_tokens >= len(prompt) + len(generation.ids)
 
 
+async def test_conversations_that_left_their_slot_come_back_without_being_computed_again() -> None:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=1, resident=1))
+    await model.start()
+    first = [[SYSTEM, ChatMessage("user", f"my name is number {n}")] for n in range(6)]
+    fresh = [await ask(model, messages, salt=str(n)) for n, messages in enumerate(first)]
+    again = [await ask(model, messages, salt=str(n)) for n, messages in enumerate(first)]
+    assert [ids for ids, _, _ in again] == [ids for ids, _, _ in fresh]
+    assert all(cached == len(model.encode(model.render(m))) - 1 for (_, cached, _), m in zip(again, first, strict=True))
+    assert model.stats()["restored_total"] == 6
+    await model.close()
+
+
 async def test_a_tenants_prompt_is_not_found_by_another(model: ChatModel) -> None:
     messages = [SYSTEM, ChatMessage("user", "my secret is 1234")]
     await ask(model, messages, salt="tenant one")

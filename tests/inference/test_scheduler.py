@@ -34,8 +34,14 @@ class Machine:
     def step(self) -> list[int]:
         """Returns the rows of each request in the step."""
         plan = self.scheduler.plan()
+        parked = self.scheduler.slots.parked
         for _, p in plan.placements:
-            if p.source == p.slot:
+            if p.saves:
+                parked.put(p.saves.tokens, p.saves.salt, self.backend.save(p.saves.slot))
+            if p.restored is not None:
+                self.backend.restore(p.slot, parked[p.restored].state)
+                self.backend.truncate(p.slot, p.reused)
+            elif p.source == p.slot:
                 self.backend.truncate(p.slot, p.reused)
             else:
                 self.backend.fork(p.source, p.slot, p.reused)
@@ -65,7 +71,7 @@ def expected(r: Request) -> list[int]:
     return tokens[len(r.prompt) :]
 
 
-prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=60)
+prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=90)
 arrivals = st.lists(
     st.tuples(prompts, st.integers(1, 6), st.sampled_from(["a", "b"]), st.integers(0, 3), st.booleans()), max_size=14
 )

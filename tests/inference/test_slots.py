@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from inference.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Slots
+import numpy as np
+
+from inference.parked import Parked
+from inference.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
 
 SYSTEM = list(range(100))
 
@@ -72,3 +75,32 @@ def test_a_model_that_cannot_go_back_continues_only_from_where_it_stands() -> No
     finish(slots, 0, [*SYSTEM, 7])
     assert slots.place([*SYSTEM, 8], "") == Placement(1, 1, 0)
     assert slots.place([*SYSTEM, 7, 9], "") == Placement(slot=0, source=0, reused=101)
+
+
+def test_a_conversation_is_saved_before_its_slot_is_taken_and_restored_when_it_returns() -> None:
+    slots = Slots(1, parked=Parked(100))
+    slots.place(SYSTEM, "")
+    finish(slots, 0, SYSTEM)
+    saved = Saved(0, tuple(SYSTEM), "")
+    assert slots.place([7, 8], "") == Placement(0, 0, 0, saves=saved)
+    slots.parked.put(saved.tokens, saved.salt, np.zeros(1, np.uint8))
+    finish(slots, 0, [7, 8])
+    assert slots.place([*SYSTEM, 9], "") == Placement(0, 0, reused=100, restored=1)
+
+
+def test_what_host_memory_holds_already_is_not_saved_again() -> None:
+    slots = Slots(1, parked=Parked(100))
+    slots.place(SYSTEM, "")
+    finish(slots, 0, SYSTEM)
+    assert slots.unsaved() == Saved(0, tuple(SYSTEM), "")
+    slots[0].parked = True
+    assert slots.unsaved() is None
+    assert slots.place([7, 8], "") == Placement(0, 0, 0)
+
+
+def test_a_slot_that_holds_nearly_as_much_is_preferred_to_host_memory() -> None:
+    slots = Slots(2, parked=Parked(100))
+    slots.parked.put(SYSTEM, "", np.zeros(1, np.uint8))
+    slots.place(SYSTEM[:90], "")
+    finish(slots, 0, SYSTEM[:90])
+    assert slots.place([*SYSTEM, 9], "") == Placement(0, 0, reused=90)

@@ -1,0 +1,81 @@
+"""Parked conversations: KV state that left its slot for host memory and comes back at a thousandth of its prefill.
+
+Entries are found like slots, by the longest shared beginning, and stay until the bytes run out; then the least recently
+used go. An entry serves any number of prompts: it is copied out, not moved.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.prefix import PrefixIndex
+
+# Restoring moves bytes and costs some milliseconds; fewer tokens than this are as cheap to compute again.
+PARK_TOKENS_MIN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`state` is what the device saved for `tokens`, as bytes."""
+
+    tokens: tuple[int, ...]
+    salt: str
+    state: NDArray[np.uint8]
+
+
+class Parked:
+    """Pure bookkeeping with a cap in bytes; 0 parks nothing."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._entries: OrderedDict[int, Entry] = OrderedDict()  # least recently used first
+        self._index = PrefixIndex()
+        self._number = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<Parked {len(self)} conversations | {self.bytes} of {self._bytes_max} bytes>"
+
+    def __getitem__(self, key: int) -> Entry:
+        """The entry, which counts as used."""
+        self._entries.move_to_end(key)
+        return self._entries[key]
+
+    def wants(self, tokens: Sequence[int], salt: str) -> bool:
+        """Whether these tokens are worth parking: long enough, and not held already."""
+        return self._bytes_max > 0 and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, salt)[1] < len(tokens)
+
+    def match(self, tokens: Sequence[int], salt: str) -> tuple[int | None, int]:
+        """The entry that shares the longest beginning, and its length."""
+        keys, length = self._index.match(tokens, salt)
+        return (max(keys), length) if keys else (None, 0)
+
+    def put(self, tokens: Sequence[int], salt: str, state: NDArray[np.uint8]) -> None:
+        """Keep a state. Shorter states of the same conversation are let go: this one serves their prompts too."""
+        if state.nbytes > self._bytes_max:
+            return
+        for key in self._superseded(tokens, salt):
+            self._drop(key)
+        self._number += 1
+        self._entries[self._number] = Entry(tuple(tokens), salt, state)
+        self._index.insert(self._number, tokens, salt)
+        self.bytes += state.nbytes
+        while self.bytes > self._bytes_max:
+            self._drop(next(iter(self._entries)))
+
+    def _superseded(self, tokens: Sequence[int], salt: str) -> list[int]:
+        keys, length = self._index.match(tokens, salt)
+        return [key for key in keys if len(self._entries[key].tokens) == length]
+
+    def _drop(self, key: int) -> None:
+        entry = self._entries.pop(key)
+        self._index.remove(key)
+        self.bytes -= entry.state.nbytes
