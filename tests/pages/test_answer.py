@@ -27,6 +27,7 @@ async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scri
     await ask(page, "What is it?")
     await expect(page.locator(".question")).to_have_text("What is it?")
     await expect(page.locator(".prose")).to_have_text("The first")
+    await expect(page.locator("#title")).to_have_text("What is it?")
     await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
     more.set()
     await expect(page.locator(".prose")).to_have_text("The first and the last words.")

@@ -33,7 +33,7 @@ class Chat {
       open: (passage) => this.dialog.open(passage),
       changed: (transcript) => this.changed(transcript),
       startNew: () => this.startNew(),
-      ensureConversation: (transcript, question) => this.createFor(transcript, question),
+      create: (transcript, question) => this.create(transcript, question),
       options: () => this.options.chosen,
     };
     addEventListener("hashchange", () => this.route());
@@ -99,8 +99,10 @@ class Chat {
     this.composer.focus();
   }
 
-  async createFor(transcript, question) {
+  /** Make the conversation that a transcript's first question begins. */
+  async create(transcript, question) {
     const conversation = await createConversation(question);
+    transcript.id = conversation.id;
     this.running.set(conversation.id, transcript);
     if (transcript === this.transcript) {
       history.replaceState(null, "", `#/c/${conversation.id}`);
@@ -108,7 +110,6 @@ class Chat {
     }
     this.sidebar.raise(conversation);
     this.showTitle();
-    return conversation.id;
   }
 
   /** A turn has begun or ended. */

@@ -9,7 +9,7 @@ import { runTurn } from "./turn.js";
 
 export class Transcript {
   /** `id` is null until the first question has made the conversation. `host` is the page around it:
-   *  {announce, open, changed, startNew, ensureConversation, options}. */
+   *  {announce, open, changed, startNew, create, options}. */
   constructor(id, host) {
     this.id = id;
     this.host = host;
@@ -43,7 +43,7 @@ export class Transcript {
     this.abort = new AbortController();
     this.host.changed(this);
     try {
-      this.id ??= await this.host.ensureConversation(this, question);
+      if (this.id === null) await this.host.create(this, question);
       const turn = { conversation: this.id, question, signal: this.abort.signal, ...this.host.options() };
       await runTurn(turn, answer);
       this.host.announce("Answer complete.");
