@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import orjson
@@ -146,6 +147,20 @@ def test_json_nested_beyond_reason_is_refused() -> None:
     for _ in range(limits.SCHEMA_DEPTH_MAX):
         deep = {"properties": deep}
     assert refused(ResponseRequest, {"tools": [{**FUNCTION, "parameters": deep}]}).param == "tools[0].parameters"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"input":[' + b"0," * 1_000_000 + b"0]}",
+        b'{"metadata":{' + b",".join(b'"%d":""' % n for n in range(200_000)) + b"}}",
+        b'{"tools":[{"type":"function","name":"f","parameters":{"a":[' + b"{}," * 1_000_000 + b"0]}}]}",
+    ],
+)
+def test_a_body_of_countless_values_is_refused_before_it_is_looked_at_closely(body: bytes) -> None:
+    started = time.process_time()
+    assert refused(ResponseRequest, body).code == "array_above_max_length"
+    assert time.process_time() - started < 1  # read closely, the first of them takes eight
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,11 @@ def test_an_answer_that_breaks_off_is_remembered_as_far_as_it_was_told() -> None
     assert (half.text, half.status) == ("The po", "incomplete")
 
 
+def test_a_response_that_was_cancelled_just_ends() -> None:
+    made = frame()
+    assert Narrator(made).conclude(made.finished(TurnFinished("cancelled", (), Usage()), [])) == []
+
+
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 ITEMS = st.one_of(
     TEXTS.map(lambda text: Message("assistant", text)),

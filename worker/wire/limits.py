@@ -5,6 +5,7 @@ from __future__ import annotations
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # ids that were given out match it; nothing else reaches a query
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # of functions; models are trained on such names
 
+VALUES_MAX = 20_000  # in one body: a close look at more would hold up everybody else's streams noticeably
 TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any context that runs here
 ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong into a conversation
 ITEMS_ADD_MAX = 20  # items of one call to a conversation, as the public contract says

@@ -44,7 +44,9 @@ class Narrator:
         return self._numbered([wire.trace(payload)])
 
     def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
-        """The terminal event, named after the status of the final response object."""
+        """The terminal event, named after the status of the final response; one that was cancelled just ends."""
+        if snapshot["status"] == "cancelled":
+            return []
         return self._numbered([wire.response(snapshot["status"], snapshot)])
 
     @property

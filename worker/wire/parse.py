@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from worker.errors import ApiError
+from worker.wire import limits
 from worker.wire.strict import UNSUPPORTED, Strict
 
 M = TypeVar("M", bound=Strict)
@@ -33,7 +34,7 @@ VALUE_CODE = "invalid_value"
 def parse(model: type[M], raw: bytes) -> M:
     """Validate a JSON body; an empty one stands for {}. Raises ApiError 400 with `param` and `code`."""
     body = _load(raw)
-    refuse_nul(body)
+    survey(body)
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -50,22 +51,30 @@ def _load(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def refuse_nul(body: Any) -> None:
-    """Postgres stores no NUL character in text: refuse it before anything is generated.
+def survey(body: Any) -> None:
+    """Refuse what would cost too much to look at closely, and what the database cannot hold: NUL characters.
 
-    Walks without recursion: the parser admits a thousand levels.
+    Walks without recursion: the JSON parser admits a thousand levels.
     """
     pending: list[tuple[str | None, Any]] = [(None, body)]
+    values = 0
     while pending:
         param, value = pending.pop()
         if isinstance(value, str):
             if "\0" in value:
                 raise ApiError(400, "Text must not contain the NUL character.", param=param, code=VALUE_CODE)
-        elif isinstance(value, dict):
-            pending += [(param, key) for key in value]
-            pending += [(_join(param, key), child) for key, child in value.items()]
-        elif isinstance(value, list):
-            pending += [(_join(param, index), child) for index, child in enumerate(value)]
+        elif isinstance(value, dict | list):
+            values += len(value)
+            if values > limits.VALUES_MAX:
+                message = f"The body holds more than {limits.VALUES_MAX} values; most of them in '{param}'."
+                raise ApiError(400, message, param=param, code="array_above_max_length")
+            pending += _children(param, value)
+
+
+def _children(param: str | None, value: dict[str, Any] | list[Any]) -> list[tuple[str | None, Any]]:
+    if isinstance(value, list):
+        return [(_join(param, index), child) for index, child in enumerate(value)]
+    return [(param, key) for key in value] + [(_join(param, key), child) for key, child in value.items()]
 
 
 def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:

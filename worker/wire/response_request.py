@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+)
 
 from agents.message import Item
 from agents.turn import Limits, Turn
