@@ -64,6 +64,9 @@ class Config:
     context: Annotated[int, About("tokens a conversation may hold; 0: the model's own, at most 8192", least=0)] = 0
     streams: Annotated[int, About("generations that run at once; more wait in the queue", least=1, most=128)] = 8
     queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64
+    parked_mb: Annotated[
+        int, About("megabytes of memory for conversations that left the KV cache; 0: none", least=0)
+    ] = 512
     threads: Annotated[int, About("CPU threads of the chat model; 0: what suits this machine", least=0, most=512)] = 0
     docs: Annotated[Path | None, About("folder of the sample knowledge base `docs`; empty: none")] = PROJECT / "docs"
     turns: Annotated[int, About("turns in progress at once; one more gets 429", least=1)] = 64

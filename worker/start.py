@@ -85,6 +85,7 @@ async def open_model(config: Config) -> AsyncIterator[ChatModel]:
         threads=config.threads,
         gpu_layers=config.gpu_layers,
         queue_max=config.queue,
+        parked_bytes_max=config.parked_mb * 2**20,
     )
     model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
     try:
