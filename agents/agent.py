@@ -101,7 +101,7 @@ class Agent:
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
         sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, budget.remaining_tokens))
-        generation = self._model.generate(prompt, sampling, salt=str(turn.tenant_id))
+        generation = self._model.generate(prompt, sampling, salt=str(turn.tenant_id), priority=turn.priority)
         return Step(
             generation,
             Reply(len(progress.output), progress.context.sources, self._calls_max(progress)),

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from agents.message import Item
-from inference.sequence import Sampling
+from inference.sequence import Priority, Sampling
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function
 
@@ -58,3 +58,4 @@ class Turn:
     parallel_tool_calls: bool = True
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
+    priority: Priority = Priority.STANDARD

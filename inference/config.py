@@ -28,13 +28,14 @@ class EngineConfig:
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     queue_max: int = 64  # requests that may wait; one more is refused
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
-    # Prompt tokens computed per step: a long prompt may not stall running streams for longer than a small step
-    # takes, and has the machine to itself when nobody streams. Multiples of 64 suit the matrix kernels.
-    prefill_tokens_beside_streams: int = 64
+    # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.
+    inter_token_target_s: float = 0.05
+    # Prompt tokens per step: when nobody streams, and beside streams before the cost of a step is known.
     prefill_tokens_alone: int = 512
+    prefill_tokens_first: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("parallel", "queue_max", "prefill_tokens_beside_streams", "prefill_tokens_alone"):
+        for name in ("parallel", "queue_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("resident", "context", "threads", "parked_bytes_max"):
@@ -46,3 +47,8 @@ class EngineConfig:
     @property
     def slots(self) -> int:
         return self.parallel + self.resident
+
+    @property
+    def rows_max(self) -> int:
+        """Tokens in the largest step: a row for every stream and a bite of prompt."""
+        return self.parallel + self.prefill_tokens_alone

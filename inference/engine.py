@@ -22,7 +22,7 @@ from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import Plan, Scheduler
-from inference.sequence import Delta, Finish, Sampling
+from inference.sequence import Delta, Finish, Priority, Sampling
 from inference.slots import Saved
 from inference.trace import now_ns
 
@@ -125,7 +125,14 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def submit(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> Handle:
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+    ) -> Handle:
         """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
         if self._closing or self._failed or self._loop is None:
             raise EngineStopped(self._failed or "the model is shutting down")
@@ -145,6 +152,7 @@ class Engine:
             sampler=Sampler(sampling),
             text=TextStream(self._pieces, sampling.stop),
             salt=salt,
+            priority=priority,
         )
         request.stamps.submitted_ns = now_ns()
         handle = Handle(self, request)
@@ -229,6 +237,8 @@ class Engine:
         self._scheduler.computed(plan)
         self.totals["steps"] += 1
         self.totals["decode_ns"] += computed - started
+        self.totals["preempted"] += plan.preempted
+        self._scheduler.cost.observe(plan.rows, (computed - started) / 1e9)
         for row, work in zip(logits, [w for w in plan.work if w.output], strict=True):
             work.request.stamps.prefilled_ns = work.request.stamps.prefilled_ns or computed
             self._accept(work.request, work.request.sampler.draw(row))
@@ -236,7 +246,7 @@ class Engine:
     def _place(self, plan: Plan, started_ns: int) -> None:
         parked = self._scheduler.slots.parked
         for request, placement in plan.placements:
-            request.stamps.admitted_ns = started_ns
+            request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
             if placement.saves:
                 self._save(placement.saves)
             if placement.restored is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
 from inference.engine import Engine, Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.sequence import ChatMessage, Sampling, Segment
+from inference.sequence import ChatMessage, Priority, Sampling, Segment
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ class ChatModel:
             weights,
             slots=config.slots,
             context=config.context or min(weights.context_length, CONTEXT_DEFAULT),
-            rows_max=max(config.prefill_tokens_alone, config.parallel + config.prefill_tokens_beside_streams),
+            rows_max=config.rows_max,
             threads=config.threads or default_threads(),
         )
         return cls(weights, backend, config)
@@ -70,8 +70,15 @@ class ChatModel:
     def count(self, text: str) -> int:
         return self._tokenizer.count(text)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> Handle:
-        return self._engine.submit(prompt, sampling, salt=salt)
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+    ) -> Handle:
+        return self._engine.submit(prompt, sampling, salt=salt, priority=priority)
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         if not ids:
@@ -92,6 +99,7 @@ class ChatModel:
             "resident": engine.resident,
             "parked": len(engine.parked),
             "parked_bytes": engine.parked.bytes,
+            "preempted_total": totals["preempted"],
             "restored_total": totals["restored"],
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from inference.detokenizer import TextStream
 from inference.sampler import Sampler
-from inference.sequence import Finish, Stamps
+from inference.sequence import Finish, Priority, Stamps
 
 
 class Phase(StrEnum):
@@ -19,16 +19,20 @@ class Phase(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """`computed` counts tokens of prompt + generated whose KV is in the slot; the newest token never is."""
+    """`computed` counts tokens of prompt + generated whose KV is in the slot; the newest token is never one of them.
+
+    A request that was preempted waits again, and what it generated is then part of what has to be computed.
+    """
 
     prompt: list[int]
     max_tokens: int  # within what the context leaves
     sampler: Sampler
     text: TextStream
     salt: str = ""
+    priority: Priority = Priority.STANDARD
     stamps: Stamps = field(default_factory=Stamps)
     slot: int | None = None
-    reused: int = 0
+    reused: int = 0  # of the prompt, when it was first placed
     computed: int = 0
     generated: list[int] = field(default_factory=list)
     cancelled: bool = False
@@ -40,16 +44,24 @@ class Request:
             return Phase.FINISHED
         if self.slot is None:
             return Phase.WAITING
-        return Phase.PREFILL if self.computed < len(self.prompt) else Phase.DECODE
+        return Phase.DECODE if self.generated and self.remaining == 1 else Phase.PREFILL
+
+    @property
+    def tokens(self) -> list[int]:
+        return [*self.prompt, *self.generated]
+
+    @property
+    def remaining(self) -> int:
+        """Tokens to compute before the next one can be drawn."""
+        return len(self.prompt) + len(self.generated) - self.computed
 
     @property
     def uncomputed(self) -> list[int]:
-        """Tokens that the next steps must compute: the rest of the prompt, or the newest token."""
         if self.computed < len(self.prompt):
-            return self.prompt[self.computed :]
+            return [*self.prompt[self.computed :], *self.generated]
         return self.generated[self.computed - len(self.prompt) :]
 
     @property
     def held(self) -> list[int]:
         """The tokens whose KV is in the slot."""
-        return [*self.prompt, *self.generated][: self.computed]
+        return self.tokens[: self.computed]

@@ -3,18 +3,28 @@
 Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2403.02310): every running stream gets
 its row in every step, and prompts are computed beside them in bites small enough not to be felt. Pure: no clock, no
 I/O, no model. The engine carries out a plan and says what came of it.
+
+Who goes first: the higher class, then the tenant that was served least, then the one that came first. A higher class
+takes the place of a lower one, which waits again and loses nothing but time.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from inference.config import EngineConfig
+from inference.cost import StepCost
+from inference.fairness import Shares
 from inference.parked import Parked
 from inference.request import Phase, Request
 from inference.slots import Placement, Slots
+
+# Bites of prompt beside streams, largest first. Multiples of 16 suit the matrix kernels; the smallest is taken however
+# long it takes, because a prompt must get on.
+BITES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 16)
+# Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
+CANDIDATES_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +40,24 @@ class Work:
 
 @dataclass(slots=True)
 class Plan:
-    """First place the new requests, then compute the work, sorted by slot."""
+    """First place the requests, then compute the work, which is sorted by slot."""
 
     placements: list[tuple[Request, Placement]] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
+    preempted: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(len(work.tokens) for work in self.work)
 
 
 class Scheduler:
     def __init__(self, config: EngineConfig, *, rewinds: bool = True) -> None:
         self._config = config
         self.slots = Slots(config.slots, parked=Parked(config.parked_bytes_max), rewinds=rewinds)
-        self._waiting: deque[Request] = deque()
+        self.cost = StepCost()
+        self._shares = Shares()
+        self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
 
     def __repr__(self) -> str:
@@ -64,30 +81,24 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self._waiting.append(request)
+        self._shares.join(request.salt)
 
     def remove(self, request: Request) -> None:
         """Take a finished or cancelled request out; what it computed stays resident."""
-        if request in self._running:
-            self._running.remove(request)
-        elif request in self._waiting:
-            self._waiting.remove(request)
+        (self._waiting if request.slot is None else self._running).remove(request)
+        self._shares.leave(request.salt)
         if request.slot is not None:
             self.slots.release(request.slot, request.held)
 
     def plan(self) -> Plan:
-        """The next step: a row for every stream, then prompts, oldest first, as far as the budget goes."""
+        """The next step: a row for every stream, then as much of the prompts as fits beside them."""
         plan = Plan()
+        self._admit(plan)
         decoding = [r for r in self._running if r.phase is Phase.DECODE]
-        for request in decoding:
-            self._take(plan, request, 1)
-        config = self._config
-        budget = config.prefill_tokens_beside_streams if decoding else config.prefill_tokens_alone
-        for request in [r for r in self._running if r.phase is Phase.PREFILL]:
-            budget -= self._take(plan, request, budget)
-        while budget > 0 and self._waiting and len(self._running) < config.parallel:
-            if not self._admit(plan, self._waiting[0]):
-                break
-            budget -= self._take(plan, self._running[-1], budget)
+        prefilling = [r for r in self._running if r.phase is Phase.PREFILL]
+        bites = divide(self._budget(len(decoding)), prefilling)
+        for request, tokens in [*((r, 1) for r in decoding), *bites]:
+            self._take(plan, request, tokens)
         plan.work.sort(key=lambda work: work.slot)
         return plan
 
@@ -96,23 +107,71 @@ class Scheduler:
         for work in plan.work:
             work.request.computed += len(work.tokens)
             self.slots.advance(work.slot, len(work.tokens))
+            self._shares.charge(work.request.salt, len(work.tokens))
 
-    def _admit(self, plan: Plan, request: Request) -> bool:
-        placement = self.slots.place(request.prompt, request.salt)
+    def _budget(self, streams: int) -> int:
+        """Prompt tokens for a step with that many streams."""
+        if not streams:
+            return self._config.prefill_tokens_alone
+        for bite in BITES:
+            seconds = self.cost.predict(streams + bite)
+            if seconds is None:
+                return self._config.prefill_tokens_first
+            if seconds <= self._config.inter_token_target_s and bite <= self._config.prefill_tokens_alone:
+                return bite
+        return BITES[-1]
+
+    def _admit(self, plan: Plan) -> None:
+        order = {request: place for place, request in enumerate(self._waiting)}
+        ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.salt), order[r]))
+        for request in ranked[:CANDIDATES_MAX]:
+            if self.running >= self._config.parallel and not self._preempt(plan, request):
+                return
+            self._place(plan, request)
+
+    def _place(self, plan: Plan, request: Request) -> None:
+        placement = self.slots.place(request.tokens, request.salt)
         if placement is None:
-            return False
-        self._waiting.popleft()
+            return
+        self._waiting.remove(request)
         self._running.append(request)
-        request.slot = placement.slot
-        request.reused = request.computed = placement.reused
+        if not request.generated:
+            request.reused = placement.reused
+        request.slot, request.computed = placement.slot, placement.reused
         plan.placements.append((request, placement))
+
+    def _preempt(self, plan: Plan, newcomer: Request) -> bool:
+        """Make room for a higher class: the youngest request of the lowest class waits again, before all others."""
+        lower = [r for r in self._running if r.priority > newcomer.priority and r.stamps.admitted_ns]
+        if not lower:
+            return False
+        victim = max(reversed(lower), key=lambda r: r.priority)
+        assert victim.slot is not None
+        self.slots.release(victim.slot, victim.held)
+        victim.slot, victim.computed = None, 0
+        self._running.remove(victim)
+        self._waiting.insert(0, victim)
+        plan.preempted += 1
         return True
 
     @staticmethod
-    def _take(plan: Plan, request: Request, budget: int) -> int:
-        """Plan up to `budget` of a request's tokens; returns how many."""
-        rest = request.uncomputed
-        tokens = rest[: max(0, budget)]
-        if tokens and request.slot is not None:
-            plan.work.append(Work(request, request.slot, request.computed, tokens, output=len(tokens) == len(rest)))
-        return len(tokens)
+    def _take(plan: Plan, request: Request, tokens: int) -> None:
+        assert request.slot is not None
+        bite = request.uncomputed[:tokens]
+        plan.work.append(Work(request, request.slot, request.computed, bite, output=len(bite) == request.remaining))
+
+
+def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
+    """Share a step's prompt tokens: half to the request that is longest under way, so that it gets on whatever comes;
+    the rest to the shortest first, so that nobody queues behind somebody's long prompt. A higher class before all."""
+    if not prefilling:
+        return []
+    first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
+    given = {first: min(first.remaining, max(1, budget // 2))}
+    left = budget - given[first]
+    for request in sorted(prefilling, key=lambda r: (r.priority, r.remaining)):
+        more = min(request.remaining - given.get(request, 0), left)
+        if more:
+            given[request] = given.get(request, 0) + more
+            left -= more
+    return list(given.items())

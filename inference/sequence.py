@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Protocol
+
+
+class Priority(IntEnum):
+    """Classes of requests: a lower one waits for the higher, and gives its place up to it."""
+
+    INTERACTIVE = 0  # somebody is looking
+    STANDARD = 1
+    BATCH = 2
 
 
 class Finish(StrEnum):
@@ -123,8 +131,16 @@ class LanguageModel(Protocol):
         """Number of tokens of untrusted text."""
         ...
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> Generation:
-        """Submit a prompt. `salt` separates tenants: cached prefixes are only shared within one salt.
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+    ) -> Generation:
+        """Submit a prompt. `salt` names the tenant: cached prefixes are only shared within one salt, and tenants of
+        one priority get fair shares.
 
         Raises PromptTooLong, QueueFull, EngineStopped.
         """

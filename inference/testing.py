@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.errors import InferenceError, PromptTooLong
-from inference.sequence import ChatMessage, Delta, Finish, Sampling, Segment, Stamps
+from inference.sequence import ChatMessage, Delta, Finish, Priority, Sampling, Segment, Stamps
 from inference.trace import now_ns
 
 
@@ -82,7 +82,14 @@ class ScriptedModel:
     def count(self, text: str) -> int:
         return len(text)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> ScriptedGeneration:
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+    ) -> ScriptedGeneration:
         if len(prompt) >= self.context_length:
             raise PromptTooLong(f"{len(prompt)} tokens do not fit a context of {self.context_length}")
         reply = self.replies[min(len(self.prompts), len(self.replies) - 1)]

@@ -3,6 +3,8 @@ out are those of an undisturbed run."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,18 +12,18 @@ from inference.config import EngineConfig
 from inference.detokenizer import TextStream
 from inference.request import Phase, Request
 from inference.sampler import Sampler
-from inference.scheduler import Scheduler
-from inference.sequence import Finish, Sampling
+from inference.scheduler import Scheduler, divide
+from inference.sequence import Finish, Priority, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 
 VOCABULARY = 5  # small: prompts share beginnings by chance
-CONFIG = EngineConfig(parallel=3, resident=2, prefill_tokens_beside_streams=4, prefill_tokens_alone=16)
+CONFIG = EngineConfig(parallel=3, resident=2, prefill_tokens_first=4, prefill_tokens_alone=16)
 GREEDY = Sampling(temperature=0)
 
 
-def request(prompt: list[int], max_tokens: int = 3, salt: str = "") -> Request:
+def request(prompt: list[int], max_tokens: int = 3, salt: str = "", priority: Priority = Priority.STANDARD) -> Request:
     text = TextStream([b""] * VOCABULARY)
-    return Request(prompt, max_tokens, Sampler(GREEDY), text, salt)
+    return Request(prompt, max_tokens, Sampler(GREEDY), text, salt, priority)
 
 
 class Machine:
@@ -29,13 +31,17 @@ class Machine:
 
     def __init__(self, rewinds: bool = True) -> None:
         self.scheduler = Scheduler(CONFIG, rewinds=rewinds)
-        self.backend = ScriptedBackend(CONFIG.slots, context=200, rows_max=64, vocabulary=VOCABULARY, rewinds=rewinds)
+        rows_max = CONFIG.rows_max
+        self.backend = ScriptedBackend(CONFIG.slots, 200, rows_max, vocabulary=VOCABULARY, rewinds=rewinds)
+        self.clock = 0
 
     def step(self) -> list[int]:
         """Returns the rows of each request in the step."""
         plan = self.scheduler.plan()
         parked = self.scheduler.slots.parked
-        for _, p in plan.placements:
+        self.clock += 1
+        for r, p in plan.placements:
+            r.stamps.admitted_ns = self.clock
             if p.saves:
                 parked.put(p.saves.tokens, p.saves.salt, self.backend.save(p.saves.slot))
             if p.restored is not None:
@@ -72,21 +78,41 @@ def expected(r: Request) -> list[int]:
 
 
 prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=90)
+
+
+class Arrival(NamedTuple):
+    prompt: list[int]
+    max_tokens: int
+    salt: str
+    priority: Priority
+    steps: int  # until the next one
+    cancels: bool  # somebody who came before
+
+
 arrivals = st.lists(
-    st.tuples(prompts, st.integers(1, 6), st.sampled_from(["a", "b"]), st.integers(0, 3), st.booleans()), max_size=14
+    st.builds(
+        Arrival,
+        prompt=prompts,
+        max_tokens=st.integers(1, 6),
+        salt=st.sampled_from(["a", "b"]),
+        priority=st.sampled_from(Priority),
+        steps=st.integers(0, 3),
+        cancels=st.booleans(),
+    ),
+    max_size=14,
 )
 
 
 @settings(max_examples=300, deadline=None)
 @given(arrivals, st.booleans())
-def test_output_is_that_of_an_undisturbed_run(plan: list[tuple[list[int], int, str, int, bool]], rewinds: bool) -> None:
+def test_output_is_that_of_an_undisturbed_run(plan: list[Arrival], rewinds: bool) -> None:
     machine, requests = Machine(rewinds), list[Request]()
-    for prompt, max_tokens, salt, steps, cancel in plan:
-        requests.append(request(prompt, max_tokens, salt))
+    for arrival in plan:
+        requests.append(request(arrival.prompt, arrival.max_tokens, arrival.salt, arrival.priority))
         machine.scheduler.add(requests[-1])
-        for _ in range(steps):
+        for _ in range(arrival.steps):
             machine.step()
-        if cancel:
+        if arrival.cancels:
             machine.cancel(requests[len(requests) // 2])
     for _ in range(2000):
         if machine.scheduler.idle:
@@ -147,3 +173,77 @@ def test_a_cancelled_request_leaves_what_it_computed() -> None:
     machine.scheduler.add(second := request([2, 3] * 20))
     machine.step()
     assert second.reused == 16
+
+
+def test_a_short_prompt_does_not_queue_behind_a_long_one() -> None:
+    machine = Machine()
+    machine.scheduler.add(request([2] * 150))
+    machine.step()
+    machine.scheduler.add(short := request([3] * 8))
+    assert machine.step() == [8, 8]
+    assert short.generated
+
+
+def test_a_long_prompt_gets_on_whatever_comes() -> None:
+    long, *short = [request([n] * 20) for n in range(5)]
+    for r in (long, *short):
+        r.slot = 0
+    assert dict(divide(16, [long, *short]))[long] >= 8
+
+
+def test_prompts_beside_streams_are_as_large_as_the_target_allows() -> None:
+    machine = Machine()
+    machine.scheduler.add(request([1], max_tokens=20))
+    machine.step()
+    for rows in (1, 16, 32, 64):
+        machine.scheduler.cost.observe(rows, rows * CONFIG.inter_token_target_s / 20)
+    machine.scheduler.add(request([2, 3] * 20))
+    assert machine.step() == [1, 16]
+    for _ in range(50):
+        machine.scheduler.cost.observe(17, 9.0)  # the machine became slow: the smallest bite, so that it gets on
+    assert machine.step() == [1, 16]
+
+
+def test_a_higher_class_takes_the_place_of_a_lower_one_which_loses_nothing() -> None:
+    machine = Machine()
+    batch = [request([n, n], max_tokens=6, priority=Priority.BATCH) for n in range(3)]
+    for r in batch:
+        machine.scheduler.add(r)
+    machine.step()
+    machine.scheduler.add(urgent := request([4, 4], max_tokens=2, priority=Priority.INTERACTIVE))
+    machine.step()
+    assert urgent.generated and batch[2].phase is Phase.WAITING
+    while not machine.scheduler.idle:
+        machine.step()
+    assert all(r.generated == expected(r) for r in [*batch, urgent])
+
+
+def test_nobody_takes_the_place_of_his_own_class() -> None:
+    machine = Machine()
+    for n in range(4):
+        machine.scheduler.add(request([n, n], max_tokens=9, priority=Priority.INTERACTIVE))
+    machine.step()
+    machine.step()
+    assert (machine.scheduler.running, machine.scheduler.waiting) == (3, 1)
+
+
+def test_tenants_get_fair_shares() -> None:
+    machine = Machine()
+    greedy = [request([n % VOCABULARY] * 10, max_tokens=2, salt="greedy") for n in range(8)]
+    for r in greedy:
+        machine.scheduler.add(r)
+    machine.step()
+    machine.scheduler.add(modest := request([1] * 10, max_tokens=2, salt="modest"))
+    while modest.finish is None:
+        machine.step()
+    assert sum(r.finish is None for r in greedy) >= 3  # it overtook those who came before it
+
+
+@given(st.integers(1, 600), st.lists(st.integers(1, 700), min_size=1, max_size=8))
+def test_a_budget_is_spent_whole_and_never_exceeded(budget: int, sizes: list[int]) -> None:
+    prefilling = [request([0] * size) for size in sizes]
+    for r in prefilling:
+        r.slot = 0
+    given_tokens = divide(budget, prefilling)
+    assert sum(tokens for _, tokens in given_tokens) == min(budget, sum(sizes))
+    assert all(0 < tokens <= r.remaining for r, tokens in given_tokens)
