@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from aiohttp import web
 
 from worker.errors import ApiError
-from worker.wire import limits
+from worker.wire.page import ID
 from worker.wire.response_request import RESULTS
-
-ID = re.compile(limits.ID_PATTERN)
 
 
 def check_model(name: str | None, loaded: str) -> None:

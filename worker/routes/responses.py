@@ -84,6 +84,7 @@ async def _whole(request: web.Request, turn: ResponseTurn) -> web.Response:
     status = "refused"
     try:
         finished = await gather(services.agent.run(turn.turn, trace), trace)
+        status = "failed"  # unless it can be stored
         with trace.span("flush"):
             snapshot = turn.snapshot(finished)
             await store(services, turn, snapshot, finished.output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
 from pydantic import (
@@ -12,75 +12,23 @@ from pydantic import (
     StringConstraints,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
-from agents.turn import FunctionTool, Limits, Turn
+from agents.turn import Limits, Turn
 from inference.sequence import Sampling
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
-from worker.wire.items import Name
+from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.metadata import Metadata
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
-from worker.wire.tools import NO_PARAMETERS, Description, Schema
+from worker.wire.tools import as_choice, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
 
 
-class FunctionDefinition(Strict):
-    name: Name
-    description: Description | None = None
-    parameters: Schema | None = None
-    strict: bool | None = None
-
-
-class ChatTool(Strict):
-    type: Annotated[str, only("function")]
-    function: FunctionDefinition
-
-    @property
-    def definition(self) -> FunctionTool:
-        function = self.function
-        return FunctionTool(function.name, function.description or "", function.parameters or NO_PARAMETERS)
-
-
-class NamedFunction(Strict):
-    name: Name
-
-
-class ChatToolChoice(Strict):
-    """none, auto, required, or one function."""
-
-    type: Annotated[str, only("function", "mode")]
-    mode: Literal["none", "auto", "required"] | None = None
-    function: NamedFunction | None = None
-
-    @model_validator(mode="after")
-    def _is_one_of_the_forms(self) -> ChatToolChoice:
-        if (self.mode is None) == (self.function is None):
-            raise ValueError("choose none, auto, required or a function by its name")
-        return self
-
-    @property
-    def wanted(self) -> str:
-        return self.function.name if self.function else self.mode or "auto"
-
-
-def _as_choice(value: Any) -> Any:
-    return {"type": "mode", "mode": value} if isinstance(value, str) else value
-
-
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
-
-
-def _distinct(tools: list[ChatTool]) -> list[ChatTool]:
-    names = [tool.function.name for tool in tools]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two tools are called '{name}'")
-    return tools
 
 
 class ResponseFormat(Strict):
@@ -101,8 +49,8 @@ OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX
 class ChatRequest(Strict):
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=limits.ITEMS_MAX)]
-    tools: Annotated[list[ChatTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(_distinct)] | None = None
-    tool_choice: Annotated[ChatToolChoice, BeforeValidator(_as_choice)] | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    tool_choice: Annotated[ChatToolChoice, BeforeValidator(as_choice)] | None = None
     parallel_tool_calls: bool | None = None
 
     max_completion_tokens: OutputTokens | None = None
@@ -143,7 +91,7 @@ class ChatRequest(Strict):
     @field_validator("tool_choice")
     @classmethod
     def _names_a_given_tool(cls, value: ChatToolChoice | None, info: ValidationInfo) -> ChatToolChoice | None:
-        given = {tool.function.name for tool in info.data.get("tools") or ()}
+        given = {tool.name for tool in info.data.get("tools") or ()}
         if value and value.function and value.function.name not in given:
             raise ValueError(f"'{value.function.name}' is not among the tools of this request")
         return value
@@ -154,7 +102,7 @@ class ChatRequest(Strict):
 
     @property
     def functions_given(self) -> frozenset[str]:
-        return frozenset(tool.function.name for tool in self.tools or ())
+        return frozenset(tool.name for tool in self.tools or ())
 
     def turn(self, tenant_id: UUID) -> Turn:
         return Turn(
@@ -174,7 +122,7 @@ class ChatRequest(Strict):
     @property
     def _sampling(self) -> Sampling:
         return Sampling(
-            max_tokens=self._tokens_max or Sampling().max_tokens,
+            max_tokens=self._tokens_max or Limits().tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,

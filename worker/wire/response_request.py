@@ -21,7 +21,7 @@ from worker.wire import limits
 from worker.wire.items import InputItem, as_items
 from worker.wire.metadata import Metadata
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
-from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool
+from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
 RESULTS = "file_search_call.results"
 # Known values that ask for parts of items which this server never makes: nothing to include, nothing to refuse.
@@ -68,14 +68,6 @@ class StreamOptions(Strict):
     include_obfuscation: Annotated[bool | None, only(None, False)] = None
 
 
-def _distinct(tools: list[Tool]) -> list[Tool]:
-    names = [tool.name for tool in tools]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two tools are called '{name}'")
-    return tools
-
-
 class ResponseRequest(Strict):
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     input: Annotated[list[InputItem], BeforeValidator(as_items), Field(max_length=limits.ITEMS_MAX)] = Field(
@@ -88,7 +80,7 @@ class ResponseRequest(Strict):
     metadata: Metadata | None = None
     include: Annotated[Include, Field(max_length=16)] | None = None
 
-    tools: Annotated[list[Tool], Field(max_length=limits.TOOLS_MAX), AfterValidator(_distinct)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
@@ -176,7 +168,7 @@ class ResponseRequest(Strict):
     @property
     def _sampling(self) -> Sampling:
         return Sampling(
-            max_tokens=self.max_output_tokens or Sampling().max_tokens,
+            max_tokens=self._limits.tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,

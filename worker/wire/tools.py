@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
@@ -139,6 +139,23 @@ Tool: TypeAlias = Annotated[
 ]
 
 
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def distinct(tools: list[N]) -> list[N]:
+    """Raises ValueError for two tools of one name: the model could not tell them apart."""
+    names = [tool.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two tools are called '{name}'")
+    return tools
+
+
 class ToolReference(Strict):
     """Names one of the request's tools: a function by `name`, others by their type."""
 
@@ -198,9 +215,10 @@ class ToolChoice(Strict):
         return self.mode if self.type == "mode" else self.model_dump(exclude_none=True)
 
 
-def _as_choice(value: Any) -> Any:
+def as_choice(value: Any) -> Any:
+    """The words auto, none and required in the form of the others."""
     return {"type": "mode", "mode": value} if isinstance(value, str) else value
 
 
-Choice: TypeAlias = Annotated[ToolChoice, BeforeValidator(_as_choice)]
+Choice: TypeAlias = Annotated[ToolChoice, BeforeValidator(as_choice)]
 AUTO = ToolChoice(type="mode", mode="auto")
