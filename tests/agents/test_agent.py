@@ -138,7 +138,7 @@ async def test_an_answer_that_breaks_off_leaves_an_incomplete_item(finish: Finis
             self.finish = finish
 
     class Breaking(ScriptedModel):
-        def generate(self, prompt: Any, sampling: Sampling, *, salt: str = "") -> ScriptedGeneration:
+        def generate(self, prompt: Any, sampling: Sampling, **options: Any) -> ScriptedGeneration:
             return Broken("", len(prompt), sampling, 1)
 
     ran = await run(Breaking([""]), asked())

@@ -89,7 +89,7 @@ class StallingModel(ScriptedModel):
     running: list[StallingGeneration] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, *, salt: str = "") -> ScriptedGeneration:
+    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
         self.prompts.append("".join(map(chr, prompt)))
         self.running.append(StallingGeneration(self.replies[0], len(prompt), sampling, self.piece_chars))
         self.started.set()
