@@ -14,6 +14,9 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inference.backend import Backend
 from inference.config import EngineConfig
 from inference.detokenizer import TextStream
@@ -241,7 +244,7 @@ class Engine:
         self._scheduler.cost.observe(plan.rows, (computed - started) / 1e9)
         for row, work in zip(logits, [w for w in plan.work if w.output], strict=True):
             work.request.stamps.prefilled_ns = work.request.stamps.prefilled_ns or computed
-            self._accept(work.request, work.request.sampler.draw(row))
+            self._draw(work.request, row)
 
     def _place(self, plan: Plan, started_ns: int) -> None:
         parked = self._scheduler.slots.parked
@@ -269,6 +272,15 @@ class Engine:
         if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
             self._save(saved)
             self._scheduler.slots[saved.slot].parked = True
+
+    def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
+        try:
+            token = request.sampler.draw(logits)
+        except Exception as error:  # the boundary: what one request asks for must not end the others
+            log.exception("drawing a token failed")
+            self._finish(request, Finish.ERROR, InferenceError(f"no token could be drawn: {error}"))
+        else:
+            self._accept(request, token)
 
     def _accept(self, request: Request, token: int) -> None:
         """A request got its next token."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,16 @@ async def test_a_failed_step_fails_its_requests_and_nobody_later(engine: Engine,
         await text(failed)
     assert failed.finish is Finish.ERROR
     assert await text(engine.submit([1, 2], GREEDY)) == expected([1, 2], 5)
+
+
+async def test_a_token_that_cannot_be_drawn_fails_its_request_alone(engine: Engine) -> None:
+    other = engine.submit([2], Sampling(temperature=0, max_tokens=500))
+    await first_delta(other)
+    nonsense: Any = "more"
+    with pytest.raises(InferenceError, match="no token could be drawn"):
+        await text(engine.submit([1], Sampling(logit_bias={0: nonsense})))
+    assert await text(other)
+    assert other.finish is Finish.LENGTH
 
 
 async def test_closing_ends_what_runs_with_an_error(backend: ScriptedBackend) -> None:
