@@ -6,8 +6,9 @@ when the caller closes the iterator: that cancels the generation and the tools a
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from agents.budget import ANSWER_TOKENS, Budget
@@ -25,10 +26,13 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.turn import Turn
 from inference.errors import InferenceError
-from inference.sequence import LanguageModel
+from inference.sequence import LanguageModel, Segment
 from inference.trace import Trace, now_ns
 
 log = logging.getLogger(__name__)
+
+# Tokenising so much takes a few milliseconds; more must not hold up everybody else's event loop.
+ENCODE_CHARS_MAX = 10_000
 
 NOTHING_LEFT = "I could not finish that because the tool budget is used up."
 
@@ -47,7 +51,7 @@ class Agent:
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped.
         """
         progress = await self._prepare(turn, trace)
-        step = self._begin(progress)
+        step = await self._begin(progress)
         try:
             for event in progress.opening():
                 yield event
@@ -67,7 +71,7 @@ class Agent:
                 if not step.goes_on or progress.budget.remaining_tokens <= 0:
                     break
                 progress.concluding = progress.budget.spent(now_ns())
-                step = self._begin(progress)
+                step = await self._begin(progress)
             yield progress.finished(step)
         except Exception as error:  # the boundary: whatever breaks a turn that has begun is told as its end
             if not isinstance(error, InferenceError):
@@ -94,10 +98,10 @@ class Agent:
             concluding=budget.spent(now_ns()) if offer.server else None,
         )
 
-    def _begin(self, progress: Progress) -> Step:
+    async def _begin(self, progress: Progress) -> Step:
         """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidTemplate."""
         turn, budget = progress.turn, progress.budget
-        prompt = self._prompt(progress)
+        prompt = await self._prompt(progress)
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
         sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, budget.remaining_tokens))
@@ -110,7 +114,7 @@ class Agent:
             progress.offer,
         )
 
-    def _prompt(self, progress: Progress) -> list[int]:
+    async def _prompt(self, progress: Progress) -> list[int]:
         """Token ids of the next step. Passages that leave no room for an answer are left out, the last ones first."""
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
@@ -118,12 +122,17 @@ class Agent:
                 messages = assemble(progress.turn, progress.output, progress.passages, conclude=conclude)
                 segments = self._model.render(messages, progress.offer.schemas)
             with progress.trace.span("tokenize") as span:
-                prompt = self._model.encode(segments)
+                prompt = await self._encode(segments)
                 span.attributes["tokens"] = len(prompt)
             fits = len(prompt) + self._answer_tokens <= self._model.context_length
             if fits or not progress.in_prompt or progress.budget.steps:
                 return prompt
             progress.drop_passage()
+
+    async def _encode(self, segments: Sequence[Segment]) -> list[int]:
+        if sum(len(segment.text) for segment in segments) < ENCODE_CHARS_MAX:
+            return self._model.encode(segments)
+        return await asyncio.to_thread(self._model.encode, segments)
 
     def _calls_max(self, progress: Progress) -> int:
         if progress.concluding or not progress.offer.schemas:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
+from agents.agent import ENCODE_CHARS_MAX
 from agents.errors import InvalidTurn
 from agents.events import ItemFinished, ItemStarted, TextDelta
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.turn import FunctionTool, Turn
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
-from inference.sequence import ChatMessage, Delta, Finish, Sampling
+from inference.sequence import ChatMessage, Delta, Finish, Sampling, Segment
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run
 
@@ -154,3 +156,16 @@ async def test_an_item_starts_only_when_there_is_something_to_show() -> None:
     started = [event.item for event in ran.events if isinstance(event, ItemStarted)]
     assert [type(item) for item in started] == [FunctionCall, FunctionCallOutput, Message]
     assert len([event for event in ran.events if isinstance(event, ItemFinished)]) == 3
+
+
+async def test_a_long_input_is_tokenised_beside_the_event_loop() -> None:
+    threads: list[int] = []
+
+    class Watching(ScriptedModel):
+        def encode(self, segments: Sequence[Segment]) -> list[int]:
+            threads.append(threading.get_ident())
+            return super().encode(segments)
+
+    await run(Watching(["short"]), asked("hello"))
+    await run(Watching(["long"], context_length=10**6), asked("x" * ENCODE_CHARS_MAX))
+    assert (threads[0] == threading.get_ident()) and threads[1] != threading.get_ident()
