@@ -11,6 +11,7 @@ from agents.message import FileSearchCall
 from agents.prompt import question
 from agents.turn import Turn
 from inference.trace import Trace
+from retrieval.filter import Filter
 from retrieval.passage import Passage
 
 
@@ -26,6 +27,7 @@ class Searcher(Protocol):
         limit: int,
         score_threshold: float,
         trace: Trace,
+        filters: Filter | None = None,
     ) -> list[Passage]:
         """Relevant passages, best first. Raises StoreNotFound."""
         ...
@@ -48,6 +50,7 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Pa
         limit=asked.max_num_results,
         score_threshold=asked.score_threshold,
         trace=trace,
+        filters=asked.filters,
     )
 
 

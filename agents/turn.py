@@ -9,6 +9,7 @@ from uuid import UUID
 
 from agents.message import Item
 from inference.sequence import Priority, Sampling
+from retrieval.filter import Filter
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function
 
@@ -29,6 +30,7 @@ class FileSearch:
     vector_store_ids: tuple[str, ...]
     max_num_results: int = 5
     score_threshold: float = 0.0
+    filters: Filter | None = None  # by attributes of the files
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ LOCK_WAIT_S = 300.0  # the longest a migration of another worker may take
 LOCK_POLL_S = 0.1
 TABLE_LOCK_TIMEOUT = "30s"  # a forgotten psql session must not hang every worker's start
 SERVER_VERSION_MIN = 15
-PGVECTOR_MIN = (0, 7)  # the first with halfvec
+PGVECTOR_MIN = (0, 8)  # the first whose index goes on until enough rows pass the filter
 
 HISTORY = """
 create table if not exists schema_migrations (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from inference.windows import PassageVectors
+from retrieval.filter import Attributes
 from retrieval.split import Chunk
 
 
@@ -20,6 +21,7 @@ class VectorStore:
     metadata: Mapping[str, Any]
     created_at: datetime
     files: int
+    chunks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +48,4 @@ class NewFile:
     sha256: bytes
     content: str
     chunks: Sequence[tuple[Chunk, PassageVectors]]
+    attributes: Attributes = field(default_factory=dict)  # what a search may filter by

@@ -15,10 +15,11 @@ from retrieval.budget import within
 from retrieval.candidate import Candidate
 from retrieval.compress import Scored, compress
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
+from retrieval.filter import Filter
 from retrieval.fuse import Scores, fuse
 from retrieval.passage import Passage
 from retrieval.rerank import window_similarity
-from retrieval.store import PassageStore
+from retrieval.store import PassageStore, SearchResult
 
 LANE = "retrieval"
 
@@ -40,8 +41,11 @@ class Retriever:
         limit: int,
         score_threshold: float,
         trace: Trace,
+        filters: Filter | None = None,
     ) -> list[Passage]:
         """Passages of these vector stores (ids or names), best first, with scores from 0 to 1.
+
+        `filters` names the files, by their attributes, that passages may come from.
 
         Raises StoreNotFound, EmbeddingModelChanged.
         """
@@ -49,8 +53,9 @@ class Retriever:
             text = _clean(query)
             passages: list[Passage] = []
             if text and stores:
-                search = _Search(self._store, self._embedder, self._config, trace, trace.index(span), tenant_id)
-                passages = await search.run(text, stores, min(limit, PASSAGES_MAX), score_threshold)
+                parent = trace.index(span)
+                search = _Search(self._store, self._embedder, self._config, trace, parent, tenant_id, stores, filters)
+                passages = await search.run(text, min(limit, PASSAGES_MAX), score_threshold)
             span.attributes["passages"] = len(passages)
             return passages
 
@@ -65,10 +70,12 @@ class _Search:
     trace: Trace
     parent: int | None
     tenant_id: UUID
+    stores: Sequence[str]
+    filters: Filter | None
 
-    async def run(self, query: str, stores: Sequence[str], limit: int, score_threshold: float) -> list[Passage]:
+    async def run(self, query: str, limit: int, score_threshold: float) -> list[Passage]:
         vectors = await self._embed(query)
-        candidates = await self._find(query, vectors, stores)
+        candidates = await self._find(query, vectors)
         ranked = self._fuse(candidates)
         if vectors is not None:
             ranked = await self._rerank(ranked, vectors)
@@ -78,19 +85,24 @@ class _Search:
         with self.trace.span("embed", lane=LANE, parent=self.parent, cached=self.embedder.knows(query)) as span:
             return await within(self.config.embed_ms, self.embedder.embed_query(query), span)
 
-    async def _find(self, query: str, vectors: QueryVectors | None, stores: Sequence[str]) -> list[Candidate]:
+    async def _find(self, query: str, vectors: QueryVectors | None) -> list[Candidate]:
         with self.trace.span("search", lane=LANE, parent=self.parent) as span:
             search = self.store.search(
                 self.tenant_id,
-                stores,
+                self.stores,
                 query=query,
                 vector=None if vectors is None else vectors.vector,
                 embedding_model=self.embedder.name,
                 limit=self.config.candidates,
+                filters=self.filters,
             )
-            candidates = await within(self.config.search_ms, search, span) or []
-            span.attributes["candidates"] = len(candidates)
-            return candidates
+            found = await within(self.config.search_ms, search, span) or SearchResult([], 0, False)
+            span.attributes |= {
+                "chunks": found.chunks,
+                "method": "index" if found.by_index else "exact",
+                "candidates": len(found.candidates),
+            }
+            return found.candidates
 
     def _fuse(self, candidates: list[Candidate]) -> list[Scored]:
         method = self.config.fusion

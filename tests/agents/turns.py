@@ -28,6 +28,7 @@ from agents.turn import Turn
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
+from retrieval.filter import Filter
 from retrieval.passage import Passage
 
 TENANT = UUID(int=7)
@@ -175,6 +176,7 @@ class ShelfSearcher:
         limit: int,
         score_threshold: float,
         trace: Trace,
+        filters: Filter | None = None,
     ) -> list[Passage]:
         for store in stores:
             if store != self.store:

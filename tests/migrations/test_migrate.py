@@ -53,8 +53,8 @@ def test_a_database_from_the_future_is_refused() -> None:
         pending([ONE], {ONE.version: ONE.sha256, TWO.version: TWO.sha256})
 
 
-@pytest.mark.parametrize("pgvector", ["0.7.0", "0.8.5", "0.10.1", "1.0"])
-def test_a_server_with_halfvec_will_do(pgvector: str) -> None:
+@pytest.mark.parametrize("pgvector", ["0.8.0", "0.8.5", "0.10.1", "1.0"])
+def test_a_server_with_iterative_scans_will_do(pgvector: str) -> None:
     check_server(15, pgvector)
 
 
@@ -62,8 +62,8 @@ def test_a_server_with_halfvec_will_do(pgvector: str) -> None:
     ("major", "pgvector", "sentence"),
     [
         (14, "0.8.5", "The server is Postgres 14: .* needs 15 or newer"),
-        (17, None, "has no pgvector, .* needs 0.7 or newer: install it there .*postgresql-17-pgvector"),
-        (16, "0.6.2", "has pgvector 0.6.2, .* needs 0.7"),
+        (17, None, "has no pgvector, .* needs 0.8 or newer: install it there .*postgresql-17-pgvector"),
+        (16, "0.7.4", "has pgvector 0.7.4, .* needs 0.8"),
     ],
 )
 def test_a_server_that_will_not_do_is_told_what_it_needs(major: int, pgvector: str | None, sentence: str) -> None:

@@ -68,7 +68,7 @@ async def find(
         embedding_model=MODEL,
         limit=limit,
     )
-    return sorted(found, key=lambda c: (-(c.cosine or 0), -c.coverage))
+    return sorted(found.candidates, key=lambda c: (-(c.cosine or 0), -c.coverage))
 
 
 async def lexeme_counts(owner_dsn: str, store_id: str) -> dict[str, int]:

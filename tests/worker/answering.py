@@ -19,6 +19,7 @@ from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.database import Database
 from retrieval.errors import StoreNotFound
+from retrieval.filter import Filter
 from retrieval.passage import Passage
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
@@ -53,6 +54,7 @@ class ShelfRetriever:
         limit: int,
         score_threshold: float,
         trace: Trace,
+        filters: Filter | None = None,
     ) -> list[Passage]:
         for store in stores:
             if store != "docs":

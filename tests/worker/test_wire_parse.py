@@ -19,6 +19,11 @@ from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Strict
 
 FUNCTION = {"type": "function", "name": "f"}
+NESTED = {"type": "and", "filters": [{"type": "in", "key": "a", "value": 1}]}
+
+
+def filtered(filters: Any) -> dict[str, Any]:
+    return {"type": "file_search", "vector_store_ids": ["docs"], "filters": filters}
 
 
 def refused(model: type[Strict], body: Any) -> ApiError:
@@ -50,6 +55,9 @@ def refused(model: type[Strict], body: Any) -> ApiError:
         ({"tools": [{**FUNCTION, "parameters": {"type": "array"}}]}, "tools[0].parameters", "invalid_value"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "unsupported_parameter"),
         ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools[0].vector_store_ids", None),
+        ({"tools": [filtered({"type": "like"})]}, "tools[0].filters", "invalid_value"),
+        ({"tools": [filtered({"type": "eq", "key": "a"})]}, "tools[0].filters.value", "missing_required_parameter"),
+        ({"tools": [filtered(NESTED)]}, "tools[0].filters.filters[0]", "invalid_value"),
         ({"tool_choice": "sometimes"}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "function"}}, "tool_choice", "invalid_value"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "invalid_value"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agents.events import Event, TurnFinished, Usage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.turn import FileSearch, FunctionTool, Turn
+from retrieval.filter import Comparison
 from tests.worker.reader import Reader, check_response
 from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.feed import merged
@@ -24,6 +25,7 @@ from worker.wire.response_request import ResponseRequest
 
 ANSWER = Message("assistant", "The port is 8080 [1].", (CITATION,))
 SEARCH = FileSearchCall(("port?",), (SOURCE,))
+SINCE_2024: dict[str, Any] = {"type": "gte", "key": "year", "value": 2024}
 WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "get_weather",
@@ -74,7 +76,12 @@ def test_tools_of_all_kinds_reach_the_turn() -> None:
         tools=[
             WEATHER,
             {"type": "firsttoken:calculator"},
-            {"type": "file_search", "vector_store_ids": ["docs"], "ranking_options": {"score_threshold": 0.3}},
+            {
+                "type": "file_search",
+                "vector_store_ids": ["docs"],
+                "ranking_options": {"score_threshold": 0.3},
+                "filters": SINCE_2024,
+            },
         ],
         tool_choice={"type": "function", "name": "get_weather"},
         parallel_tool_calls=False,
@@ -83,7 +90,7 @@ def test_tools_of_all_kinds_reach_the_turn() -> None:
     )
     assert turn.functions == (FunctionTool("get_weather", "Weather", WEATHER["parameters"]),)
     assert turn.server_tools == ("calculator",)
-    assert turn.file_search == FileSearch(("docs",), 5, 0.3)
+    assert turn.file_search == FileSearch(("docs",), 5, 0.3, Comparison(**SINCE_2024))
     assert (turn.tool_choice, turn.parallel_tool_calls) == ("get_weather", False)
     assert (turn.limits.calls, turn.limits.tokens, turn.sampling.max_tokens) == (2, 50, 50)
 

@@ -8,6 +8,7 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from agents.turn import FileSearch, FunctionTool
+from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.items import Name
 from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
@@ -80,7 +81,7 @@ class FileSearchTool(Strict):
     ]
     max_num_results: Annotated[int, Field(ge=1, le=limits.RESULTS_MAX)] | None = None
     ranking_options: RankingOptions | None = None
-    filters: Unsupported = None
+    filters: Filter | None = None
 
     @property
     def score_threshold(self) -> float:
@@ -94,7 +95,10 @@ class FileSearchTool(Strict):
     def search(self) -> FileSearch:
         usual = FileSearch(())
         return FileSearch(
-            tuple(self.vector_store_ids), self.max_num_results or usual.max_num_results, self.score_threshold
+            tuple(self.vector_store_ids),
+            self.max_num_results or usual.max_num_results,
+            self.score_threshold,
+            self.filters,
         )
 
     def echo(self) -> dict[str, Any]:
@@ -103,7 +107,7 @@ class FileSearchTool(Strict):
             "vector_store_ids": self.vector_store_ids,
             "max_num_results": self.max_num_results,
             "ranking_options": {"ranker": "auto", "score_threshold": self.score_threshold},
-            "filters": None,
+            "filters": self.filters.model_dump() if self.filters else None,
         }
 
 

@@ -1,41 +1,35 @@
-"""All SQL of retrieval: vector stores, their files and chunks, and the search over them.
-
-Search is exact inside the stores asked for: with tenants apart, an approximate index over everybody's vectors finds
-fewer of the right ones, and up to ten thousand chunks a store it is not worth its faults. Both sides of a search take
-4 ms over 1,000 chunks and 40 ms over 10,000 on two busy cores.
-"""
+"""Vector stores, their files and chunks: everything but how a search finds its candidates."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from importlib import resources
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.windows import Windows
-from retrieval.candidate import Candidate, ChunkKey
+from retrieval.candidate import ChunkKey
 from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreNotFound
+from retrieval.filter import Filter
 from retrieval.records import NewFile, StoredFile, VectorStore
+from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
 
 if TYPE_CHECKING:
     from migrations.database import Connection, Database
 
 STORES_LISTED_MAX = 1000
-LEXEMES_MAX = 64  # of a query; a pasted page would be compared word by word with every chunk
 
 _STORE = """
-select s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at,
-       (select count(*) from vector_store_files f where f.tenant_id = s.tenant_id and f.vector_store_id = s.id) as files
+select s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, filled.files, filled.chunks
   from vector_stores s
+ cross join lateral (
+    select count(*) as files, coalesce(sum(f.chunks), 0) as chunks from vector_store_files f
+     where f.tenant_id = s.tenant_id and f.vector_store_id = s.id) as filled
  where s.tenant_id = $1
 """
-
-_SEARCH = resources.files("retrieval").joinpath("search.sql").read_text("utf-8")
 
 _WINDOWS = """
 select vector_store_id, file_id, ordinal, windows, window_scales
@@ -89,8 +83,9 @@ delete from files f
 class PassageStore:
     """Reads and writes on behalf of one tenant a call; ids of other tenants are as unknown as ids that never were."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, exact_chunks_max: int = EXACT_CHUNKS_MAX) -> None:
         self._database = database
+        self._exact_chunks_max = exact_chunks_max
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
         """The store of that name, made if there is none. Raises EmbeddingModelChanged."""
@@ -176,13 +171,24 @@ class PassageStore:
                 ),
             )
             await connection.execute(
-                "insert into vector_store_files (tenant_id, vector_store_id, file_id, path, status) "
-                "values ($1, $2, $3, $4, 'completed')",
-                *(tenant_id, store_id, file_id, file.path),
+                "insert into vector_store_files (tenant_id, vector_store_id, file_id, path, status, chunks, "
+                "attributes) values ($1, $2, $3, $4, 'completed', $5, $6)",
+                *(tenant_id, store_id, file_id, file.path, len(file.chunks), dict(file.attributes)),
             )
             await connection.executemany(_INSERT_CHUNK, _chunk_rows(tenant_id, store_id, file_id, file))
             await connection.execute(_COUNT_LEXEMES, tenant_id, store_id, file_id)
         return True
+
+    async def describe(
+        self, tenant_id: UUID, store_id: str, paths: Sequence[str], attributes: Mapping[str, Any]
+    ) -> None:
+        """Give what was read from these paths these attributes, in place of those it had."""
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                "update vector_store_files set attributes = $4::jsonb "
+                "where tenant_id = $1 and vector_store_id = $2 and path = any($3) and attributes <> $4::jsonb",
+                *(tenant_id, store_id, list(paths), dict(attributes)),
+            )
 
     async def remove(self, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:
         """Take out what was read from these paths; a path that is not there is no error."""
@@ -199,26 +205,27 @@ class PassageStore:
         vector: NDArray[np.float32] | None,
         embedding_model: str,
         limit: int,
-    ) -> list[Candidate]:
+        filters: Filter | None = None,
+    ) -> SearchResult:
         """The `limit` chunks nearest to the vector and the `limit` that hold most of the query's telling words.
 
-        `stores` are ids or names. Without a vector only the words count. Unordered, each chunk once.
+        `stores` are ids or names, at least one. Without a vector only the words count.
         Raises StoreNotFound, EmbeddingModelChanged.
         """
         async with self._database.tenant(tenant_id) as connection:
-            found = [await _get(connection, tenant_id, store) for store in dict.fromkeys(stores)]
-            for store in found:
+            found = {store.id: store for store in [await _get(connection, tenant_id, name) for name in stores]}
+            for store in found.values():
                 _check_model(store, embedding_model)
-            rows = await connection.fetch(
-                _SEARCH,
+            return await search(
+                connection,
                 tenant_id,
-                [store.id for store in found],
-                query,
-                None if vector is None else vector.tolist(),
-                limit,
-                LEXEMES_MAX,
+                list(found.values()),
+                query=query,
+                vector=vector,
+                limit=limit,
+                filters=filters,
+                exact_chunks_max=self._exact_chunks_max,
             )
-        return [_candidate(row) for row in rows]
 
     async def windows(self, tenant_id: UUID, keys: Sequence[ChunkKey]) -> dict[ChunkKey, Windows]:
         """The late-interaction vectors of these chunks; those deleted since the search are missing."""
@@ -277,21 +284,6 @@ def _chunk_rows(tenant_id: UUID, store_id: str, file_id: str, file: NewFile) -> 
             *(chunk.heading, chunk.text, chunk.start, chunk.end, chunk.tokens),
             *(vectors.vector.tolist(), vectors.windows.tobytes(), vectors.scales.astype("<f2").tobytes()),
         )
-
-
-def _candidate(row: asyncpg.Record) -> Candidate:
-    return Candidate(
-        key=ChunkKey(row["vector_store_id"], row["file_id"], row["ordinal"]),
-        filename=row["filename"],
-        title=row["title"],
-        heading=row["heading"],
-        text=row["text"],
-        start=row["start_char"],
-        end=row["end_char"],
-        tokens=row["tokens"],
-        cosine=row["cosine"],
-        coverage=row["weight"] / row["query_weight"] if row["query_weight"] else 0.0,
-    )
 
 
 def _windows(vectors: bytes, scales: bytes) -> Windows:

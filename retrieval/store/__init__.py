@@ -1,0 +1,8 @@
+"""Vector stores in Postgres: all SQL of retrieval, writing and reading in one file, searching in the other."""
+
+from __future__ import annotations
+
+from retrieval.store.passages import PassageStore
+from retrieval.store.search import SearchResult
+
+__all__ = ["PassageStore", "SearchResult"]

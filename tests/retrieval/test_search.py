@@ -1,0 +1,154 @@
+"""A search by index finds what the exact one finds, behind the same walls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import asyncpg
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inference.windows import PassageVectors, unit
+from migrations.database import Database
+from retrieval.filter import Comparison
+from retrieval.records import NewFile
+from retrieval.split import Chunk
+from retrieval.store import PassageStore, SearchResult
+from retrieval.store.search import index_is_better, statement
+
+MODEL, DIMENSIONS = "test-embedder", 384
+CHUNKS = 400  # with five rows a side enough for the index to be worth it, were small stores not always searched exactly
+
+
+def vectors(seed: int, count: int) -> NDArray[np.float32]:
+    return unit(np.random.default_rng(seed).standard_normal((count, DIMENSIONS)).astype(np.float32))
+
+
+def new_file(name: str, seed: int, **attributes: str) -> NewFile:
+    windows, scales = np.zeros((1, DIMENSIONS), np.int8), np.ones(1, np.float16)
+    chunks = [
+        (Chunk("", f"{name} says {name}{n}", n, n + 1, 2), PassageVectors(vector, windows, scales))
+        for n, vector in enumerate(vectors(seed, CHUNKS // 4))
+    ]
+    return NewFile(f"/{name}", name, name, "text/plain", 1, name.encode(), "", chunks, dict(attributes))
+
+
+@pytest.fixture
+async def indexed(database: Database, tenant_id: UUID) -> AsyncIterator[PassageStore]:
+    """Holds four files in the store `notes`, and searches it by index."""
+    store = PassageStore(database, exact_chunks_max=0)
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    for n, name in enumerate(("ash", "birch", "cedar", "dogwood")):
+        await store.put(tenant_id, opened.id, new_file(name, n, colour="red" if n == 2 else "green"))
+    yield store
+    await store.delete(tenant_id, opened.id)  # a large store among the chunks of all tests would slow down theirs
+
+
+async def find(
+    store: PassageStore, tenant: UUID, query: str, vector: NDArray[np.float32] | None, colour: str | None = None
+) -> SearchResult:
+    filters = None if colour is None else Comparison(type="eq", key="colour", value=colour)
+    return await store.search(
+        tenant, ["notes"], query=query, vector=vector, embedding_model=MODEL, limit=5, filters=filters
+    )
+
+
+def names(result: SearchResult) -> set[tuple[str, int]]:
+    return {(candidate.filename, candidate.key.ordinal) for candidate in result.candidates}
+
+
+async def test_the_index_finds_what_the_exact_search_finds(
+    indexed: PassageStore, store: PassageStore, tenant_id: UUID
+) -> None:
+    for query in vectors(99, 10):
+        by_index, exact = await find(indexed, tenant_id, "", query), await find(store, tenant_id, "", query)
+        assert (by_index.by_index, exact.by_index) == (True, False)
+        assert by_index.chunks == exact.chunks == CHUNKS
+        assert len(names(by_index) & names(exact)) >= 4
+        assert len(by_index.candidates) == 5
+
+
+@pytest.mark.usefixtures("indexed")
+async def test_row_level_security_leaves_the_index_usable(database: Database, tenant_id: UUID) -> None:
+    """As the worker's role: with a condition in place of the order it would not be, as those operators may leak."""
+    values = (tenant_id, ["vs"], "words", vectors(1, 1)[0].tolist(), 5, 64, CHUNKS, 1000)
+    async with database.tenant(tenant_id) as connection:
+        await connection.execute("set local enable_sort = off")
+        rows = await connection.fetch(f"explain {statement(None, DIMENSIONS)}", *values)
+        plan = "\n".join(row[0] for row in rows)
+        assert "Index Scan using chunks_nearest_384" in plan
+        rows = await connection.fetch(f"explain {statement(None, None)}", *values)
+        assert "chunks_nearest_384" not in "\n".join(row[0] for row in rows)
+
+
+async def test_a_filter_narrows_both_sides_of_a_search(
+    indexed: PassageStore, store: PassageStore, tenant_id: UUID
+) -> None:
+    for searched in (indexed, store):
+        for query in vectors(7, 3):
+            result = await find(searched, tenant_id, "ash birch cedar7", query, "red")
+            assert result.chunks == CHUNKS // 4
+            assert {name for name, _ in names(result)} == {"cedar"}
+            assert ("cedar", 7) in names(result)
+            assert 5 <= len(result.candidates) <= 10
+        assert (await find(searched, tenant_id, "cedar", vectors(7, 1)[0], "blue")).candidates == []
+
+
+async def test_attributes_can_be_changed_without_reading_the_file_again(indexed: PassageStore, tenant_id: UUID) -> None:
+    opened = await indexed.get(tenant_id, "notes")
+    await indexed.describe(tenant_id, opened.id, ["/ash", "/gone"], {"colour": "blue"})
+    found = await find(indexed, tenant_id, "ash3", vectors(7, 1)[0], "blue")
+    assert {name for name, _ in names(found)} == {"ash"}
+
+
+async def test_the_index_never_shows_what_another_tenant_wrote(
+    indexed: PassageStore, tenant_id: UUID, other_tenant_id: UUID, database: Database
+) -> None:
+    mine = await indexed.get(tenant_id, "notes")
+    opened = await indexed.open(other_tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    await indexed.put(other_tenant_id, opened.id, new_file("mine", 50))
+    query = vectors(0, 1)[0]  # the very vector of ash 0
+    assert ("ash", 0) in names(await find(indexed, tenant_id, "ash0", query))
+    theirs = await find(indexed, other_tenant_id, "ash0", query)
+    assert {name for name, _ in names(theirs)} == {"mine"}
+    await indexed.delete(other_tenant_id, opened.id)
+    look = "select * from worded_chunks($1, array['ash0'], array['ash0'::tsquery], array[1.0], null, 9)"
+    for tenant, count in ((tenant_id, 1), (other_tenant_id, 0)):
+        async with database.tenant(tenant) as connection:
+            assert len(await connection.fetch(look, [mine.id])) == count
+    async with database.anonymous() as connection:
+        assert await connection.fetch(look, [mine.id]) == []
+
+
+async def test_a_store_knows_how_many_chunks_it_has(indexed: PassageStore, tenant_id: UUID) -> None:
+    opened = await indexed.get(tenant_id, "notes")
+    assert (opened.files, opened.chunks) == (4, CHUNKS)
+    await indexed.remove(tenant_id, opened.id, ["/ash"])
+    assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS * 3 // 4
+
+
+async def test_only_the_worker_may_look_words_up(owner_dsn: str) -> None:
+    connection = await asyncpg.connect(owner_dsn)
+    functions = await connection.fetch("select proname, proacl::text[] from pg_proc where prosecdef order by proname")
+    await connection.close()
+    assert "worded_chunks" in [function["proname"] for function in functions]
+    for function in functions:  # an empty name before "=" is everybody
+        assert not [right for right in function["proacl"] if right.startswith("=")], function["proname"]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "total", "better"),
+    [
+        (5_000, 5_000, False),  # small stores always exactly
+        (5_001, 5_001, True),
+        (100_000, 100_000, True),
+        (100_000, 10_000_000, True),
+        (10_000, 1_000_000, False),  # one row in a hundred would be this store's
+        (10_000, 100_000, True),
+        (20_000, -1, True),  # never analysed: the total is not known
+    ],
+)
+def test_the_index_is_used_where_it_is_faster(chunks: int, total: int, better: bool) -> None:
+    assert index_is_better(chunks, total, 50) is better
