@@ -15,6 +15,7 @@ import ctypes
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -31,6 +32,8 @@ from inference.threads import ThreadChooser
 log = logging.getLogger("firsttoken.llama")
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
+_GPU_KINDS = (1, 2)  # of ggml_backend_dev_type: discrete and integrated
+_METADATA_BYTES_MAX = 4096  # of one value; chat templates have a door of their own
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may stand for
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 
@@ -49,7 +52,7 @@ def _short_call(name: str, result: Any, *arguments: Any) -> Any:
 lib.llama_log_set(_forward_log, ctypes.c_void_p(0))
 lib.llama_backend_init()
 _pydll = ctypes.PyDLL(lib._lib._name)
-_i32, _handle = ctypes.c_int32, ctypes.c_void_p
+_i32, _size, _handle = ctypes.c_int32, ctypes.c_size_t, ctypes.c_void_p
 _memory_remove = _short_call("llama_memory_seq_rm", ctypes.c_bool, _handle, _i32, _i32, _i32)
 _memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i32, _i32)
 _memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
@@ -63,6 +66,43 @@ def has_gpu() -> bool:
     return bool(lib.llama_supports_gpu_offload())
 
 
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What this build of llama.cpp can compute on."""
+
+    name: str
+    description: str
+    is_gpu: bool
+    memory_bytes: int
+    free_bytes: int
+
+
+def devices() -> list[Device]:
+    """All devices, GPUs first as llama.cpp orders them."""
+    return [_device(_ggml("ggml_backend_dev_get", _handle, i)) for i in range(_ggml("ggml_backend_dev_count", _size))]
+
+
+def _device(handle: int) -> Device:
+    device, free, total = _handle(handle), ctypes.c_size_t(), ctypes.c_size_t()
+    _ggml("ggml_backend_dev_memory", None, device, ctypes.byref(free), ctypes.byref(total))
+    texts = (_ggml(f"ggml_backend_dev_{what}", ctypes.c_char_p, device) for what in ("name", "description"))
+    name, description = (text.decode("utf-8", "replace") for text in texts)
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, device)
+    return Device(name, description, kind in _GPU_KINDS, total.value, free.value)
+
+
+def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the library below llama.cpp, for which the bindings have no names."""
+    function = lib._lib[name]  # a fresh object at each look-up, so that the types are ours alone
+    function.restype = result
+    return function(*(_size(argument) if isinstance(argument, int) else argument for argument in arguments))
+
+
+def build_features() -> dict[str, str]:
+    """What the library was compiled with, as it says itself: {"AVX2": "1", "OPENMP": "1", ...}."""
+    return dict(re.findall(r"(\w+) = (\S+)", lib.llama_print_system_info().decode()))
+
+
 class DecodeFailed(InferenceError):
     """llama.cpp refused or aborted a batch."""
 
@@ -70,9 +110,10 @@ class DecodeFailed(InferenceError):
 class LlamaModel:
     """Weights and vocabulary. Tokenising is thread-safe; contexts are made from it."""
 
-    def __init__(self, handle: Any, path: Path) -> None:
+    def __init__(self, handle: Any, path: Path, *, weights: bool = True) -> None:
         self.handle = handle
         self.path = path
+        self.has_weights = weights
         self._vocabulary = lib.llama_model_get_vocab(handle)
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
@@ -80,8 +121,11 @@ class LlamaModel:
         self._markup = self._markup_pattern()
 
     @classmethod
-    def load(cls, path: Path, *, gpu_layers: int = 0) -> LlamaModel:
-        """Raises ModelNotLoaded with a reason a person can act on."""
+    def load(cls, path: Path, *, gpu_layers: int = 0, weights: bool = True) -> LlamaModel:
+        """Without `weights` the facts and the vocabulary come in milliseconds, and no context can be made.
+
+        Raises ModelNotLoaded with a reason a person can act on.
+        """
         if not path.is_file():
             raise ModelNotLoaded(f"no model file at {path}")
         with path.open("rb") as file:
@@ -89,15 +133,50 @@ class LlamaModel:
                 raise ModelNotLoaded(f"{path} is not a GGUF file")
         parameters = lib.llama_model_default_params()
         parameters.n_gpu_layers = gpu_layers if has_gpu() else 0
+        if not weights:
+            parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
         if not handle:
             raise ModelNotLoaded(f"llama.cpp could not load {path}: truncated, or an architecture it does not know")
-        return cls(handle, path)
+        return cls(handle, path, weights=weights)
 
     def close(self) -> None:
         if self.handle:
             lib.llama_model_free(self.handle)
             self.handle = None
+
+    @property
+    def parameters(self) -> int:
+        return int(lib.llama_model_n_params(self.handle))
+
+    @property
+    def weight_bytes(self) -> int:
+        return int(lib.llama_model_size(self.handle))
+
+    @property
+    def quantisation(self) -> str:
+        name = lib.llama_ftype_name(lib.llama_model_ftype(self.handle))
+        return name.decode() if name else "unknown"
+
+    @property
+    def kv_shape(self) -> tuple[int, int, int]:
+        """Layers, attention heads and heads with keys and values of their own."""
+        facts = (lib.llama_model_n_layer, lib.llama_model_n_head, lib.llama_model_n_head_kv)
+        layers, heads, kv_heads = (int(fact(self.handle)) for fact in facts)
+        return layers, heads, kv_heads
+
+    def metadata(self) -> dict[str, str]:
+        """The single values of the file's header; lists (such as the vocabulary) are left out."""
+        buffer = ctypes.create_string_buffer(_METADATA_BYTES_MAX)
+
+        def text(read: Any, index: int) -> str:
+            read(self.handle, index, buffer, len(buffer))
+            return buffer.value.decode("utf-8", "replace")
+
+        return {
+            text(lib.llama_model_meta_key_by_index, i): text(lib.llama_model_meta_val_str_by_index, i)
+            for i in range(lib.llama_model_meta_count(self.handle))
+        }
 
     @property
     def chat_template(self) -> str | None:
@@ -219,6 +298,8 @@ class LlamaContext:
     """
 
     def __init__(self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int) -> None:
+        if not model.has_weights:  # llama.cpp would compute with memory that is not there
+            raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
         gpu = has_gpu()
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = slots * context

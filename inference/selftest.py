@@ -7,7 +7,6 @@ Decodes 1, 5 and 64 rows, because each takes other kernels. Exit code 0: all fin
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +14,11 @@ import numpy as np
 from inference.bundled import CHAT_MODEL
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
+from inference.rows import Rows
 
 ROWS = 64
 # Kernels round differently; a wrong one is off by whole logits.
 TOLERANCE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    slot: int
-    position: int
-    tokens: list[int]
-    output: bool = True
 
 
 def check(path: Path) -> None:
@@ -34,11 +26,11 @@ def check(path: Path) -> None:
     model = LlamaModel.load(path, gpu_layers=-1)
     context = LlamaContext(model, slots=3, context=256, rows_max=ROWS, threads=default_threads())
     tokens = [t % model.vocabulary_size for t in range(5, 5 + ROWS)]
-    whole = context.decode([_Chunk(0, 0, tokens)])[0].copy()
+    whole = context.decode([Rows(0, 0, tokens)])[0].copy()
     for slot, rows in ((1, 1), (2, 5)):
         for start in range(0, ROWS, rows):
             piece = tokens[start : start + rows]
-            row = context.decode([_Chunk(slot, start, piece)])[0]
+            row = context.decode([Rows(slot, start, piece)])[0]
         difference = float(np.abs(row - whole).max())
         assert np.isfinite(row).all() and difference < TOLERANCE, f"{rows} rows at a time differ by {difference}"
     context.close()

@@ -66,9 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"firsttoken {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", "serve", "start the worker")
+    serve = _command(commands, "serve", "serve", "start the worker", all_settings=True)
     serve.set_defaults(began=time.monotonic())  # before the imports, which are most of a start
-    add_settings(serve)
+
+    doctor = _command(commands, "doctor", "doctor", "check what `serve` with these settings needs", all_settings=True)
+    doctor.add_argument("--json", action="store_true", dest="as_json", help="print the findings as JSON")
 
     _command(commands, "migrate", "migrate_database", "bring the database up to this version")
 
@@ -99,11 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(parent: Any, name: str, function: str, text: str) -> argparse.ArgumentParser:
+def _command(
+    parent: Any, name: str, function: str, text: str, *, all_settings: bool = False
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = parent.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.set_defaults(command=function)
-    if name != "serve":
-        add_settings(parser, only_every=True)
+    add_settings(parser, only_every=not all_settings)
     return parser
 
 

@@ -22,6 +22,7 @@ from retrieval.errors import RetrievalError
 from retrieval.ingest import Progress, ingest
 from retrieval.store import PassageStore
 from worker.config import Config
+from worker.doctor import doctor
 from worker.errors import StartError
 from worker.home import Home
 from worker.keys import LOCAL_TENANT, Keys
@@ -31,7 +32,7 @@ from worker.sign_in import link
 from worker.start import open_database, open_embedder, open_owner_dsn, read_secret
 from worker.version import VERSION
 
-__all__ = ["FAILURES", "serve"]
+__all__ = ["FAILURES", "doctor", "serve"]
 
 # What a person can do something about; anything else is a bug and keeps its traceback.
 FAILURES = (

@@ -76,9 +76,8 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
                 pass  # a query that hangs must not keep the worker alive; the pool was cut off
 
 
-@asynccontextmanager
-async def open_model(config: Config) -> AsyncIterator[ChatModel]:
-    engine = EngineConfig(
+def engine_config(config: Config) -> EngineConfig:
+    return EngineConfig(
         model_path=config.model or CHAT_MODEL,
         parallel=config.streams,
         context=config.context,
@@ -87,7 +86,11 @@ async def open_model(config: Config) -> AsyncIterator[ChatModel]:
         queue_max=config.queue,
         parked_bytes_max=config.parked_mb * 2**20,
     )
-    model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
+
+
+@asynccontextmanager
+async def open_model(config: Config) -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine_config(config))
     try:
         await model.start()
         yield model

@@ -1,0 +1,180 @@
+"""Whether this machine and this build can serve a model: one finding per question, each with what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from inference import machine
+from inference.apart import RunFailed, run_apart
+from inference.config import EngineConfig, default_threads
+from inference.errors import InferenceError
+from inference.footprint import Footprint
+from inference.llama import Device, LlamaModel, build_features, devices
+from inference.sizes import in_words
+
+SELF_TEST_TIMEOUT_S = 120.0
+SPEED_TIMEOUT_S = 300.0  # both budgets of the measurement, and loading a large file from a slow disk
+REBUILD = "build it again for this CPU: python3 -m deploy.setup --force"
+CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
+MARGIN = 1.1  # of memory: what Python, Postgres clients and the embedder take beside the model
+READING_TOKENS_PER_S = 5.0  # slower than people read
+
+# What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
+FEATURES = {
+    "AVX2": ("avx2",),
+    "FMA": ("fma",),
+    "F16C": ("f16c",),
+    "AVX512": ("avx512f", "avx512bw", "avx512vl"),
+    "AVX512_VNNI": ("avx512_vnni",),
+    "AVX512_BF16": ("avx512_bf16",),
+    "AMX_INT8": ("amx_tile", "amx_int8"),
+    "NEON": ("asimd",),
+    "DOTPROD": ("asimddp",),
+    "MATMUL_INT8": ("i8mm",),
+    "SVE": ("sve",),
+}
+
+
+class Level(Enum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    level: Level
+    text: str
+    todo: str = ""  # what to do about it; empty when all is well
+    numbers: Mapping[str, float] = field(default_factory=dict)  # the same for programs, units in the names
+
+
+def examine(config: EngineConfig) -> Iterator[Finding]:
+    """Each finding as it is made; the last ones load the model and take seconds. Blocks."""
+    yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
+    yield backend_finding(devices(), config.gpu_layers, nvidia=machine.has_nvidia_driver())
+    yield threads_finding(config.threads or default_threads(), machine.cores())
+    try:
+        model = LlamaModel.load(config.model_path, weights=False)
+    except InferenceError as error:
+        yield Finding("model", Level.PROBLEM, str(error), "choose another with --model: see `firsttoken models list`")
+        return
+    footprint = Footprint.of(model, config)
+    fit = model_finding(model)
+    model.close()
+    yield fit
+    if fit.level is Level.PROBLEM:
+        return
+    memory = memory_finding(footprint, machine.memory_available(), on_gpu=any(d.is_gpu for d in devices()))
+    yield memory
+    yield self_test(config.model_path)
+    if memory.level is Level.PROBLEM:
+        yield Finding("speed", Level.WARNING, "not measured: the model does not fit the memory")
+    else:
+        yield speed(config)
+
+
+def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -> Finding:
+    """Compare what the processor can with what the library was compiled for."""
+    built = {feature for feature in FEATURES if build.get(feature, "0") != "0"}
+    present = {feature for feature, needs in FEATURES.items() if features.issuperset(needs)}
+    used = f"{name}; the build uses {', '.join(f for f in FEATURES if f in built) or 'none of its extensions'}"
+    if not features:  # the system does not tell
+        return Finding("cpu", Level.OK, used)
+    if lacking := built - present:
+        text = f"{name} has no {', '.join(sorted(lacking))}, which the build uses: it may die at any step"
+        return Finding("cpu", Level.PROBLEM, text, REBUILD)
+    if unused := present - built:
+        text = f"{used}, not {', '.join(f for f in FEATURES if f in unused)}"
+        return Finding("cpu", Level.WARNING, text, REBUILD)
+    return Finding("cpu", Level.OK, used)
+
+
+def backend_finding(found: Sequence[Device], gpu_layers: int, *, nvidia: bool) -> Finding:
+    gpus = [device for device in found if device.is_gpu]
+    if gpus:
+        names = ", ".join(
+            f"{gpu.description} ({in_words(gpu.free_bytes)} of {in_words(gpu.memory_bytes)} free)" for gpu in gpus
+        )
+        if gpu_layers == 0:
+            return Finding("backend", Level.WARNING, f"GPU not used: {names}", "remove --gpu-layers 0")
+        return Finding(
+            "backend", Level.OK, f"GPU: {names}", numbers={"gpu_free_bytes": sum(g.free_bytes for g in gpus)}
+        )
+    if nvidia:
+        return Finding("backend", Level.WARNING, "CPU only, though an NVIDIA GPU is here", CUDA)
+    return Finding("backend", Level.OK, "CPU, the only device here")
+
+
+def threads_finding(threads: int, cores: int) -> Finding:
+    text = f"{threads} of {cores} cores compute"
+    numbers = {"threads": threads, "cores": cores}
+    if threads > cores:
+        todo = f"set --threads {default_threads()} or leave it out"
+        return Finding(
+            "threads", Level.WARNING, f"{threads} threads on {cores} cores wait for each other", todo, numbers
+        )
+    return Finding("threads", Level.OK, text, numbers=numbers)
+
+
+def model_finding(model: LlamaModel) -> Finding:
+    text = f"{model.name}, {model.quantisation}, {_count(model.parameters)} parameters"
+    if model.chat_template is None:
+        return Finding("model", Level.PROBLEM, f"{text}: no chat template", "use an instruct model of the same family")
+    return Finding("model", Level.OK, text, numbers={"parameters": model.parameters})
+
+
+def memory_finding(need: Footprint, available: int | None, *, on_gpu: bool = False) -> Finding:
+    """On a GPU most of it goes there, so that lacking host memory is no problem yet."""
+    text = (
+        f"{in_words(need.total)} needed: weights {in_words(need.weights)}, KV cache {in_words(need.kv_cache)}, "
+        f"steps {in_words(need.working)}; up to {in_words(need.parked_max)} more for parked conversations"
+    )
+    numbers = {"needed_bytes": need.total, "kv_cache_bytes": need.kv_cache, "weight_bytes": need.weights}
+    if available is None:
+        return Finding("memory", Level.OK, text, numbers=numbers)
+    text, numbers = f"{text}; {in_words(available)} available", {**numbers, "available_bytes": available}
+    if need.total * MARGIN <= available - need.parked_max:
+        return Finding("memory", Level.OK, text, numbers=numbers)
+    if need.total * MARGIN <= available:
+        return Finding("memory", Level.WARNING, text, "lower --parked-mb", numbers)
+    todo = "lower --context or --streams, or choose a smaller model or quantisation"
+    return Finding("memory", Level.WARNING if on_gpu else Level.PROBLEM, text, todo, numbers)
+
+
+def self_test(model: Path) -> Finding:
+    """Decode 1, 5 and 64 rows where a crash harms nobody."""
+    try:
+        run_apart("inference.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
+    except RunFailed as failure:
+        return Finding("self-test", Level.PROBLEM, str(failure), REBUILD)
+    return Finding("self-test", Level.OK, "1, 5 and 64 rows agree")
+
+
+def speed(config: EngineConfig) -> Finding:
+    """One stream; several at once share a step and are faster together."""
+    threads = config.threads or default_threads()
+    options = ["--threads", str(threads), "--gpu-layers", str(config.gpu_layers)]
+    try:
+        printed = run_apart("inference.speed", str(config.model_path), *options, timeout_s=SPEED_TIMEOUT_S)
+    except RunFailed as failure:
+        return Finding("speed", Level.PROBLEM, str(failure), "choose a smaller model or quantisation")
+    return speed_finding(**json.loads(printed))
+
+
+def speed_finding(prefill: float, decode: float) -> Finding:
+    text = f"prefill {prefill:.0f}, decode {decode:.0f} tokens/s in one stream"
+    numbers = {"prefill_tokens_per_s": prefill, "decode_tokens_per_s": decode}
+    if decode < READING_TOKENS_PER_S:
+        todo = "slower than people read: choose a smaller model or quantisation"
+        return Finding("speed", Level.WARNING, text, todo, numbers)
+    return Finding("speed", Level.OK, text, numbers=numbers)
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"

@@ -1,0 +1,151 @@
+"""Every question of the doctor, answered well and badly; and a native crash that harms nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inference.apart import RunFailed, run_apart
+from inference.bundled import CHAT_MODEL, EMBEDDER
+from inference.config import EngineConfig
+from inference.doctor import (
+    FEATURES,
+    Finding,
+    Level,
+    backend_finding,
+    cpu_finding,
+    examine,
+    memory_finding,
+    self_test,
+    speed_finding,
+    threads_finding,
+)
+from inference.footprint import Footprint
+from inference.llama import Device, LlamaContext, LlamaModel
+from inference.rows import Rows
+
+AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
+AVX2_BUILD = {"AVX2": "1", "FMA": "1", "F16C": "1", "OPENMP": "1"}
+CPU = Device("CPU", "Some processor", False, 16 * 10**9, 8 * 10**9)
+GPU = Device("CUDA0", "Some GPU", True, 80 * 10**9, 79 * 10**9)
+NEED = Footprint(weights=4 * 10**9, kv_cache=10**9, working=10**9, parked_max=10**9)
+
+
+def test_a_build_that_uses_what_the_processor_has_is_fine() -> None:
+    finding = cpu_finding("Some processor", AVX2_CPU, AVX2_BUILD)
+    assert finding.level is Level.OK and "AVX2, FMA, F16C" in finding.text and not finding.todo
+
+
+def test_a_build_for_a_lesser_processor_should_be_made_again() -> None:
+    finding = cpu_finding("Some processor", AVX2_CPU | {"amx_tile", "amx_int8"}, AVX2_BUILD)
+    assert finding.level is Level.WARNING and "not AMX_INT8" in finding.text and "deploy.setup --force" in finding.todo
+
+
+def test_a_build_for_a_greater_processor_is_a_problem() -> None:
+    finding = cpu_finding("Some processor", AVX2_CPU, AVX2_BUILD | {"AVX512": "1"})
+    assert finding.level is Level.PROBLEM and "AVX512" in finding.text and finding.todo
+
+
+def test_an_unknown_processor_is_not_judged() -> None:
+    assert cpu_finding("Some processor", frozenset(), AVX2_BUILD).level is Level.OK
+
+
+def test_features_are_spelled_as_llama_cpp_spells_them() -> None:
+    from inference.llama import build_features
+
+    assert set(build_features()) & set(FEATURES)
+
+
+def test_an_unused_gpu_is_named_with_the_way_to_use_it() -> None:
+    assert backend_finding([CPU], -1, nvidia=False).level is Level.OK
+    assert "FIRSTTOKEN_CUDA=1" in backend_finding([CPU], -1, nvidia=True).todo
+    assert "--gpu-layers" in backend_finding([GPU, CPU], 0, nvidia=True).todo
+    used = backend_finding([GPU, CPU], -1, nvidia=True)
+    assert (
+        used.level is Level.OK
+        and "79.0 GB of 80.0 GB free" in used.text
+        and used.numbers["gpu_free_bytes"] == 79 * 10**9
+    )
+
+
+def test_more_threads_than_cores_are_too_many() -> None:
+    assert threads_finding(4, 4).level is Level.OK
+    assert threads_finding(5, 4).level is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("available_gb", "level"), [(20, Level.OK), (7, Level.WARNING), (6, Level.PROBLEM), (1, Level.PROBLEM)]
+)
+def test_memory_is_compared_with_what_the_settings_need(available_gb: int, level: Level) -> None:
+    finding = memory_finding(NEED, available_gb * 10**9)
+    assert finding.level is level
+    assert bool(finding.todo) == (level is not Level.OK)
+    assert finding.numbers["needed_bytes"] == NEED.total
+
+
+def test_memory_of_an_unknown_machine_is_only_stated() -> None:
+    assert memory_finding(NEED, None).level is Level.OK
+
+
+def test_what_a_gpu_holds_need_not_fit_the_host() -> None:
+    assert memory_finding(NEED, 10**9, on_gpu=True).level is Level.WARNING
+
+
+def test_a_model_slower_than_reading_is_a_warning() -> None:
+    assert speed_finding(100, 20).level is Level.OK
+    assert speed_finding(10, 2).level is Level.WARNING
+
+
+def test_the_kv_cache_is_as_large_as_foretold() -> None:
+    model = LlamaModel.load(CHAT_MODEL)
+    config = EngineConfig(parallel=2, resident=1, context=512)
+    context = LlamaContext(model, slots=1, context=512, rows_max=256, threads=1)
+    context.decode([Rows(0, 0, [5] * 200)])
+    per_token = Footprint.of(model, config).kv_cache / (3 * 512)
+    assert context.save(0).nbytes / 200 == pytest.approx(per_token, rel=0.02)  # the state adds a header and positions
+    context.close()
+    model.close()
+
+
+def test_more_context_needs_more_memory() -> None:
+    model = LlamaModel.load(CHAT_MODEL, weights=False)
+    small = Footprint.of(model, config := EngineConfig(context=1024))
+    large = Footprint.of(model, replace(config, context=2048))
+    assert large.kv_cache == 2 * small.kv_cache and large.weights == small.weights == model.weight_bytes
+
+
+def test_the_bundled_model_passes() -> None:
+    findings = {finding.name: finding for finding in examine(EngineConfig())}
+    assert list(findings) == ["cpu", "backend", "threads", "model", "memory", "self-test", "speed"]
+    assert findings["self-test"].level is Level.OK
+    assert findings["speed"].numbers["decode_tokens_per_s"] > 0
+    assert findings["speed"].numbers["prefill_tokens_per_s"] > 0
+
+
+def test_a_model_that_cannot_be_opened_ends_the_examination(tmp_path: Path) -> None:
+    last = _last(EngineConfig(model_path=tmp_path / "none.gguf"))
+    assert last.name == "model" and last.level is Level.PROBLEM and "no model file" in last.text
+
+
+def test_a_model_that_cannot_chat_is_a_problem() -> None:
+    last = _last(EngineConfig(model_path=EMBEDDER))
+    assert last.name == "model" and "chat template" in last.text
+
+
+def test_a_native_crash_becomes_a_finding() -> None:
+    finding = self_test(EMBEDDER)  # an encoder aborts when it is asked to decode
+    assert finding.level is Level.PROBLEM and "SIGABRT" in finding.text and finding.todo
+
+
+def test_a_module_that_fails_or_hangs_says_why() -> None:
+    with pytest.raises(RunFailed, match="No module named"):
+        run_apart("inference.no_such_module", timeout_s=20)
+    with pytest.raises(RunFailed, match="no end after"):
+        run_apart("inference.selftest", timeout_s=0.001)
+
+
+def _last(config: EngineConfig) -> Finding:
+    *_, last = examine(config)
+    return last

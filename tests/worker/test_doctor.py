@@ -1,0 +1,54 @@
+"""`firsttoken doctor` as people and programs run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inference.bundled import EMBEDDER
+from tests.serving import ROOT, clean_environment
+
+TIMEOUT_S = 100
+
+
+def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "worker", "doctor", *arguments]
+    environment = clean_environment()
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def home(make_home: Callable[[], Path]) -> str:
+    return str(make_home())
+
+
+def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
+    done = doctor("--home", home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert names == ["disk", "database", "cpu", "backend", "threads", "model", "memory", "self-test", "speed"]
+    assert "pgvector" in done.stdout and "tokens/s" in done.stdout
+
+
+def test_problems_are_named_in_the_exit_code_and_in_json(home: str) -> None:
+    database = ("--database-url", "postgresql://nobody@127.0.0.1:1/none")
+    done = doctor("--home", home, "--json", "--model", str(EMBEDDER), *database)
+    assert done.returncode == 1
+    assert done.stderr == "firsttoken: not ready to serve because of database, model\n"
+    report = json.loads(done.stdout)
+    assert report["ok"] is False
+    levels = {finding["name"]: finding["level"] for finding in report["findings"]}
+    assert levels["database"] == levels["model"] == "problem" and levels["disk"] == "ok"
+    assert all(finding["todo"] for finding in report["findings"] if finding["level"] == "problem")
+
+
+def test_a_home_that_cannot_be_used_is_a_problem_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = doctor("--home", str(tmp_path / "file"), "--database-url", "postgresql://nobody@127.0.0.1:1/none")
+    assert done.returncode == 1
+    assert "problem  disk" in done.stdout and "--home" in done.stdout
