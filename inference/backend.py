@@ -22,8 +22,8 @@ class Chunk(Protocol):
     @property
     def tokens(self) -> Sequence[int]: ...
     @property
-    def output(self) -> bool:
-        """Whether the logits after the last token are wanted."""
+    def outputs(self) -> int:
+        """After how many of the tokens, counted from the last, the logits are wanted."""
         ...
 
 

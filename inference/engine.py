@@ -242,7 +242,7 @@ class Engine:
         self.totals["decode_ns"] += computed - started
         self.totals["preempted"] += plan.preempted
         self._scheduler.cost.observe(plan.rows, (computed - started) / 1e9)
-        for row, work in zip(logits, [w for w in plan.work if w.output], strict=True):
+        for row, work in zip(logits, [w for w in plan.work if w.outputs], strict=True):
             work.request.stamps.prefilled_ns = work.request.stamps.prefilled_ns or computed
             self._draw(work.request, row)
 

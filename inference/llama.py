@@ -283,10 +283,12 @@ class _Batch:
             self.tokens[row:end] = chunk.tokens
             self.positions[row:end] = np.arange(chunk.position, last)
             self.slots[row:end] = chunk.slot
-            self.outputs[end - 1] = chunk.output
+            if not 0 <= chunk.outputs <= len(chunk.tokens):
+                raise DecodeFailed(f"{chunk.outputs} outputs of {len(chunk.tokens)} tokens")
+            self.outputs[end - chunk.outputs : end] = 1
             row = end
         self.raw.n_tokens = rows
-        return sum(chunk.output for chunk in chunks)
+        return sum(chunk.outputs for chunk in chunks)
 
 
 class LlamaContext:

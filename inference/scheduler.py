@@ -29,13 +29,13 @@ CANDIDATES_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tokens of one request to compute now; `output` when they end where a token is to be drawn."""
+    """Tokens of one request to compute now; `outputs` is 1 when they end where a token is to be drawn."""
 
     request: Request
     slot: int
     position: int
     tokens: Sequence[int]
-    output: bool
+    outputs: int
 
 
 @dataclass(slots=True)
@@ -158,7 +158,9 @@ class Scheduler:
     def _take(plan: Plan, request: Request, tokens: int) -> None:
         assert request.slot is not None
         bite = request.uncomputed[:tokens]
-        plan.work.append(Work(request, request.slot, request.computed, bite, output=len(bite) == request.remaining))
+        plan.work.append(
+            Work(request, request.slot, request.computed, bite, outputs=int(len(bite) == request.remaining))
+        )
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:

@@ -143,11 +143,13 @@ class ScriptedBackend:
         assert chunk.position == len(cells), f"slot {chunk.slot} holds {len(cells)} tokens, not {chunk.position}"
         cells.extend(chunk.tokens)
         assert len(cells) <= self.context
-        if not chunk.output:
-            return []
+        ends = range(len(cells) - chunk.outputs + 1, len(cells) + 1)
+        return [self._logits(cells[:end]) for end in ends]
+
+    def _logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
         row = np.zeros(self.vocabulary, np.float32)
-        row[scripted_token(cells, self.vocabulary)] = 5.0
-        return [row]
+        row[scripted_token(prefix, self.vocabulary)] = 5.0
+        return row
 
     def fork(self, source: int, target: int, length: int) -> None:
         assert length <= len(self.cells[source])

@@ -56,7 +56,7 @@ class Machine:
             return []
         logits = self.backend.decode(plan.work)
         self.scheduler.computed(plan)
-        for row, work in zip(logits, [w for w in plan.work if w.output], strict=True):
+        for row, work in zip(logits, [w for w in plan.work if w.outputs], strict=True):
             r = work.request
             r.generated.append(r.sampler.draw(row))
             if len(r.generated) == r.max_tokens:
