@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Chunk
-from inference.errors import InferenceError, ModelNotLoaded
+from inference.errors import InferenceError, InvalidSchema, ModelNotLoaded
 from inference.threads import ThreadChooser
 
 log = logging.getLogger("firsttoken.llama")
@@ -58,6 +58,10 @@ _memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i3
 _memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
 _logits = _short_call("llama_get_logits", _handle, _handle)
 _set_threads = _short_call("llama_set_n_threads", None, _handle, _i32, _i32)
+_grammar_apply = _short_call("llama_sampler_apply", None, _handle, ctypes.POINTER(lib.llama_token_data_array))
+_grammar_accept = _short_call("llama_sampler_accept", None, _handle, _i32)
+_grammar_clone = _short_call("llama_sampler_clone", _handle, _handle)
+_grammar_free = _short_call("llama_sampler_free", None, _handle)
 _embeddings = _short_call("llama_get_embeddings", _handle, _handle)
 
 
@@ -229,6 +233,13 @@ class LlamaModel:
         cuts = [0, *(match.start() + 1 for match in found), len(text)]
         return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
 
+    def grammar(self, text: str) -> GrammarMask:
+        """Compile a GBNF grammar. Thread-safe. Raises InvalidSchema for one that llama.cpp refuses."""
+        sampler = lib.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
+        if not sampler:  # the null pointer is an object: only its truth tells
+            raise InvalidSchema("no grammar can be made of this schema")
+        return GrammarMask(ctypes.cast(sampler, _handle).value, self.end_tokens())
+
     def _markup_pattern(self) -> re.Pattern[str]:
         """Finds where the text of a user-defined token begins. Those of words or blanks are no markup."""
         user_defined = lib.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -249,6 +260,43 @@ class LlamaModel:
             if count >= 0:
                 return list(buffer[:count])
             room = -count
+
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+class GrammarMask:
+    """Where one text stands in a grammar, and which tokens may follow. For one thread at a time.
+
+    llama.cpp aborts the process when it is told of a token that the grammar forbids, so none is without being checked.
+    """
+
+    def __init__(self, handle: int, end_tokens: frozenset[int]) -> None:
+        self._handle = handle
+        self._end_tokens = end_tokens
+
+    def __del__(self) -> None:
+        _grammar_free(self._handle)
+
+    def clone(self) -> GrammarMask:
+        """The same place, from where another text goes its own way: much cheaper than compiling."""
+        return GrammarMask(_grammar_clone(self._handle), self._end_tokens)
+
+    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Which of the tokens may come next; one that ends the turn only when the text is complete."""
+        candidates = np.zeros(len(tokens), _CANDIDATE)
+        candidates["id"] = tokens
+        array = lib.llama_token_data_array(candidates.ctypes.data_as(lib.llama_token_data_p), len(candidates), -1, False)
+        _grammar_apply(self._handle, ctypes.byref(array))
+        kept: NDArray[np.bool_] = candidates["logit"] == 0
+        return kept
+
+    def accept(self, token: int) -> None:
+        """The text goes on with this token. Raises ValueError for one that may not come next."""
+        if not self.allowed(np.array([token]))[0]:
+            raise ValueError(f"token {token} does not fit the grammar")
+        if token not in self._end_tokens:  # behind the end nothing follows that would have to be known
+            _grammar_accept(self._handle, token)
 
 
 class _Batch:
