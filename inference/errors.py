@@ -39,6 +39,10 @@ class InvalidSchema(InferenceError):
         self.path = path
 
 
+class GrammarFailed(InferenceError):
+    """An answer cannot go on within its grammar. Only its own request ends."""
+
+
 class QueueFull(InferenceError):
     """The model is busy and its queue is full: try again after `retry_after_s`."""
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.errors import InferenceError, InvalidSchema, ModelNotLoaded
+from inference.markup import spoken
 from inference.threads import ThreadChooser
 
 log = logging.getLogger("firsttoken.llama")
@@ -215,12 +216,16 @@ class LlamaModel:
         return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
 
     def pieces(self) -> list[bytes]:
-        """The bytes of every token. Control tokens are empty; user-defined ones (tool markers) have their text."""
+        """The bytes of every token. Control tokens are empty but for those of calls and thoughts; user-defined ones
+        (tool markers) have their text.
+        """
+        heard = spoken(self.chat_template or "")
         buffer = ctypes.create_string_buffer(TOKEN_BYTES_MAX)
         pieces = []
         for token in range(self.vocabulary_size):
             control = lib.llama_vocab_is_control(self._vocabulary, token)
-            length = 0 if control else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
+            silent = control and self.token_text(token) not in heard
+            length = 0 if silent else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
             pieces.append(buffer.raw[: max(0, length)])
         return pieces
 
@@ -238,7 +243,7 @@ class LlamaModel:
         sampler = lib.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
         if not sampler:  # the null pointer is an object: only its truth tells
             raise InvalidSchema("no grammar can be made of this schema")
-        return GrammarMask(ctypes.cast(sampler, _handle).value, self.end_tokens())
+        return GrammarMask(ctypes.cast(sampler, _handle).value)
 
     def _markup_pattern(self) -> re.Pattern[str]:
         """Finds where the text of a user-defined token begins. Those of words or blanks are no markup."""
@@ -271,32 +276,38 @@ class GrammarMask:
     llama.cpp aborts the process when it is told of a token that the grammar forbids, so none is without being checked.
     """
 
-    def __init__(self, handle: int, end_tokens: frozenset[int]) -> None:
+    def __init__(self, handle: int | None) -> None:
         self._handle = handle
-        self._end_tokens = end_tokens
+        self._checked: int | None = None  # the token that may come next, when one was asked about
 
     def __del__(self) -> None:
         _grammar_free(self._handle)
 
     def clone(self) -> GrammarMask:
         """The same place, from where another text goes its own way: much cheaper than compiling."""
-        return GrammarMask(_grammar_clone(self._handle), self._end_tokens)
+        return GrammarMask(_grammar_clone(self._handle))
+
+    def allows(self, token: int) -> bool:
+        """Whether the token may come next; one that ends the turn may when the text is complete."""
+        allowed = bool(self.allowed(np.array([token]))[0])
+        self._checked = token if allowed else None
+        return allowed
 
     def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Which of the tokens may come next; one that ends the turn only when the text is complete."""
+        """The same for many tokens at once."""
         candidates = np.zeros(len(tokens), _CANDIDATE)
         candidates["id"] = tokens
-        array = lib.llama_token_data_array(candidates.ctypes.data_as(lib.llama_token_data_p), len(candidates), -1, False)
-        _grammar_apply(self._handle, ctypes.byref(array))
+        pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
+        _grammar_apply(self._handle, ctypes.byref(lib.llama_token_data_array(pointer, len(candidates), -1, False)))
         kept: NDArray[np.bool_] = candidates["logit"] == 0
         return kept
 
     def accept(self, token: int) -> None:
         """The text goes on with this token. Raises ValueError for one that may not come next."""
-        if not self.allowed(np.array([token]))[0]:
+        if token != self._checked and not self.allows(token):
             raise ValueError(f"token {token} does not fit the grammar")
-        if token not in self._end_tokens:  # behind the end nothing follows that would have to be known
-            _grammar_accept(self._handle, token)
+        _grammar_accept(self._handle, token)
+        self._checked = None
 
 
 class _Batch:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
+from inference.constraint import Grammars
 from inference.engine import Engine, Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
 from inference.sequence import ChatMessage, Priority, Sampling, Segment
@@ -25,10 +26,13 @@ class ChatModel:
         self.name = weights.name
         self.created = int(weights.path.stat().st_mtime)
         self.context_length = backend.context
+        self.chat_template = weights.chat_template or ""
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
-        self._engine = Engine(backend, weights.pieces(), weights.end_tokens(), config)
+        pieces, end_tokens = weights.pieces(), weights.end_tokens()
+        self._engine = Engine(backend, pieces, end_tokens, config)
+        self._grammars = Grammars(weights.grammar, pieces, end_tokens)
         self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
         self._exact_tokens = 0
 
@@ -70,6 +74,9 @@ class ChatModel:
     def count(self, text: str) -> int:
         return self._tokenizer.count(text)
 
+    def prepare(self, grammar: str) -> None:
+        self._grammars.prepare(grammar)
+
     def generate(
         self,
         prompt: Sequence[int],
@@ -78,7 +85,8 @@ class ChatModel:
         salt: str = "",
         priority: Priority = Priority.STANDARD,
     ) -> Handle:
-        return self._engine.submit(prompt, sampling, salt=salt, priority=priority)
+        constraint = None if sampling.grammar is None else self._grammars.start(sampling.grammar)
+        return self._engine.submit(prompt, sampling, salt=salt, priority=priority, constraint=constraint)
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         if not ids:

@@ -11,4 +11,4 @@ class Rows:
     slot: int
     position: int
     tokens: Sequence[int]
-    output: bool = True
+    outputs: int = 1

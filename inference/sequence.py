@@ -40,6 +40,7 @@ class Sampling:
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
+    grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ class ChatMessage:
     role: str  # system | user | assistant | tool
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""  # what came before it; the template decides whether the model sees it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class LanguageModel(Protocol):
 
     name: str
     context_length: int
+    chat_template: str  # its text tells the dialect of tool calls
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""
@@ -129,6 +132,13 @@ class LanguageModel(Protocol):
 
     def count(self, text: str) -> int:
         """Number of tokens of untrusted text."""
+        ...
+
+    def prepare(self, grammar: str) -> None:
+        """Compile a grammar, so that `generate` finds it ready. Takes milliseconds; thread-safe.
+
+        Raises InvalidSchema.
+        """
         ...
 
     def generate(

@@ -64,9 +64,11 @@ class ScriptedModel:
     name: str = "scripted"
     context_length: int = 100_000
     piece_chars: int = 3
+    chat_template: str = ""  # tells the dialect of the replies; what is rendered stays plain text
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
+    grammars: list[str] = field(default_factory=list)  # prepared; the replies are not held to them
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
@@ -81,6 +83,9 @@ class ScriptedModel:
 
     def count(self, text: str) -> int:
         return len(text)
+
+    def prepare(self, grammar: str) -> None:
+        self.grammars.append(grammar)
 
     def generate(
         self,

@@ -30,11 +30,11 @@ $$;
 
 create index chunks_terms on chunks using gin (store_terms(vector_store_id, lexemes)) with (fastupdate = off);
 
--- The chunks of these stores that hold any of the lexemes, richest in weighed words first. Neither full-text nor array
+-- The chunks of these stores that hold any of the lexemes, each with what the words in it weigh together. Neither full-text nor array
 -- operators are leakproof, so row-level security would keep Postgres from using the index. This function runs as the
 -- owner, whom it does not bind, and draws the tenant's wall itself.
-create function worded_chunks(stores text[], lookups text[], words tsquery[], weights float8[], files text[], most bigint)
-    returns table (vector_store_id text, file_id text, ordinal integer)
+create function worded_chunks(stores text[], lookups text[], words tsquery[], weights float8[])
+    returns table (vector_store_id text, file_id text, ordinal integer, weight float8)
     language sql stable security definer set search_path = public, pg_temp
 as $$
     with hits as materialized (
@@ -44,15 +44,11 @@ as $$
                    select hashtextextended(lexeme, hashtextextended(store, 0))
                      from unnest(stores) as s(store) cross join unnest(lookups) as l(lexeme))
     )
-    select h.vector_store_id, h.file_id, h.ordinal
+    select h.vector_store_id, h.file_id, h.ordinal,
+           (select sum(w.weight) from unnest(words, weights) as w(word, weight) where h.lexemes @@ w.word)
       from hits h
-     where h.tenant_id = current_tenant()
-       and h.vector_store_id = any(stores)
-       and (files is null or h.file_id = any(files))
-     order by (select sum(weight) from unnest(words, weights) as w(word, weight) where h.lexemes @@ word) desc nulls last,
-              h.vector_store_id, h.file_id, h.ordinal
-     limit most;
+     where h.tenant_id = current_tenant() and h.vector_store_id = any(stores);
 $$;
 
-revoke all on function worded_chunks(text[], text[], tsquery[], float8[], text[], bigint) from public;
-grant execute on function worded_chunks(text[], text[], tsquery[], float8[], text[], bigint) to firsttoken_app;
+revoke all on function worded_chunks(text[], text[], tsquery[], float8[]) from public;
+grant execute on function worded_chunks(text[], text[], tsquery[], float8[]) to firsttoken_app;

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from agents.errors import NotFound
 from agents.events import TurnFinished
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.store import ResponseRecord
 from agents.turn import Turn
 from worker.errors import ApiError
@@ -68,13 +68,13 @@ async def store(services: Services, turn: ResponseTurn, snapshot: dict[str, Any]
 
 
 def finished_half(output: Sequence[Item]) -> tuple[Item, ...]:
-    """What is worth keeping of an answer that broke off: no empty message, no call that was never answered."""
+    """What is worth keeping of an answer that broke off: no empty text, no call that was never answered."""
     answered = {item.call_id for item in output if isinstance(item, FunctionCallOutput)}
     return tuple(
         item
         for item in output
         if not (isinstance(item, FunctionCall) and item.call_id not in answered)
-        and not (isinstance(item, Message) and not item.text)
+        and not (isinstance(item, Message | Reasoning) and not item.text)
     )
 
 

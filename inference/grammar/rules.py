@@ -18,7 +18,7 @@ CHARACTER = (
     r' | "\\" (["\\/bfnrt] | "u" ("0" "0" "0" [1-9a-fA-F] | "0" "0" [1-9a-fA-F] hex | "0" [1-9a-fA-F] hex hex'
     r' | [1-9abcefABCEF] hex hex hex | [dD] [0-7] hex hex))'
 )
-SHARED = {
+SHARED: dict[str, tuple[str, tuple[str, ...]]] = {
     "hex": ("[0-9a-fA-F]", ()),
     "character": (CHARACTER, ("hex",)),
     "string": (r'"\"" character* "\""', ("character",)),
@@ -30,7 +30,10 @@ SHARED = {
     "pair": (f'string ":" {SPACE} value', ("string", "value")),
     "object": (f'"{{" (pair ("," {SPACE} pair)*)? "}}"', ("pair",)),
     "array": (f'"[" (value ("," {SPACE} value)*)? "]"', ("value",)),
-    "value": ("object | array | string | number | boolean | null", ("object", "array", "string", "number", "boolean", "null")),
+    "value": (
+        "object | array | string | number | boolean | null",
+        ("object", "array", "string", "number", "boolean", "null"),
+    ),
 }
 
 
@@ -83,3 +86,22 @@ def literal(text: str) -> str:
 
 def either(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"({' | '.join(parts)})"
+
+
+def until(mark: str, behind: str, rules: Rules, *, may_end: bool = False) -> str:
+    """Any text up to a mark, then `behind`; with `may_end` it may also end before one.
+
+    A rule for each part of the mark that may have been read. The mark's first character must occur in it once, so text
+    that leaves the mark either begins it anew or is plain.
+    """
+    read = [rules.reserve() for _ in mark]
+    for count, rule in enumerate(read):
+        goes_on = f"{literal(mark[count])} {behind if count + 1 == len(mark) else read[count + 1]}"
+        begins_anew = f" | {literal(mark[0])} {read[1]}" if count else ""
+        plain = f"[^{_in_class(mark[0])}{_in_class(mark[count])}] {read[0]}"
+        rules.fill(rule, f"{plain}{begins_anew} | {goes_on}" + (' | ""' if may_end else ""))
+    return read[0]
+
+
+def _in_class(character: str) -> str:
+    return "\\" + character if character in "[]" else character

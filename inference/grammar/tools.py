@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.rules import Rules, literal
+from inference.grammar.rules import Rules, literal, until
 from inference.grammar.schema import SchemaConverter
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -63,13 +63,7 @@ def _arguments(function: CallableFunction, rules: Rules) -> str:
 
 
 def _text_with(body: str, rules: Rules) -> str:
-    """Any text in which an opening tag begins a call. A rule for each part of the tag that may have been read; its
-    first character occurs in it once, so text that leaves the tag either begins it anew or is plain."""
-    read = [rules.reserve() for _ in OPEN]
-    for count, rule in enumerate(read):
-        last = count + 1 == len(OPEN)
-        goes_on = f'"{OPEN[count]}" ' + (f"{body} {read[0]}" if last else read[count + 1])
-        begins_anew = f'"{OPEN[0]}" {read[1]} | ' if count else ""
-        plain = f"[^{OPEN[0]}{OPEN[count]}] {read[0]}"
-        rules.fill(rule, f'{plain} | {begins_anew}{goes_on} | ""')
-    return read[0]
+    """Any text in which an opening tag begins a call."""
+    again = rules.reserve()
+    rules.fill(again, until(OPEN, f"{body} {again}", rules, may_end=True))
+    return again

@@ -35,8 +35,14 @@ select set_config('hnsw.ef_search', '80', true), set_config('hnsw.iterative_scan
 """
 
 _SEARCH = resources.files("retrieval.store").joinpath("search.sql").read_text("utf-8")
+# "is true" keeps it a condition on each row: as a join, it would lose the order of the index.
 _ALLOWED = "((vector_store_id, file_id) in (select vector_store_id, file_id from allowed)) is true"
-_ALLOWED_FILES = "(select coalesce(array_agg(file_id), '{}') from allowed)"
+_ALL = "chunks where tenant_id = $1 and vector_store_id = any($2)"
+_OF_ALLOWED = """allowed cross join lateral (
+        select c.ordinal, c.embedding from chunks c
+         where c.tenant_id = $1 and c.vector_store_id = allowed.vector_store_id and c.file_id = allowed.file_id
+        offset 0) as c  -- file by file, whatever the planner thinks of the filter
+     where true"""
 
 
 class SearchResult(NamedTuple):
@@ -85,16 +91,14 @@ async def search(
 
 def statement(allowed: str | None, indexed: int | None) -> str:
     """`allowed` is the filter's condition, `indexed` the dimensions of the index to use."""
-    distance = "(embedding <#> $4::real[]::halfvec) + 0"  # the sum is known to no index
+    within = _ALLOWED if allowed else "true"
     if indexed:
+        searched = f"{_ALL} and vector_dims(embedding) = {indexed} and {within}"
         distance = f"embedding::halfvec({indexed}) <#> $4::real[]::halfvec({indexed})"
-    return _SEARCH.format(
-        filter=allowed or "true",
-        within=_ALLOWED if allowed else "true",
-        files=_ALLOWED_FILES if allowed else "null",
-        indexed=f"vector_dims(embedding) = {indexed}" if indexed else "true",
-        distance=distance,
-    )
+    else:
+        searched = _OF_ALLOWED if allowed else _ALL
+        distance = "(embedding <#> $4::real[]::halfvec) + 0"  # a sum is known to no index
+    return _SEARCH.format(filter=allowed or "true", within=within, searched=searched, distance=distance)
 
 
 async def _count(connection: Connection, tenant_id: UUID, stores: Sequence[VectorStore], filters: Filter) -> int:

@@ -26,16 +26,18 @@ with words as materialized (
     select vector_store_id, file_id from vector_store_files
      where tenant_id = $1 and vector_store_id = any($2) and {filter}
 ), nearest as (
-    select vector_store_id, file_id, ordinal from chunks
-     where tenant_id = $1 and vector_store_id = any($2) and $4::real[] is not null and {indexed} and {within}
+    select vector_store_id, file_id, ordinal from {searched}
+       and $4::real[] is not null
      order by {distance}
      limit $5
 ), worded as (
     select vector_store_id, file_id, ordinal
       from worded_chunks(
                $2, (select array_agg(lexeme) from telling where hits <= $8 or rarity = 1),
-               (select array_agg(word) from telling), (select array_agg(idf) from telling), {files}, $5)
-     where {within}
+               (select array_agg(word) from telling), (select array_agg(idf) from telling))
+     where weight > 0 and {within}
+     order by weight desc, vector_store_id, file_id, ordinal
+     limit $5
 ), found as (
     select * from nearest union select * from worded
 )

@@ -101,7 +101,7 @@ async def test_asking_again_does_not_embed_again(store: PassageStore, embedder: 
 async def test_without_the_embedding_words_still_find_something(
     store: PassageStore, embedder: Embedder, reader: UUID
 ) -> None:
-    query = "calculator tool please"
+    query = "The calculator!"
     passages, trace = await retrieve(store, embedder, reader, query, config=RetrievalConfig(embed_ms=0))
     assert spans(trace)["embed"].attributes["skipped"] == "over budget"
     assert "rerank" not in spans(trace)

@@ -114,7 +114,7 @@ async def test_the_index_never_shows_what_another_tenant_wrote(
     theirs = await find(indexed, other_tenant_id, "ash0", query)
     assert {name for name, _ in names(theirs)} == {"mine"}
     await indexed.delete(other_tenant_id, opened.id)
-    look = "select * from worded_chunks($1, array['ash0'], array['ash0'::tsquery], array[1.0], null, 9)"
+    look = "select * from worded_chunks($1, array['ash0'], array['ash0'::tsquery], array[1.0])"
     for tenant, count in ((tenant_id, 1), (other_tenant_id, 0)):
         async with database.tenant(tenant) as connection:
             assert len(await connection.fetch(look, [mine.id])) == count

@@ -43,7 +43,7 @@ def refused(model: type[Strict], body: Any) -> ApiError:
         ({"input": [{"role": "king", "content": "x"}]}, "input[0].role", "invalid_value"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text", None),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", None),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0]", "unsupported_parameter"),
+        ({"input": [{"type": "computer_call"}]}, "input[0]", "unsupported_parameter"),
         ({"input": ["hello"]}, "input[0]", "unsupported_parameter"),
         ({"temperature": "1"}, "temperature", "invalid_type"),
         ({"temperature": True}, "temperature", "invalid_type"),
