@@ -42,13 +42,14 @@ class Constraint:
         return bool(self._sayable[token]) and self._mask.allows(token)
 
     def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        return self._sayable[tokens] & self._mask.allowed(tokens)
+        fitting: NDArray[np.bool_] = self._sayable[tokens] & self._mask.allowed(tokens)
+        return fitting
 
     def accept(self, token: int) -> None:
         started = thread_time()
         self._mask.accept(token)
         if thread_time() - started > CHECK_S_MAX:
-            raise GrammarFailed("the schema leaves too many ways open at once: make its alternatives easier to tell apart")
+            raise GrammarFailed("the schema leaves too many ways open at once: make its alternatives differ sooner")
 
 
 class Grammars:
@@ -57,9 +58,7 @@ class Grammars:
     Control tokens have a text in llama.cpp's eyes and none in the answer, so no grammar ever lets them through.
     """
 
-    def __init__(
-        self, compile: Callable[[str], Mask], pieces: Sequence[bytes], end_tokens: frozenset[int]
-    ) -> None:
+    def __init__(self, compile: Callable[[str], Mask], pieces: Sequence[bytes], end_tokens: frozenset[int]) -> None:
         self._compile = compile
         self._sayable = np.array([bool(piece) or token in end_tokens for token, piece in enumerate(pieces)])
         self._kept: OrderedDict[str, Mask] = OrderedDict()

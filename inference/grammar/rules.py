@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from inference.errors import InvalidSchema
 
-RULES_MAX = 2_000  # compiling so many takes milliseconds on the event loop
+RULES_MAX = 2_000  # compiling so many takes about 20 milliseconds
 REPEATS_MAX = 2_000  # llama.cpp unrolls a bounded repetition, and refuses more
 ELEMENTS_MAX = 20_000  # unrolled repetitions of all rules together
 
@@ -16,7 +17,7 @@ SPACE = '" "?'
 CHARACTER = (
     r"[\x20-\x21\x23-\x5B\x5D-\uD7FF\uE000-\U0010FFFF]"
     r' | "\\" (["\\/bfnrt] | "u" ("0" "0" "0" [1-9a-fA-F] | "0" "0" [1-9a-fA-F] hex | "0" [1-9a-fA-F] hex hex'
-    r' | [1-9abcefABCEF] hex hex hex | [dD] [0-7] hex hex))'
+    r" | [1-9abcefABCEF] hex hex hex | [dD] [0-7] hex hex))"
 )
 SHARED: dict[str, tuple[str, tuple[str, ...]]] = {
     "hex": ("[0-9a-fA-F]", ()),
@@ -35,6 +36,15 @@ SHARED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("object", "array", "string", "number", "boolean", "null"),
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """The marks around a model's thoughts; `begun` when the prompt ends inside of one."""
+
+    open: str
+    close: str
+    begun: bool = False
 
 
 class Rules:
@@ -74,7 +84,12 @@ class Rules:
             raise InvalidSchema(f"lengths are counted up to {REPEATS_MAX}, and {ELEMENTS_MAX} in all", path)
         return f"{part}{{{least},{'' if most is None else most}}}"
 
-    def text(self, root: str) -> str:
+    def text(self, root: str, thought: Thought | None = None) -> str:
+        """The grammar of `root`, behind the thought that such a model may have first."""
+        if thought:
+            answer = self.add(root)
+            thinks = until(thought.close, f"[ \\n]{{0,2}} {answer}", self)
+            root = thinks if thought.begun else f"{literal(thought.open)} {thinks} | {answer}"
         lines = [f"root ::= {root}", *(f"{name} ::= {body}" for name, body in self._bodies.items())]
         return "\n".join(lines) + "\n"
 

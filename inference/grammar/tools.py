@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.rules import Rules, literal, until
+from inference.grammar.rules import Rules, Thought, literal, until
 from inference.grammar.schema import SchemaConverter
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -32,6 +32,7 @@ def tool_grammar(
     calls_max: int = CALLS_MAX,
     required: bool = False,
     answer_schema: Any = None,
+    thought: Thought | None = None,
 ) -> str:
     """Calls of these functions, where they are `required`; else calls or an answer: text that may hold calls, or
     JSON of `answer_schema`. Raises InvalidSchema naming the function and the place in its schema."""
@@ -40,10 +41,10 @@ def tool_grammar(
     call = f"{literal(OPEN)} {body}"
     calls = f'{call} ("\\n" {call}){{0,{max(1, min(calls_max, CALLS_MAX)) - 1}}}'
     if required:
-        return rules.text(calls)
+        return rules.text(calls, thought)
     if answer_schema is not None:
-        return rules.text(f"{calls} | {SchemaConverter(answer_schema, rules).root()}")
-    return rules.text(_text_with(body, rules))
+        return rules.text(f"{calls} | {SchemaConverter(answer_schema, rules).root()}", thought)
+    return rules.text(_text_with(body, rules), thought)
 
 
 def _body(function: CallableFunction, rules: Rules) -> str:
