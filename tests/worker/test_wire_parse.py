@@ -81,7 +81,7 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
     [
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"service_tier": "priority"}, "service_tier"),
@@ -128,7 +128,7 @@ def test_values_that_ask_for_nothing_pass() -> None:
         ({"messages": [{"role": "user", "content": "x"}], "stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"messages": [{"role": "user", "content": "x"}], "stop": [""]}, "stop[0]"),
         ({"messages": [{"role": "user", "content": "x"}], "functions": []}, "functions"),
-        ({"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}}, None),
+        ({"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "grammar"}}, None),
     ],
 )
 def test_a_chat_request_is_refused_by_the_name_of_its_field(body: Any, param: str | None) -> None:
