@@ -299,7 +299,9 @@ class LlamaContext:
     first case and only marks cells in the second.
     """
 
-    def __init__(self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int) -> None:
+    def __init__(
+        self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int, outputs_max: int = 0
+    ) -> None:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
         gpu = has_gpu()
@@ -307,7 +309,7 @@ class LlamaContext:
         parameters.n_ctx = slots * context
         parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = slots
-        parameters.n_outputs_max = slots
+        parameters.n_outputs_max = outputs_max or slots
         parameters.kv_unified = gpu
         parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
@@ -322,6 +324,7 @@ class LlamaContext:
         self.slots = slots
         self.context = context
         self.rows_max = rows_max
+        self.outputs_max = outputs_max or slots
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
 
@@ -337,6 +340,8 @@ class LlamaContext:
         micro-batch wherever the order breaks. Raises DecodeFailed.
         """
         outputs = self._batch.fill(chunks, self.slots, self.context)
+        if outputs > self.outputs_max:
+            raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
         rows = self._batch.raw.n_tokens
         threads = self._threads.choose(rows)
         _set_threads(self._context, threads, threads)

@@ -132,10 +132,11 @@ class ScriptedBackend:
             raise InferenceError("scripted failure")
         numbers = [chunk.slot for chunk in chunks]
         assert numbers == sorted(set(numbers)), f"slots out of order: {numbers}"
-        rows = sum(len(chunk.tokens) for chunk in chunks)
-        assert 0 < rows <= self.rows_max, f"{rows} rows"
-        self.steps.append(rows)
-        return np.array([row for chunk in chunks for row in self._compute(chunk)], np.float32)
+        count = sum(len(chunk.tokens) for chunk in chunks)
+        assert 0 < count <= self.rows_max, f"{count} rows"
+        self.steps.append(count)
+        rows = [row for chunk in chunks for row in self._compute(chunk)]
+        return np.array(rows, np.float32).reshape(-1, self.vocabulary)
 
     def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
         cells = self.cells.setdefault(chunk.slot, [])
