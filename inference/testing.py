@@ -23,7 +23,7 @@ class ScriptedGeneration:
     def __init__(self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int) -> None:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
-        self.cached_tokens = 0
+        self.cached_tokens = self.drafted = self.accepted = 0
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
