@@ -16,6 +16,7 @@ from agents.calls import RunningCalls, settled
 from agents.events import Event, ItemFinished, ItemStarted
 from agents.message import FunctionCall
 from agents.offer import Offer
+from agents.parser.choose import choose
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble
 from agents.reply import CALLS_MAX, Reply
@@ -42,6 +43,7 @@ class Agent:
         self._model = model
         self._retriever = retriever
         self._toolbox = toolbox
+        self._dialect = choose(model.chat_template)
         # What passages and results leave for the answer; a small context cannot spare the usual room.
         self._answer_tokens = min(ANSWER_TOKENS, model.context_length // 8)
 
@@ -101,21 +103,31 @@ class Agent:
     async def _begin(self, progress: Progress) -> Step:
         """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidTemplate."""
         turn, budget = progress.turn, progress.budget
-        prompt = await self._prompt(progress)
+        prompt, end = await self._prompt(progress)
+        thinking = self._dialect.opens_thought(end)
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
         sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, budget.remaining_tokens))
         generation = self._model.generate(prompt, sampling, salt=str(turn.tenant_id), priority=turn.priority)
         return Step(
             generation,
-            Reply(len(progress.output), progress.context.sources, self._calls_max(progress)),
+            Reply(
+                len(progress.output),
+                self._dialect.parser(progress.offer.schemas, thinking=thinking),
+                progress.context.sources,
+                self._calls_max(progress),
+                exact=self._dialect.keeps_tokens,
+            ),
             RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
             StepSpans(progress.trace, generation),
             progress.offer,
         )
 
-    async def _prompt(self, progress: Progress) -> list[int]:
-        """Token ids of the next step. Passages that leave no room for an answer are left out, the last ones first."""
+    async def _prompt(self, progress: Progress) -> tuple[list[int], str]:
+        """Token ids of the next step, and the trusted text that they end with.
+
+        Passages that leave no room for an answer are left out, the last ones first.
+        """
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
                 conclude = progress.concluding is not None
@@ -126,7 +138,7 @@ class Agent:
                 span.attributes["tokens"] = len(prompt)
             fits = len(prompt) + self._answer_tokens <= self._model.context_length
             if fits or not progress.in_prompt or progress.budget.steps:
-                return prompt
+                return prompt, segments[-1].text if segments[-1].trusted else ""
             progress.drop_passage()
 
     async def _encode(self, segments: Sequence[Segment]) -> list[int]:
@@ -137,7 +149,7 @@ class Agent:
     def _calls_max(self, progress: Progress) -> int:
         if progress.concluding or not progress.offer.schemas:
             return 0
-        return CALLS_MAX if progress.turn.parallel_tool_calls else 1
+        return CALLS_MAX if progress.turn.parallel_tool_calls and not self._dialect.one_call else 1
 
     def _end(self, progress: Progress, step: Step) -> list[Event]:
         """Close the step's items and account for it; nothing the second time."""

@@ -64,5 +64,6 @@ def add_tool(trace: Trace, parent: Span, call: FunctionCall, result: ToolResult)
         lane="tools",
         parent=trace.index(parent),
         failed=result.failed,
+        cached=result.cached,
         output_chars=len(result.output),
     )

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.markup import spoken
 from inference.threads import ThreadChooser
 
 log = logging.getLogger("firsttoken.llama")
@@ -211,12 +212,16 @@ class LlamaModel:
         return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
 
     def pieces(self) -> list[bytes]:
-        """The bytes of every token. Control tokens are empty; user-defined ones (tool markers) have their text."""
+        """The bytes of every token. Control tokens are empty but for those of calls and thoughts; user-defined ones
+        (tool markers) have their text.
+        """
+        heard = spoken(self.chat_template or "")
         buffer = ctypes.create_string_buffer(TOKEN_BYTES_MAX)
         pieces = []
         for token in range(self.vocabulary_size):
             control = lib.llama_vocab_is_control(self._vocabulary, token)
-            length = 0 if control else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
+            silent = control and self.token_text(token) not in heard
+            length = 0 if silent else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
             pieces.append(buffer.raw[: max(0, length)])
         return pieces
 

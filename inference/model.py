@@ -29,6 +29,7 @@ class ChatModel:
         self.name = weights.name
         self.created = int(weights.path.stat().st_mtime)
         self.context_length = backend.context
+        self.chat_template = weights.chat_template or ""
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)

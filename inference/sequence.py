@@ -111,6 +111,7 @@ class ChatMessage:
     role: str  # system | user | assistant | tool
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""  # what came before it; the template decides whether the model sees it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class LanguageModel(Protocol):
 
     name: str
     context_length: int
+    chat_template: str  # its text tells the dialect of tool calls
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
 import jinja2
@@ -23,6 +25,8 @@ from inference.sequence import ChatMessage, Segment, ToolCall
 # ("type" == "string"), so it goes through as it is.
 _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 
+CALL_ID_CHARS = 9  # Mistral's templates take nothing else
+
 Exact: TypeAlias = Mapping[ChatMessage, tuple[int, ...]]
 
 
@@ -31,7 +35,7 @@ class _Marks:
 
     def __init__(self) -> None:
         self._nonce = secrets.token_hex(8)
-        self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03)")
+        self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03?)")
         self._segments: dict[str, Segment] = {}
 
     def put(self, text: str, ids: tuple[int, ...] | None = None) -> str:
@@ -55,8 +59,14 @@ class _Marks:
         return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
 
     def cut(self, rendered: str) -> list[Segment]:
-        parts = (self._segments.get(part) or Segment(part, trusted=True) for part in self._pattern.split(rendered))
+        parts = map(self._segment, self._pattern.split(rendered))
         return [segment for segment in parts if segment.text or segment.ids]
+
+    def _segment(self, part: str) -> Segment:
+        if (clipped := self._segments.get(part + "\x03")) is not None:
+            # The template cut the last character off, to write on inside of a JSON object (Mistral's do).
+            return Segment(clipped.text[:-1], trusted=False)
+        return self._segments.get(part) or Segment(part, trusted=True)
 
 
 class _Arguments(dict[str, Any]):
@@ -115,6 +125,7 @@ class ChatTemplate:
         """
         marks = _Marks()
         shown = [_message(message, marks, (exact or {}).get(message)) for message in messages]
+        _number_calls(messages, shown, marks)
         variables = {"messages": shown, "tools": marks.shield(list(tools)), "__marks": marks}
         try:
             return marks.cut(self._template.render(variables | self._variables))
@@ -127,9 +138,27 @@ def _message(message: ChatMessage, marks: _Marks, ids: tuple[int, ...] | None) -
     if ids is not None:
         return {"role": message.role, "content": marks.put(message.content, ids)}
     shown: dict[str, Any] = {"role": message.role, "content": marks.put(message.content) if message.content else ""}
+    if message.reasoning:
+        reasoning = shown["reasoning_content"] = marks.put(message.reasoning)
+        if not message.content:
+            shown["thinking"] = reasoning  # gpt-oss: its template refuses both together
     if message.tool_calls:
         shown["tool_calls"] = [
             {"type": "function", "function": {"name": marks.shield(call.name), "arguments": _Arguments(call, marks)}}
             for call in message.tool_calls
         ]
     return shown
+
+
+def _number_calls(messages: Sequence[ChatMessage], shown: Sequence[dict[str, Any]], marks: _Marks) -> None:
+    """Give calls and results the ids and names that some templates insist on. Results are in the order of calls."""
+    numbers = count()
+    waiting: deque[tuple[str, str]] = deque()
+    for message, each in zip(messages, shown, strict=True):
+        ids = [f"{next(numbers):0{CALL_ID_CHARS}d}" for _ in message.tool_calls]
+        for id, call in zip(ids, each.get("tool_calls", ()), strict=False):
+            call["id"] = id
+        waiting += zip(ids, (call.name for call in message.tool_calls), strict=True)
+        if message.role == "tool" and waiting:
+            each["tool_call_id"], name = waiting.popleft()
+            each["name"] = marks.shield(name)

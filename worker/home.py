@@ -33,6 +33,11 @@ class Home:
         """How to reach the worker that started last."""
         return self.path / "worker.json"
 
+    @property
+    def models(self) -> Path:
+        """Chat models that were pulled, or put there; the folder appears with the first."""
+        return self.path / "models"
+
     def prepare(self) -> None:
         """Raises StartError when the folder cannot be used."""
         try:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, cast
 from agents.agent import Agent
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
-from inference.bundled import CHAT_MODEL, EMBEDDER
+from inference.bundled import EMBEDDER
+from inference.catalogue import find
 from inference.config import EngineConfig
 from inference.embedder import Embedder
 from inference.errors import InvalidTemplate, ModelNotLoaded
@@ -77,8 +78,9 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 
 
 def engine_config(config: Config) -> EngineConfig:
+    """Raises ModelNotLoaded when there is no such model."""
     return EngineConfig(
-        model_path=config.model or CHAT_MODEL,
+        model_path=find(config.model, Home(config.home).models),
         parallel=config.streams,
         context=config.context,
         threads=config.threads,
