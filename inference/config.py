@@ -56,9 +56,9 @@ class EngineConfig:
     @property
     def rows_max(self) -> int:
         """Tokens in the largest step: a bite of prompt, and a row with its draft for every stream."""
-        return self.parallel * (1 + self.draft_max) + self.prefill_tokens_alone
+        return self.outputs_max + self.prefill_tokens_alone
 
     @property
     def outputs_max(self) -> int:
         """Rows of a step whose logits are wanted."""
-        return self.parallel * (1 + self.draft_max)
+        return self.parallel * (1 + (self.draft_max if self.draft_path else 0))

@@ -309,12 +309,13 @@ class LlamaContext:
     ) -> None:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
+        self.outputs_max = max(outputs_max, slots)  # with fewer than slots, llama.cpp aborts
         gpu = has_gpu()
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = slots * context
         parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = slots
-        parameters.n_outputs_max = outputs_max or slots
+        parameters.n_outputs_max = self.outputs_max
         parameters.kv_unified = gpu
         parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
@@ -329,7 +330,6 @@ class LlamaContext:
         self.slots = slots
         self.context = context
         self.rows_max = rows_max
-        self.outputs_max = outputs_max or slots
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
 

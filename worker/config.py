@@ -62,6 +62,15 @@ class Config:
     model: Annotated[
         Path | None, About("chat model: a GGUF file, or a name of `firsttoken models list` (default: the bundled one)")
     ] = None
+    draft: Annotated[
+        Path | None,
+        About(
+            "draft model for speculation, of the same vocabulary: a GGUF file or a name (default: the bundled pair's)"
+        ),
+    ] = None
+    draft_tokens: Annotated[
+        int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=16)
+    ] = 8
     hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
     gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all, when the build can", least=-1)] = -1
     context: Annotated[int, About("tokens a conversation may hold; 0: the model's own, at most 8192", least=0)] = 0

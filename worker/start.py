@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from agents.agent import Agent
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
-from inference.bundled import EMBEDDER
+from inference.bundled import DRAFT_MODEL, EMBEDDER
 from inference.catalogue import find
 from inference.config import EngineConfig
 from inference.embedder import Embedder
@@ -79,8 +79,12 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 
 def engine_config(config: Config) -> EngineConfig:
     """Raises ModelNotLoaded when there is no such model."""
+    models = Home(config.home).models
+    draft = find(config.draft, models) if config.draft else None if config.model else DRAFT_MODEL
     return EngineConfig(
-        model_path=find(config.model, Home(config.home).models),
+        model_path=find(config.model, models),
+        draft_path=draft if config.draft_tokens else None,
+        draft_max=config.draft_tokens,
         parallel=config.streams,
         context=config.context,
         threads=config.threads,

@@ -23,7 +23,7 @@ from inference.speculate import PRIOR, Acceptance, DraftLength, Stream
 from inference.testing import ScriptedBackend, scripted_token
 
 VOCABULARY = 26
-CONFIG = EngineConfig(parallel=3, resident=2, draft_min=4, draft_max=4)
+CONFIG = EngineConfig(draft_path=DRAFT_MODEL, parallel=3, resident=2, draft_min=4, draft_max=4)
 GREEDY = Sampling(temperature=0, max_tokens=30)
 PIECES = [bytes([65 + token]) for token in range(VOCABULARY)]
 
