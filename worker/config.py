@@ -56,6 +56,9 @@ class Config:
     embedder: Annotated[Path | None, About("embedding model, a GGUF file (default: the bundled one)", every=True)] = (
         None
     )
+    agents: Annotated[
+        Path | None, About("agents of this worker, a TOML file (default: agents.toml in home)", every=True)
+    ] = None
     host: Annotated[str, About("address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("port to listen on; 0 takes a free one", least=0, most=65535)] = 8080
     ready_file: Annotated[Path | None, About("JSON file written once the worker can answer: url, api_key, ...")] = None

@@ -29,6 +29,11 @@ class Home:
         return self.path / "local.key"
 
     @property
+    def agents_file(self) -> Path:
+        """The agents of this machine, if somebody wrote them down."""
+        return self.path / "agents.toml"
+
+    @property
     def ready_file(self) -> Path:
         """How to reach the worker that started last."""
         return self.path / "worker.json"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from agents.definition import Definition
 from agents.errors import NotFound
 from agents.events import TurnFinished
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
@@ -28,6 +29,7 @@ class ResponseTurn:
     frame: ResponseFrame
     items: tuple[Item, ...]
     history: tuple[Item, ...]
+    agent: Definition
 
     @property
     def tenant_id(self) -> UUID:
@@ -36,7 +38,7 @@ class ResponseTurn:
     @property
     def turn(self) -> Turn:
         watched = self.principal.is_watching
-        return self.frame.request.turn(self.tenant_id, self.items, self.history, watched=watched)
+        return self.agent.applied(self.frame.request.turn(self.tenant_id, self.items, self.history, watched=watched))
 
     @property
     def conversation_id(self) -> str | None:
@@ -62,7 +64,7 @@ async def hydrate(services: Services, principal: Principal, frame: ResponseFrame
         param = "conversation" if request.conversation is not None else "previous_response_id"
         code = "conversation_not_found" if request.conversation is not None else "previous_response_not_found"
         raise ApiError(404, str(error), type="not_found_error", param=param, code=code) from None
-    return ResponseTurn(principal, frame, request.items, history)
+    return ResponseTurn(principal, frame, request.items, history, services.roster.of(frame.model))
 
 
 async def store(services: Services, turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> None:

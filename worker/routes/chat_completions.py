@@ -29,10 +29,10 @@ async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = parse(ChatRequest, await request.read())
-        check_model(body.model, services.model.name)
-    narrator = ChatNarrator(body, services.model.name)
+        model = check_model(body.model, services)
+    narrator = ChatNarrator(body, model)
     with services.admission.turn(principal.tenant_id):
-        turn = body.turn(principal.tenant_id, watched=principal.is_watching)
+        turn = services.roster.of(model).applied(body.turn(principal.tenant_id, watched=principal.is_watching))
         return await (_stream if body.stream else _whole)(request, turn, narrator)
 
 

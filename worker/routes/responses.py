@@ -46,10 +46,10 @@ async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = parse(ResponseRequest, await request.read())
-        check_model(body.model, services.model.name)
+        model = check_model(body.model, services)
     with services.admission.turn(principal.tenant_id):
         with trace.span("hydrate") as span:
-            turn = await hydrate(services, principal, ResponseFrame(body, services.model.name))
+            turn = await hydrate(services, principal, ResponseFrame(body, model))
             span.attributes["items"] = len(turn.history)
         return await (_stream if body.stream else _whole)(request, turn)
 
