@@ -301,7 +301,7 @@ class Engine:
 
     def _draft(self, plan: Plan) -> None:
         """Let the drafter guess on, if that pays. Its failure costs speed, never an answer."""
-        if self._drafter is None or not plan.work or not plan.decodes_only:
+        if self._drafter is None or self.draft_length.rests() or not plan.work or not plan.decodes_only:
             return
         length = self.draft_length.choose([self._stream(work.request) for work in plan.work])
         if not length:

@@ -17,7 +17,9 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 # Looked at first, and again now and then while drafts lose: long enough to learn acceptance, short enough to be cheap.
 TRIAL = 3
 TRIALS_FIRST = 4
-PATIENCE_STEPS = 100  # a trial costs at most a few steps' time: a few percent
+# Steps until the next trial. A trial costs a few steps' time, so each one that shows nothing new doubles the wait.
+PATIENCE_MIN, PATIENCE_MAX = 100, 3200
+REST_STEPS = 8  # while drafts lose, the question is not asked anew at every step: asking costs time too
 TRIAL_READS = 8  # tokens that the drafter may have to read for a trial, for each that was generated: it reads fast
 # Acceptance of a request that has shown nothing yet, and how many tokens' worth that belief weighs.
 PRIOR, PRIOR_TOKENS = 0.7, 4.0
@@ -65,37 +67,47 @@ class DraftLength:
     by_position: Counter[int] = field(default_factory=Counter)  # accepted drafts by their place, 1 the first
     _trials: Counter[int] = field(default_factory=Counter)  # by number of streams
     _waited: int = 0
+    _patience: int = PATIENCE_MIN
+    _rest: int = 0
+
+    def rests(self) -> bool:
+        """Whether to go without a draft and without asking; each call is a step."""
+        self._waited += 1
+        self._rest -= 1
+        return self._rest >= 0 or not self.longest
 
     def choose(self, streams: Sequence[Stream]) -> int:
         """Tokens to draft for each of these streams in the next step."""
-        if not self.longest or not streams:
-            return 0
-        return max(self.shortest, self._best(streams))
+        length = max(self.shortest, self._best(streams) if self.longest else 0)
+        self._rest = 0 if length else REST_STEPS
+        return length
 
     def verified(self, accepted: int) -> None:
         self.by_position.update(range(1, accepted + 1))
 
     def _best(self, streams: Sequence[Stream]) -> int:
-        self._waited += 1
         rates = {k: self._rate(k, streams) for k in (0, *LENGTHS) if k <= self.longest}
         if not rates[0]:  # what a step costs without a draft is not known yet
             return 0
         best = max(rates, key=lambda k: (rates[k], -k))
         if best and not self._pays(streams, 1 / rates[0] - 1 / rates[best]):
             return 0
-        if self._wants_trial(streams):
-            best = min(TRIAL, self.longest)
         if best:
-            self._waited = 0
+            self._waited, self._patience = 0, PATIENCE_MIN
+        elif self._wants_trial(streams):
+            return min(TRIAL, self.longest)
         return best
 
     def _wants_trial(self, streams: Sequence[Stream]) -> bool:
         size = len(streams).bit_length()
-        if self._trials[size] >= TRIALS_FIRST and self._waited <= PATIENCE_STEPS:
+        if self._trials[size] >= TRIALS_FIRST and self._waited <= self._patience:
             return False
         if any(s.missing > s.generated * TRIAL_READS for s in streams):
             return False
+        if self._trials[size] >= TRIALS_FIRST:
+            self._patience = min(2 * self._patience, PATIENCE_MAX)
         self._trials[size] += 1
+        self._waited = 0
         return True
 
     def _pays(self, streams: Sequence[Stream], saved_s: float) -> bool:
