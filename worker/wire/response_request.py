@@ -22,6 +22,7 @@ from worker.wire.formats import PlainText, TextFormat
 from worker.wire.items import InputItem, as_items
 from worker.wire.metadata import Metadata
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
+from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
 RESULTS = "file_search_call.results"
@@ -98,7 +99,7 @@ class ResponseRequest(Strict):
     reasoning: Reasoning | None = None
     background: Annotated[bool | None, only(None, False)] = None
     truncation: Annotated[str | None, only(None, "disabled")] = None
-    service_tier: Annotated[str | None, only(None, "auto", "default")] = None
+    service_tier: ServiceTier | None = None
     top_logprobs: Annotated[int | None, only(None, 0)] = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
     prompt_cache_options: Unsupported = None
@@ -149,7 +150,10 @@ class ResponseRequest(Strict):
         """New items, with ids of their own: what the caller calls them may already be taken."""
         return tuple(entry.item() for entry in self.input)
 
-    def turn(self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...]) -> Turn:
+    def turn(
+        self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...], *, watched: bool = False
+    ) -> Turn:
+        """`watched`: a person sits in front of it."""
         allowed = self.choice.allowed
         tools = [tool for tool in self.tools or () if allowed is None or tool.name in allowed]
         return Turn(
@@ -165,6 +169,7 @@ class ResponseRequest(Strict):
             answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
             limits=self._limits,
+            priority=priority_of(self.service_tier, watched=watched),
         )
 
     @property
