@@ -115,8 +115,9 @@ def test_contradictions_and_excess_are_refused() -> None:
     for _ in range(40):
         deep = {"items": deep}
     many = {"properties": {str(i): {"type": "string", "maxLength": 2000} for i in range(20)}}
-    wide = {"properties": {str(i): {} for i in range(3000)}}
-    for schema in (deep, many, wide, {"type": "integer", "minimum": 2, "maximum": 1}, {"enum": []}, 5):
+    wide: dict[str, Any] = {"properties": {str(i): {} for i in range(3000)}}
+    impossible: list[Any] = [{"type": "integer", "minimum": 2, "maximum": 1}, {"enum": []}, 5]
+    for schema in (deep, many, wide, *impossible):
         with pytest.raises(InvalidSchema):
             json_grammar(schema)
 
