@@ -8,6 +8,7 @@ from enum import StrEnum
 from inference.detokenizer import TextStream
 from inference.sampler import Sampler
 from inference.sequence import Finish, Priority, Stamps
+from inference.speculate import Acceptance
 
 
 class Phase(StrEnum):
@@ -34,6 +35,7 @@ class Request:
     slot: int | None = None
     reused: int = 0  # of the prompt, when it was first placed
     computed: int = 0
+    acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)
     cancelled: bool = False
     finish: Finish | None = None

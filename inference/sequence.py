@@ -81,6 +81,16 @@ class Generation(Protocol):
         """Prompt tokens whose KV was reused; known once admitted."""
         ...
 
+    @property
+    def drafted(self) -> int:
+        """Tokens that a draft model proposed."""
+        ...
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that became part of the answer."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
     def cancel(self) -> None: ...

@@ -23,7 +23,7 @@ class ScriptedGeneration:
     def __init__(self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int) -> None:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
-        self.cached_tokens = 0
+        self.cached_tokens = self.drafted = self.accepted = 0
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
@@ -133,10 +133,11 @@ class ScriptedBackend:
             raise InferenceError("scripted failure")
         numbers = [chunk.slot for chunk in chunks]
         assert numbers == sorted(set(numbers)), f"slots out of order: {numbers}"
-        rows = sum(len(chunk.tokens) for chunk in chunks)
-        assert 0 < rows <= self.rows_max, f"{rows} rows"
-        self.steps.append(rows)
-        return np.array([row for chunk in chunks for row in self._compute(chunk)], np.float32)
+        count = sum(len(chunk.tokens) for chunk in chunks)
+        assert 0 < count <= self.rows_max, f"{count} rows"
+        self.steps.append(count)
+        rows = [row for chunk in chunks for row in self._compute(chunk)]
+        return np.array(rows, np.float32).reshape(-1, self.vocabulary)
 
     def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
         cells = self.cells.setdefault(chunk.slot, [])

@@ -84,7 +84,6 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
         ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
-        ({"service_tier": "priority"}, "service_tier"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"context_management": []}, "context_management"),

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from agents.events import TurnFinished, Usage
 from agents.message import new_id
 from worker.wire.response_request import ResponseRequest
+from worker.wire.tier import tier_used
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -83,7 +84,7 @@ class ResponseFrame:
             "max_output_tokens": request.max_output_tokens,
             "store": request.stored,
             "background": False,
-            "service_tier": "default",
+            "service_tier": tier_used(request.service_tier),
             "metadata": request.metadata or {},
             "safety_identifier": request.safety_identifier,
             "prompt_cache_key": request.prompt_cache_key,
