@@ -112,7 +112,7 @@ class Scheduler:
         self._admit(plan)
         decoding = [r for r in self._running if r.phase is Phase.DECODE]
         prefilling = [r for r in self._running if r.phase is Phase.PREFILL]
-        bites = divide(self._budget(len(decoding)), prefilling) if prefilling else []
+        bites = divide(self.bite(len(decoding)), prefilling) if prefilling else []
         for request, tokens in [*((r, 1) for r in decoding), *bites]:
             self._take(plan, request, tokens)
         plan.work.sort(key=lambda work: work.slot)
@@ -130,7 +130,7 @@ class Scheduler:
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.salt, tokens)
 
-    def _budget(self, streams: int) -> int:
+    def bite(self, streams: int) -> int:
         """Prompt tokens for a step with that many streams."""
         if not streams:
             return self._config.prefill_tokens_alone
