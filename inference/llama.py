@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Chunk
-from inference.errors import InferenceError, InvalidSchema, ModelNotLoaded
+from inference.errors import EngineStopped, InferenceError, InvalidSchema, ModelNotLoaded, UnknownToken
 from inference.markup import spoken
 from inference.threads import ThreadChooser
 
@@ -225,6 +225,9 @@ class LlamaModel:
         return int(lib.llama_vocab_bos(self._vocabulary)) if lib.llama_vocab_get_add_bos(self._vocabulary) else None
 
     def token_text(self, token: int) -> str:
+        """Raises UnknownToken."""
+        if not 0 <= token < self.vocabulary_size:
+            raise UnknownToken(f"the model has no token {token}")
         return str(lib.llama_vocab_get_text(self._vocabulary, token).decode("utf-8", "replace"))
 
     @property
@@ -283,6 +286,8 @@ class LlamaModel:
         return re.compile("(?=" + "|".join(map(re.escape, markup)) + ")" if markup else r"(?!)")
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        if not self.handle:  # a request that comes while the worker stops
+            raise EngineStopped("the model is closed")
         raw = text.encode("utf-8", "surrogatepass" if parse_special else "replace")
         room = len(raw) + 2
         while True:
@@ -404,6 +409,9 @@ class LlamaContext:
         if not self._context:
             raise ModelNotLoaded(f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}")
         self._memory = lib.llama_get_memory(self._context)
+        if not self._memory:  # its decode aborts
+            self.close()
+            raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts and not write any")
         self._batch = _Batch(rows_max)
         self._threads = ThreadChooser([1, threads] if not gpu else [threads])
         self._unified = gpu
@@ -424,6 +432,8 @@ class LlamaContext:
         A slot may appear once, and chunks must be sorted by slot: with separate streams llama.cpp starts a new
         micro-batch wherever the order breaks. Raises DecodeFailed.
         """
+        if not self._context:
+            raise DecodeFailed("the context is closed")
         outputs = self._batch.fill(chunks, self.slots, self.context)
         if outputs > self.outputs_max:
             raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
@@ -442,7 +452,9 @@ class LlamaContext:
         return np.ctypeslib.as_array((ctypes.c_float * (outputs * shape[1])).from_address(pointer)).reshape(shape)
 
     def fork(self, source: int, target: int, length: int) -> None:
-        """Make `target` hold the first `length` tokens of `source`."""
+        """Make `target` hold the first `length` tokens of `source`. Raises DecodeFailed."""
+        if source == target or not 0 <= length <= self.length(source):
+            raise DecodeFailed(f"slot {target} cannot take {length} tokens of slot {source}")
         self.truncate(target, 0)
         if self._unified:
             _memory_copy(self._memory, source, target, 0, length)
@@ -451,14 +463,17 @@ class LlamaContext:
             self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget what a slot holds from token `length` on."""
-        if not 0 <= slot < self.slots:
-            raise DecodeFailed(f"no slot {slot}")
-        if not _memory_remove(self._memory, slot, length or -1, -1):
+        """Forget what a slot holds from token `length` on. Raises DecodeFailed."""
+        self._check(slot)
+        if length < 0 or not _memory_remove(self._memory, slot, length or -1, -1):
             raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
 
     def save(self, slot: int) -> NDArray[np.uint8]:
-        """The state of a slot as bytes. Only a context of the same model and settings can take it back."""
+        """The state of a slot as bytes. Only a context of the same model and settings can take it back.
+
+        Raises DecodeFailed.
+        """
+        self._check(slot)
         state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
         written = lib.llama_state_seq_get_data(self._context, _bytes(state), state.nbytes, slot)
         if written != state.nbytes:
@@ -472,8 +487,14 @@ class LlamaContext:
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
 
     def length(self, slot: int) -> int:
-        """Tokens that a slot holds."""
+        """Tokens that a slot holds. Raises DecodeFailed."""
+        self._check(slot)
         return int(_memory_last(self._memory, slot)) + 1
+
+    def _check(self, slot: int) -> None:
+        """Raises DecodeFailed where llama.cpp would abort or read memory that was given back."""
+        if not self._context or not 0 <= slot < self.slots:
+            raise DecodeFailed(f"no slot {slot}" if self._context else "the context is closed")
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:
@@ -507,7 +528,12 @@ class EmbeddingContext:
             self._context = None
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch."""
+        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
+
+        Raises DecodeFailed.
+        """
+        if not self._context:
+            raise DecodeFailed("the context is closed")
         vectors: list[NDArray[np.float32]] = []
         for group in self._groups(sequences):
             vectors += self._encode_group(group)

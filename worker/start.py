@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, cast
@@ -18,7 +19,7 @@ from inference.embedder import Embedder
 from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.model import ChatModel
 from migrations.database import Database
-from migrations.embedded import EmbeddedPostgres
+from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
 from retrieval.retriever import Retriever
@@ -43,6 +44,9 @@ Loaded = TypeVar("Loaded")
 
 APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
 CLOSE_TIMEOUT_S = 5.0
+WATCH_S = 0.5  # between two looks at the embedded server; a look costs some microseconds
+
+log = logging.getLogger("firsttoken.start")
 
 
 def read_secret(config: Config, home: Home) -> Secret:
@@ -58,9 +62,27 @@ async def open_owner_dsn(config: Config) -> AsyncIterator[tuple[str, str | None]
     postgres = EmbeddedPostgres(config.home)
     try:
         await asyncio.to_thread(postgres.start)
-        yield postgres.owner_dsn, postgres.app_dsn
+        watch = asyncio.create_task(_keep_running(postgres), name="postgres")
+        try:
+            yield postgres.owner_dsn, postgres.app_dsn
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
     finally:
         await asyncio.to_thread(postgres.stop)
+
+
+async def _keep_running(postgres: EmbeddedPostgres) -> None:
+    """Bring the embedded server back when it dies: nobody else would, and the pool reconnects by itself."""
+    while True:
+        await asyncio.sleep(WATCH_S)
+        if await asyncio.to_thread(lambda: postgres.is_running):
+            continue
+        log.warning("Postgres is gone; starting it again")
+        try:
+            await asyncio.to_thread(postgres.start)
+        except EmbeddedPostgresError as error:
+            log.error("%s", error)
 
 
 @asynccontextmanager
