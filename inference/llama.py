@@ -268,7 +268,9 @@ class LlamaModel:
         return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
 
     def grammar(self, text: str) -> GrammarMask:
-        """Compile a GBNF grammar. Thread-safe. Raises InvalidSchema for one that llama.cpp refuses."""
+        """Compile a GBNF grammar. Thread-safe. Raises InvalidSchema for one that llama.cpp refuses, EngineStopped."""
+        if not self.handle:  # a request that comes while the worker stops
+            raise EngineStopped("the model is closed")
         sampler = lib.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
         if not sampler:  # the null pointer is an object: only its truth tells
             raise InvalidSchema("no grammar can be made of this schema")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.bundled import CHAT_MODEL
-from inference.errors import InvalidSchema
+from inference.errors import EngineStopped, InvalidSchema
 from inference.grammar import CallableFunction, Thought, json_grammar, tool_grammar
 from inference.grammar.numbers import decimals, integers
 from inference.llama import LlamaModel
@@ -190,6 +190,13 @@ def test_a_clone_goes_its_own_way() -> None:
     clone.accept(MODEL.tokenize("true", parse_special=False)[0])
     assert not mask.allows(END)
     assert mask.allows(MODEL.tokenize("false", parse_special=False)[0])
+
+
+def test_a_closed_model_compiles_nothing() -> None:
+    model = LlamaModel.load(CHAT_MODEL, weights=False)
+    model.close()
+    with pytest.raises(EngineStopped):
+        model.grammar(json_grammar(True))
 
 
 def test_a_grammar_that_llama_refuses_leaves_the_process_alive() -> None:
