@@ -37,6 +37,7 @@ from worker.services import Services
 from worker.session import Sessions
 from worker.telemetry import Telemetry
 from worker.tokens import Tokens
+from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
 
 T = TypeVar("T")
@@ -153,13 +154,14 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
             stack.enter_async_context(open_database(config)),
             stack.enter_async_context(open_model(config)),
             stack.enter_async_context(open_embedder(config)),
+            stack.enter_async_context(open_tool_servers(roster)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
         if failed is not None:
             raise failed
-        database, model, embedder = cast(tuple[Database, ChatModel, Embedder], opened)
-        services = _assemble(config, roster, read_secret(config, home), database, model, embedder)
+        database, model, embedder, servers = cast(tuple[Database, ChatModel, Embedder, ToolServers], opened)
+        services = _assemble(config, roster, read_secret(config, home), database, model, embedder, servers)
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
@@ -168,7 +170,13 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
 
 
 def _assemble(
-    config: Config, roster: Roster, secret: Secret, database: Database, model: ChatModel, embedder: Embedder
+    config: Config,
+    roster: Roster,
+    secret: Secret,
+    database: Database,
+    model: ChatModel,
+    embedder: Embedder,
+    servers: ToolServers,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed}
@@ -178,6 +186,7 @@ def _assemble(
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
         raise StartError(" ".join(problems))
+    servers.attach(toolbox, roster)
     return Services(
         config=config,
         database=database,
