@@ -12,7 +12,7 @@ from agents.events import ArgumentsDelta, Event, ReasoningDelta, TextDelta
 
 # Events that may wait for a slow client. A turn that is not read on stands still, which is what slows it down.
 WAITING_MAX = 256
-TOKENS = (TextDelta, ReasoningDelta, ArgumentsDelta)
+UNTOLD = (ReasoningDelta, ArgumentsDelta)  # their tokens have no likelihoods
 
 
 class Feed:
@@ -76,7 +76,9 @@ def merged(events: Sequence[Event]) -> list[Event]:
     together: list[Event] = []
     for event in events:
         last = together[-1] if together else None
-        if isinstance(event, TOKENS) and isinstance(last, TOKENS) and event.item_id == last.item_id:
+        if isinstance(event, TextDelta) and isinstance(last, TextDelta) and event.item_id == last.item_id:
+            together[-1] = replace(last, text=last.text + event.text, logprobs=last.logprobs + event.logprobs)
+        elif isinstance(event, UNTOLD) and isinstance(last, UNTOLD) and event.item_id == last.item_id:
             together[-1] = replace(last, text=last.text + event.text)
         else:
             together.append(event)
