@@ -7,12 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
+from typing import TypeAlias
 
 from agents.events import ArgumentsDelta, Event, ReasoningDelta, TextDelta
 
 # Events that may wait for a slow client. A turn that is not read on stands still, which is what slows it down.
 WAITING_MAX = 256
-UNTOLD = (ReasoningDelta, ArgumentsDelta)  # their tokens have no likelihoods
+Delta: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta
+TOKENS = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
 
 class Feed:
@@ -76,10 +78,15 @@ def merged(events: Sequence[Event]) -> list[Event]:
     together: list[Event] = []
     for event in events:
         last = together[-1] if together else None
-        if isinstance(event, TextDelta) and isinstance(last, TextDelta) and event.item_id == last.item_id:
-            together[-1] = replace(last, text=last.text + event.text, logprobs=last.logprobs + event.logprobs)
-        elif isinstance(event, UNTOLD) and isinstance(last, UNTOLD) and event.item_id == last.item_id:
-            together[-1] = replace(last, text=last.text + event.text)
+        if isinstance(event, TOKENS) and isinstance(last, TOKENS) and event.item_id == last.item_id:
+            together[-1] = _joined(last, event)
         else:
             together.append(event)
     return together
+
+
+def _joined(before: Delta, after: Delta) -> Delta:
+    text = before.text + after.text
+    if isinstance(before, TextDelta) and isinstance(after, TextDelta):
+        return replace(before, text=text, logprobs=before.logprobs + after.logprobs)
+    return replace(before, text=text)
