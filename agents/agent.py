@@ -101,7 +101,7 @@ class Agent:
     async def _begin(self, progress: Progress) -> Step:
         """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidTemplate."""
         turn, budget = progress.turn, progress.budget
-        prompt = await self._prompt(progress)
+        segments, prompt = await self._prompt(progress)
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
         sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, budget.remaining_tokens))
@@ -110,12 +110,12 @@ class Agent:
             generation,
             Reply(len(progress.output), progress.context.sources, self._calls_max(progress)),
             RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
-            StepSpans(progress.trace, generation),
+            StepSpans(progress.trace, generation, lambda: self._model.verdict(segments, generation)),
             progress.offer,
         )
 
-    async def _prompt(self, progress: Progress) -> list[int]:
-        """Token ids of the next step. Passages that leave no room for an answer are left out, the last ones first."""
+    async def _prompt(self, progress: Progress) -> tuple[list[Segment], list[int]]:
+        """The next step's prompt and its ids. Passages that leave no room for an answer go, the last ones first."""
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
                 conclude = progress.concluding is not None
@@ -126,7 +126,7 @@ class Agent:
                 span.attributes["tokens"] = len(prompt)
             fits = len(prompt) + self._answer_tokens <= self._model.context_length
             if fits or not progress.in_prompt or progress.budget.steps:
-                return prompt
+                return segments, prompt
             progress.drop_passage()
 
     async def _encode(self, segments: Sequence[Segment]) -> list[int]:

@@ -28,6 +28,7 @@ from inference.scheduler import Plan, Scheduler
 from inference.sequence import Delta, Finish, Priority, Sampling
 from inference.slots import Saved
 from inference.trace import now_ns
+from inference.verdict import Miss
 
 log = logging.getLogger("firsttoken.engine")
 
@@ -69,6 +70,10 @@ class Handle:
     @property
     def cached_tokens(self) -> int:
         return self._request.reused
+
+    @property
+    def miss(self) -> Miss | None:
+        return self._request.miss
 
     def cancel(self) -> None:
         if self.finish is None:

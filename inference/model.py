@@ -10,9 +10,10 @@ from typing import Any
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
 from inference.engine import Engine, Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.sequence import ChatMessage, Priority, Sampling, Segment
+from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
+from inference.verdict import Verdict, judge
 
 # Tokens of generated turns that are kept exactly (8 bytes each): more conversations than there are KV slots.
 REMEMBERED_TOKENS_MAX = 200_000
@@ -28,7 +29,8 @@ class ChatModel:
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
-        self._engine = Engine(backend, weights.pieces(), weights.end_tokens(), config)
+        self._pieces = weights.pieces()
+        self._engine = Engine(backend, self._pieces, weights.end_tokens(), config)
         self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
         self._exact_tokens = 0
 
@@ -69,6 +71,11 @@ class ChatModel:
 
     def count(self, text: str) -> int:
         return self._tokenizer.count(text)
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+        if generation.miss is None:
+            return None
+        return judge(self._tokenizer.outline(segments), generation.miss, self._pieces)
 
     def generate(
         self,

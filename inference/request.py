@@ -8,6 +8,7 @@ from enum import StrEnum
 from inference.detokenizer import TextStream
 from inference.sampler import Sampler
 from inference.sequence import Finish, Priority, Stamps
+from inference.verdict import Miss
 
 
 class Phase(StrEnum):
@@ -33,6 +34,7 @@ class Request:
     stamps: Stamps = field(default_factory=Stamps)
     slot: int | None = None
     reused: int = 0  # of the prompt, when it was first placed
+    miss: Miss | None = None  # why it was no more
     computed: int = 0
     generated: list[int] = field(default_factory=list)
     cancelled: bool = False

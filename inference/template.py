@@ -17,6 +17,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
+from inference.outline import Part
 from inference.sequence import ChatMessage, Segment, ToolCall
 
 # Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
@@ -34,18 +35,18 @@ class _Marks:
         self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03)")
         self._segments: dict[str, Segment] = {}
 
-    def put(self, text: str, ids: tuple[int, ...] | None = None) -> str:
+    def put(self, text: str, part: Part, ids: tuple[int, ...] | None = None, passage_chars: int = 0) -> str:
         mark = f"\x02{self._nonce}:{len(self._segments)}\x03"
-        self._segments[mark] = Segment(text, trusted=False, ids=ids)
+        self._segments[mark] = Segment(text, False, ids, part, passage_chars)
         return mark
 
-    def shield(self, value: Any) -> Any:
+    def shield(self, value: Any, part: Part) -> Any:
         """The same JSON value with every string that could be markup replaced by a mark, keys included."""
         if isinstance(value, str):
-            return value if _PLAIN.fullmatch(value) else self.put(value)
+            return value if _PLAIN.fullmatch(value) else self.put(value, part)
         if isinstance(value, Mapping):
-            return {self.shield(key): self.shield(item) for key, item in value.items()}
-        return [self.shield(item) for item in value] if isinstance(value, list | tuple) else value
+            return {self.shield(key, part): self.shield(item, part) for key, item in value.items()}
+        return [self.shield(item, part) for item in value] if isinstance(value, list | tuple) else value
 
     def unshield(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -55,20 +56,31 @@ class _Marks:
         return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
 
     def cut(self, rendered: str) -> list[Segment]:
-        parts = (self._segments.get(part) or Segment(part, trusted=True) for part in self._pattern.split(rendered))
-        return [segment for segment in parts if segment.text or segment.ids]
+        """What the template wrote belongs to the part that it introduces, at the end to the one that it closes."""
+        segments: list[Segment] = []
+        part: Part | None = None
+        for piece in reversed(self._pattern.split(rendered)):
+            foreign = self._segments.get(piece)
+            segments.append(foreign or Segment(piece, trusted=True, part=part or self._last))
+            part = segments[-1].part if foreign else part
+        return [segment for segment in reversed(segments) if segment.text or segment.ids]
+
+    @property
+    def _last(self) -> Part:
+        marks = list(self._segments.values())
+        return marks[-1].part if marks else Part.QUESTION
 
 
 class _Arguments(dict[str, Any]):
     """Arguments of a call: a mapping for templates that walk it, the model's own JSON text for those that dump it."""
 
-    def __init__(self, call: ToolCall, marks: _Marks) -> None:
+    def __init__(self, call: ToolCall, marks: _Marks, part: Part) -> None:
         try:
             parsed = json.loads(call.arguments)
         except ValueError:
             parsed = None
-        super().__init__(marks.shield(parsed) if isinstance(parsed, dict) else {})
-        self.text = call.arguments
+        super().__init__(marks.shield(parsed, part) if isinstance(parsed, dict) else {})
+        self.text, self.part = call.arguments, part
 
 
 @jinja2.pass_context
@@ -76,8 +88,8 @@ def _tojson(context: jinja2.runtime.Context, value: Any, **_options: Any) -> str
     """Plain JSON as models were trained on, without the HTML escaping of Jinja's own filter."""
     marks: _Marks = context["__marks"]
     if isinstance(value, _Arguments):
-        return marks.put(value.text)
-    return marks.put(json.dumps(marks.unshield(value), ensure_ascii=False))
+        return marks.put(value.text, value.part)
+    return marks.put(json.dumps(marks.unshield(value), ensure_ascii=False), Part.TOOLS)
 
 
 def _reject(message: str) -> NoReturn:
@@ -114,8 +126,12 @@ class ChatTemplate:
         Raises InvalidTemplate when the template refuses the messages (two system messages, say).
         """
         marks = _Marks()
-        shown = [_message(message, marks, (exact or {}).get(message)) for message in messages]
-        variables = {"messages": shown, "tools": marks.shield(list(tools)), "__marks": marks}
+        parts = _parts(messages)
+        shown = [
+            _message(message, marks, part, (exact or {}).get(message))
+            for message, part in zip(messages, parts, strict=True)
+        ]
+        variables = {"messages": shown, "tools": marks.shield(list(tools), Part.TOOLS), "__marks": marks}
         try:
             return marks.cut(self._template.render(variables | self._variables))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
@@ -123,13 +139,29 @@ class ChatTemplate:
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
 
 
-def _message(message: ChatMessage, marks: _Marks, ids: tuple[int, ...] | None) -> dict[str, Any]:
+def _parts(messages: Sequence[ChatMessage]) -> list[Part]:
+    """The part that each message is."""
+    roles = [message.role for message in messages]
+    question = max((i for i, role in enumerate(roles) if role == "user"), default=len(roles))
+    parts = [Part.HISTORY if i < question else Part.RESULTS for i in range(len(roles))]
+    if question < len(roles):
+        parts[question] = Part.QUESTION
+    if roles[:1] == ["system"]:
+        parts[0] = Part.SYSTEM
+    return parts
+
+
+def _message(message: ChatMessage, marks: _Marks, part: Part, ids: tuple[int, ...] | None) -> dict[str, Any]:
     if ids is not None:
-        return {"role": message.role, "content": marks.put(message.content, ids)}
-    shown: dict[str, Any] = {"role": message.role, "content": marks.put(message.content) if message.content else ""}
+        return {"role": message.role, "content": marks.put(message.content, part, ids)}
+    content = marks.put(message.content, part, None, message.passage_chars) if message.content else ""
+    shown: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         shown["tool_calls"] = [
-            {"type": "function", "function": {"name": marks.shield(call.name), "arguments": _Arguments(call, marks)}}
+            {
+                "type": "function",
+                "function": {"name": marks.shield(call.name, part), "arguments": _Arguments(call, marks, part)},
+            }
             for call in message.tool_calls
         ]
     return shown
