@@ -16,6 +16,7 @@ from agents.calls import RunningCalls, settled
 from agents.events import Event, ItemFinished, ItemStarted
 from agents.message import FunctionCall
 from agents.offer import Offer
+from agents.parser.choose import choose
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble
 from agents.reply import CALLS_MAX, Reply
@@ -42,6 +43,7 @@ class Agent:
         self._model = model
         self._retriever = retriever
         self._toolbox = toolbox
+        self._dialect = choose(model.chat_template)
         # What passages and results leave for the answer; a small context cannot spare the usual room.
         self._answer_tokens = min(ANSWER_TOKENS, model.context_length // 8)
 
@@ -102,13 +104,21 @@ class Agent:
         """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidTemplate."""
         turn, budget = progress.turn, progress.budget
         segments, prompt = await self._prompt(progress)
+        end = segments[-1].text if segments and segments[-1].trusted else ""
+        thinking = self._dialect.opens_thought(end)
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
         sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, budget.remaining_tokens))
         generation = self._model.generate(prompt, sampling, salt=str(turn.tenant_id), priority=turn.priority)
         return Step(
             generation,
-            Reply(len(progress.output), progress.context.sources, self._calls_max(progress)),
+            Reply(
+                len(progress.output),
+                self._dialect.parser(progress.offer.schemas, thinking=thinking),
+                progress.context.sources,
+                self._calls_max(progress),
+                exact=self._dialect.keeps_tokens,
+            ),
             RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
             StepSpans(progress.trace, generation, lambda: self._model.verdict(segments, generation)),
             progress.offer,
@@ -137,7 +147,7 @@ class Agent:
     def _calls_max(self, progress: Progress) -> int:
         if progress.concluding or not progress.offer.schemas:
             return 0
-        return CALLS_MAX if progress.turn.parallel_tool_calls else 1
+        return CALLS_MAX if progress.turn.parallel_tool_calls and not self._dialect.one_call else 1
 
     def _end(self, progress: Progress, step: Step) -> list[Event]:
         """Close the step's items and account for it; nothing the second time."""

@@ -30,7 +30,7 @@ class Budget:
 
     def admit(self, name: str, arguments: str) -> bool:
         """Whether one more tool call may run; counts it if so."""
-        same = (name, _canonical(arguments))
+        same = (name, canonical(arguments))
         self._seen[same] += 1
         if self._seen[same] > IDENTICAL_CALLS_MAX:
             self.circling = True
@@ -61,7 +61,7 @@ class Budget:
         return self.limits.tokens - self.tokens
 
 
-def _canonical(arguments: str) -> str:
+def canonical(arguments: str) -> str:
     """Equal for equal JSON, whatever its spacing and order of keys."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)

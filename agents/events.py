@@ -3,7 +3,7 @@
 Order of a turn:
   TurnStarted, [RetrievalStarted, SourcesFound],
   then per output item, `output_index` counting 0, 1, 2 … in order of ItemStarted:
-    ItemStarted, (TextDelta | ArgumentsDelta)*, ItemFinished
+    ItemStarted, (TextDelta | ReasoningDelta | ArgumentsDelta)*, ItemFinished
   and exactly one TurnFinished at the end, also after errors and limits.
 RetrievalStarted and SourcesFound belong to the FileSearchCall item of their `output_index`.
 ItemFinished of a Message carries its citations.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]
@@ -27,12 +27,14 @@ class Usage:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0  # of the output
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input_tokens + other.input_tokens,
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
 
@@ -59,11 +61,18 @@ class SourcesFound:
 @dataclass(frozen=True, slots=True)
 class ItemStarted:
     output_index: int
-    item: Message | FunctionCall | FunctionCallOutput  # status in_progress, texts empty
+    item: Message | Reasoning | FunctionCall | FunctionCallOutput  # status in_progress, texts empty
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
+    output_index: int
+    item_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
     output_index: int
     item_id: str
     text: str
@@ -81,7 +90,7 @@ class ArgumentsDelta:
 @dataclass(frozen=True, slots=True)
 class ItemFinished:
     output_index: int
-    item: Message | FunctionCall | FunctionCallOutput
+    item: Message | Reasoning | FunctionCall | FunctionCallOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ Event: TypeAlias = (
     | SourcesFound
     | ItemStarted
     | TextDelta
+    | ReasoningDelta
     | ArgumentsDelta
     | ItemFinished
     | TurnFinished

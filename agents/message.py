@@ -44,6 +44,15 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What a model said to itself before its answer or its calls."""
+
+    text: str
+    status: Status = "completed"
+    id: str = field(default_factory=lambda: new_id("rs"))
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionCall:
     """A call of the caller's or of a server-side tool. `arguments` is JSON text."""
 
@@ -72,4 +81,4 @@ class FileSearchCall:
     id: str = field(default_factory=lambda: new_id("fs"))
 
 
-Item: TypeAlias = Message | FunctionCall | FunctionCallOutput | FileSearchCall
+Item: TypeAlias = Message | Reasoning | FunctionCall | FunctionCallOutput | FileSearchCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 
 # Own keys of an annotation: clients ignore them, our page opens the exact span of the source with them.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"
@@ -17,6 +17,9 @@ def to_payload(item: Item) -> dict[str, Any]:
     match item:
         case Message():
             body: dict[str, Any] = {"type": "message", "role": item.role, "content": [_content(item)]}
+        case Reasoning():
+            content = [{"type": "reasoning_text", "text": item.text}]
+            body = {"type": "reasoning", "summary": [], "content": content}
         case FunctionCall():
             body = {"type": "function_call", "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
         case FunctionCallOutput():
@@ -64,6 +67,9 @@ def _item(payload: Mapping[str, Any]) -> Item:
             (part,) = payload["content"]
             citations = tuple(map(_citation, part.get("annotations", ())))
             return Message(payload["role"], part["text"], citations, **kept)
+        case "reasoning":
+            (part,) = payload["content"]
+            return Reasoning(part["text"], **kept)
         case "function_call":
             return FunctionCall(payload["call_id"], payload["name"], payload["arguments"], **kept)
         case "function_call_output":

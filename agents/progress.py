@@ -53,7 +53,9 @@ class Progress:
         self.output += step.reply.items
         self.budget.steps += 1
         self.budget.tokens += len(generation.ids)
-        self.usage += Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids))
+        self.usage += Usage(
+            generation.prompt_tokens, generation.cached_tokens, len(generation.ids), step.reasoning_tokens
+        )
 
     def add_result(self, call: FunctionCall, output: str) -> tuple[int, FunctionCallOutput]:
         """The new item and its output index."""

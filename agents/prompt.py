@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agents.errors import InvalidTurn
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
 from inference.sequence import ChatMessage, ToolCall
 from retrieval.passage import Passage
@@ -65,13 +65,15 @@ class _Step:
     """What one step of the model wrote, with the results of its calls in the order of the calls."""
 
     content: str = ""
+    reasoning: str = ""
     calls: list[FunctionCall] = field(default_factory=list)
     results: dict[int, str] = field(default_factory=dict)
 
     def messages(self) -> list[ChatMessage]:
         calls = tuple(ToolCall(call.name, call.arguments) for call in self.calls)
         results = (self.results.get(i, UNANSWERED) for i in range(len(calls)))
-        return [ChatMessage("assistant", self.content, calls), *(ChatMessage("tool", result) for result in results)]
+        answer = ChatMessage("assistant", self.content, calls, self.reasoning)
+        return [answer, *(ChatMessage("tool", result) for result in results)]
 
 
 def answer_message(items: Sequence[Item]) -> ChatMessage:
@@ -87,6 +89,8 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
         match item:
             case Message(role="assistant"):
                 _step_for_text(entries).content += item.text
+            case Reasoning():
+                entries.append(_Step(reasoning=item.text))
             case FunctionCall():
                 step = _step_for_call(entries)
                 open_calls[item.call_id] = (step, len(step.calls))
@@ -104,8 +108,10 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
 
 
 def _step_for_text(entries: list[ChatMessage | _Step]) -> _Step:
-    """Text belongs to the running step only behind its calls; two texts in a row are two messages."""
+    """Text belongs to the running step behind its thoughts or calls; two texts in a row are two messages."""
     last = entries[-1] if entries else None
+    if isinstance(last, _Step) and last.reasoning and not last.content and not last.calls:
+        return last
     if isinstance(last, _Step) and last.calls and not last.results:
         last.content += "\n" if last.content else ""
         return last

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agents.citations import find_citations
-from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, TextDelta
-from agents.message import FunctionCall, Item, Message, Status, new_id, storable
-from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text
-from agents.parser.hermes import HermesParser
+from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
+from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
+from agents.parser.choose import Parser
+from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
 from retrieval.passage import Passage
 
 CALLS_MAX = 64  # of one step; a model that goes on is going in circles
@@ -21,31 +21,35 @@ class Reply:
     """`calls_max` 0 lets no call through: they are dropped, never shown. `sources[i]` is cited as [i + 1]."""
 
     first_index: int
+    parser: Parser
     sources: Sequence[Passage] = ()
     calls_max: int = CALLS_MAX
     items: list[Item] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
     exact: bool = True  # the items tell all that was generated, and nothing else
-    _parser: HermesParser = field(default_factory=HermesParser)
-    _open: Message | FunctionCall | None = None
+    _open: Message | Reasoning | FunctionCall | None = None
     _space: str = ""  # white space that is shown only if visible text follows
 
     @property
     def calls(self) -> list[FunctionCall]:
         return [item for item in self.items if isinstance(item, FunctionCall)]
 
+    @property
+    def thinking(self) -> bool:
+        return isinstance(self._open, Reasoning)
+
     def feed(self, text: str) -> list[Event]:
-        return self._map(self._parser.feed(storable(text)))
+        return self._map(self.parser.feed(storable(text)))
 
     def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
-        """End the step. What is open is incomplete if the step was cut off; without any item there is `fallback`."""
+        """End the step. What is open is incomplete if it was cut off; without a word or a call there is `fallback`."""
         status: Status = "incomplete" if cut_off else "completed"
-        rest = self._parser.finish()
+        rest = self.parser.finish()
         events = self._map([event for event in rest if not (cut_off and isinstance(event, CallBroken))])
         events += self._close(status)
-        if not self.items:
+        if all(isinstance(item, Reasoning) for item in self.items):
             self.exact = False
-            events += self._start(Message("assistant", "", status="in_progress"))
+            events += self._start(_empty(Message))
             events += self._grow(fallback) if fallback else []
             events += self._close(status)
         return events
@@ -56,7 +60,10 @@ class Reply:
     def _on(self, event: ParserEvent) -> list[Event]:
         match event:
             case Text(text):
-                return self._text(text)
+                return self._say(Message, text)
+            case Thought(text):
+                self.exact = False  # the template decides whether the model sees it again
+                return self._say(Reasoning, text)
             case CallStarted(_, name):
                 return self._start_call(name)
             case CallArguments(_, text) if isinstance(self._open, FunctionCall):
@@ -67,16 +74,16 @@ class Reply:
                 return self._break(reason)
         return []  # of a call that was dropped
 
-    def _text(self, text: str) -> list[Event]:
-        text = self._space + text
-        if not isinstance(self._open, Message):
-            text = text.lstrip()
+    def _say(self, kind: type[Message] | type[Reasoning], text: str) -> list[Event]:
+        goes_on = isinstance(self._open, kind)
+        text = self._space + text if goes_on else text.lstrip()
         shown = text.rstrip()
-        self._space = text[len(shown) :]
         if not shown:
+            self._space = text if goes_on else self._space
             return []
-        started = [] if isinstance(self._open, Message) else self._start(Message("assistant", "", status="in_progress"))
-        return [*started, *self._grow(shown)]
+        events = [] if goes_on else [*self._close("completed"), *self._start(_empty(kind))]
+        self._space = text[len(shown) :]
+        return [*events, *self._grow(shown)]
 
     def _start_call(self, name: str) -> list[Event]:
         closed = self._close("completed")
@@ -94,7 +101,7 @@ class Reply:
         self.broken[self._open.call_id] = reason
         return [*events, *self._close("failed")]
 
-    def _start(self, item: Message | FunctionCall) -> list[Event]:
+    def _start(self, item: Message | Reasoning | FunctionCall) -> list[Event]:
         self._open = item
         return [ItemStarted(self._index, item)]
 
@@ -103,6 +110,9 @@ class Reply:
             case Message() as message:
                 self._open = replace(message, text=message.text + text)
                 return [TextDelta(self._index, message.id, text)]
+            case Reasoning() as reasoning:
+                self._open = replace(reasoning, text=reasoning.text + text)
+                return [ReasoningDelta(self._index, reasoning.id, text)]
             case FunctionCall() as call:
                 self._open = replace(call, arguments=call.arguments + text)
                 return [ArgumentsDelta(self._index, call.id, text)]
@@ -123,3 +133,7 @@ class Reply:
     @property
     def _index(self) -> int:
         return self.first_index + len(self.items)
+
+
+def _empty(kind: type[Message] | type[Reasoning]) -> Message | Reasoning:
+    return Message("assistant", "", status="in_progress") if kind is Message else Reasoning("", status="in_progress")

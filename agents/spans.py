@@ -52,7 +52,15 @@ class StepSpans:
         stamps = self.generation.stamps
         if stamps.first_token_ns:
             end_ns = stamps.last_token_ns or stamps.first_token_ns
-            self.trace.add("decode", stamps.first_token_ns, end_ns, tokens=len(self.generation.ids))
+            generation = self.generation
+            self.trace.add(
+                "decode",
+                stamps.first_token_ns,
+                end_ns,
+                tokens=len(generation.ids),
+                drafted=generation.drafted,
+                accepted=generation.accepted,
+            )
 
     def _judge(self) -> None:
         verdict = self.verdict() if self._prefill else None
@@ -69,5 +77,6 @@ def add_tool(trace: Trace, parent: Span, call: FunctionCall, result: ToolResult)
         lane="tools",
         parent=trace.index(parent),
         failed=result.failed,
+        cached=result.cached,
         output_chars=len(result.output),
     )

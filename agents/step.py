@@ -22,10 +22,14 @@ class Step:
     spans: StepSpans
     offer: Offer
     ended: bool = False
+    reasoning_tokens: int = 0
 
     def feed(self, delta: Delta) -> list[Event]:
         self.spans.prefilled()
-        return self._started(self.reply.feed(delta.text))
+        events = self._started(self.reply.feed(delta.text))
+        if self.reply.thinking:
+            self.reasoning_tokens += delta.tokens
+        return events
 
     def end(self, *, fallback: str = "") -> list[Event]:
         """The last events of the step; nothing the second time."""

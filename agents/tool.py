@@ -8,7 +8,9 @@
             sides: How many sides it has
         '''
 
-A parameter annotated `ToolContext` is filled in by the agent and hidden from the model.
+A parameter annotated `ToolContext` is filled in by the agent and hidden from the model. A tool that is marked
+`@tool(idempotent=True)` is tried again when it fails; `@tool(cache_s=60)` marks a pure function, whose results are used
+again for so many seconds.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field, replace
+from typing import Any, get_type_hints, overload
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
+from inference.trace import now_ns
 from retrieval.passage import Passage
 
 # A parameter in the "Args:" part of a docstring, with the lines that continue it.
@@ -35,6 +39,10 @@ class ToolError(Exception):
     """A tool cannot do what it was asked; the message is written for the model."""
 
 
+class TryAgain(ToolError):
+    """It cannot do it now, but perhaps in a moment."""
+
+
 @dataclass(slots=True)
 class ToolContext:
     """What a tool may know of the turn. `sources[i]` is cited as [i + 1] in the answer."""
@@ -42,6 +50,12 @@ class ToolContext:
     tenant_id: UUID
     stores: tuple[str, ...] = ()
     sources: list[Passage] = field(default_factory=list)
+    deadline_ns: int | None = None  # when this call is stopped, on the monotonic clock
+
+    @property
+    def remaining_s(self) -> float:
+        """The time that a call has left; to be passed on to whatever it waits for."""
+        return math.inf if self.deadline_ns is None else (self.deadline_ns - now_ns()) / 1e9
 
     def cite(self, passage: Passage) -> int:
         """The number under which the answer cites a passage; a passage found twice keeps its number."""
@@ -57,6 +71,8 @@ class Tool:
     function: Callable[..., Any]
     arguments: type[BaseModel]
     context_parameter: str | None = None
+    idempotent: bool = False  # running it twice does what running it once does
+    cache_s: float = 0.0  # how long a result of the same arguments holds
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -83,8 +99,29 @@ class Tool:
         return _text(await asyncio.to_thread(self.function, **values))
 
 
-def tool(function: Callable[..., Any]) -> Tool:
-    """Make a tool of a function. Raises TypeError for a signature that no schema can describe."""
+@overload
+def tool(function: Callable[..., Any]) -> Tool: ...
+
+
+@overload
+def tool(*, idempotent: bool = False, cache_s: float = 0.0) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None, *, idempotent: bool = False, cache_s: float = 0.0
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function. Raises TypeError for a signature that no schema can describe, or that is not pure."""
+
+    def make(function: Callable[..., Any]) -> Tool:
+        made = replace(_tool(function), idempotent=idempotent or cache_s > 0, cache_s=cache_s)
+        if made.cache_s and made.context_parameter:
+            raise TypeError(f"{made.name}: what depends on the turn is not pure, so it cannot have cache_s")
+        return made
+
+    return make if function is None else make(function)
+
+
+def _tool(function: Callable[..., Any]) -> Tool:
     hints = get_type_hints(function, include_extras=True)
     described, descriptions = _docstring(function)
     fields: dict[str, Any] = {}

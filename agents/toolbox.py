@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from agents.budget import canonical
 from agents.message import storable
-from agents.tool import Tool, ToolContext, ToolError, tool
+from agents.results import Key, ResultCache
+from agents.retry import retried
+from agents.tool import Tool, ToolContext, ToolError, TryAgain, tool
 from inference.trace import now_ns
 
-__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult", "Toolbox", "fit", "shorten", "tool"]
+__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult", "Toolbox", "TryAgain", "fit", "shorten", "tool"]
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ class ToolResult:
     failed: bool = False
     start_ns: int = 0
     end_ns: int = 0
+    cached: bool = False  # known from an earlier call
 
     @classmethod
     def error(cls, message: str, start_ns: int = 0) -> ToolResult:
@@ -38,6 +42,7 @@ class Toolbox:
     """Tools that run on the server. Raises ValueError when two have the same name."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._results = ResultCache()
         self._tools: dict[str, Tool] = {}
         for each in tools:
             if each.name in self._tools:
@@ -58,9 +63,17 @@ class Toolbox:
         start_ns = now_ns()
         if name not in self._tools:
             return ToolResult.error(f"there is no tool named '{name}'", start_ns)
+        called, key = self._tools[name], Key(context.tenant_id, name, canonical(arguments))
+        if (known := self._results.get(key, start_ns)) is not None:
+            return ToolResult(shorten(known, result_chars), False, start_ns, now_ns(), cached=True)
+        context = replace(context, deadline_ns=start_ns + int(timeout_s * 1e9))
         try:
             async with asyncio.timeout(timeout_s):
-                output = await self._tools[name].run(arguments, context)
+                output = await retried(
+                    lambda: called.run(arguments, context),
+                    again=called.idempotent,
+                    remaining_s=lambda: context.remaining_s,
+                )
         except TimeoutError:
             return ToolResult.error(f"{name} took longer than {timeout_s:g} seconds and was stopped", start_ns)
         except ToolError as error:
@@ -68,7 +81,10 @@ class Toolbox:
         except Exception as error:  # the boundary: a tool is anybody's code, and the turn goes on without it
             log.exception("tool %s failed", name)
             return ToolResult.error(f"{name} failed ({type(error).__name__})", start_ns)
-        return ToolResult(shorten(storable(output), result_chars), False, start_ns, now_ns())
+        output, end_ns = storable(output), now_ns()
+        if called.cache_s:
+            self._results.put(key, output, until_ns=end_ns + int(called.cache_s * 1e9))
+        return ToolResult(shorten(output, result_chars), False, start_ns, end_ns)
 
 
 def shorten(text: str, chars_max: int) -> str:

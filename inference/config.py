@@ -21,6 +21,9 @@ def default_threads() -> int:
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     model_path: Path = CHAT_MODEL
+    draft_path: Path | None = None  # a small model of the same vocabulary; none: no speculation
+    draft_max: int = 8  # tokens drafted at most; how many pay is measured, and it may be none
+    draft_min: int = 0  # tokens drafted at least, whether that pays or not
     parallel: int = 8  # sequences that generate at the same time
     resident: int = 8  # further slots that keep conversations' KV between turns
     context: int = 0  # tokens a sequence may hold; 0: the model's own, at most CONTEXT_DEFAULT
@@ -38,9 +41,11 @@ class EngineConfig:
         for name in ("parallel", "queue_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads", "parked_bytes_max"):
+        for name in ("resident", "context", "threads", "parked_bytes_max", "draft_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if not 0 <= self.draft_min <= self.draft_max:
+            raise ValueError("draft_min must be between 0 and draft_max")
         if self.slots > 256:
             raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
 
@@ -50,5 +55,10 @@ class EngineConfig:
 
     @property
     def rows_max(self) -> int:
-        """Tokens in the largest step: a row for every stream and a bite of prompt."""
-        return self.parallel + self.prefill_tokens_alone
+        """Tokens in the largest step: a bite of prompt, and a row with its draft for every stream."""
+        return self.outputs_max + self.prefill_tokens_alone
+
+    @property
+    def outputs_max(self) -> int:
+        """Rows of a step whose logits are wanted."""
+        return self.parallel * (1 + (self.draft_max if self.draft_path else 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,9 +14,9 @@ from inference.errors import InferenceError
 from inference.footprint import Footprint
 from inference.llama import Device, LlamaModel, build_features, devices
 from inference.sizes import in_words
+from inference.speed import measure_apart
 
 SELF_TEST_TIMEOUT_S = 120.0
-SPEED_TIMEOUT_S = 300.0  # both budgets of the measurement, and loading a large file from a slow disk
 REBUILD = "build it again for this CPU: python3 -m deploy.setup --force"
 CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
 MARGIN = 1.1  # of memory: what Python, Postgres clients and the embedder take beside the model
@@ -159,12 +158,11 @@ def self_test(model: Path) -> Finding:
 def speed(config: EngineConfig) -> Finding:
     """One stream; several at once share a step and are faster together."""
     threads = config.threads or default_threads()
-    options = ["--threads", str(threads), "--gpu-layers", str(config.gpu_layers)]
     try:
-        printed = run_apart("inference.speed", str(config.model_path), *options, timeout_s=SPEED_TIMEOUT_S)
+        found = measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
     except RunFailed as failure:
         return Finding("speed", Level.PROBLEM, str(failure), "choose a smaller model or quantisation")
-    return speed_finding(**json.loads(printed))
+    return speed_finding(found.prefill, found.decode)
 
 
 def speed_finding(prefill: float, decode: float) -> Finding:

@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from inference.backend import Backend
 from inference.config import EngineConfig
 from inference.detokenizer import TextStream
+from inference.drafter import Drafter
 from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
 from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
-from inference.scheduler import Plan, Scheduler
+from inference.scheduler import Plan, Scheduler, Work
 from inference.sequence import Delta, Finish, Priority, Sampling
 from inference.slots import Saved
+from inference.speculate import DraftLength, Stream
 from inference.trace import now_ns
 from inference.verdict import Miss
 
@@ -75,6 +77,14 @@ class Handle:
     def miss(self) -> Miss | None:
         return self._request.miss
 
+    @property
+    def drafted(self) -> int:
+        return self._request.acceptance.drafted
+
+    @property
+    def accepted(self) -> int:
+        return self._request.acceptance.accepted
+
     def cancel(self) -> None:
         if self.finish is None:
             self._request.cancelled = True
@@ -104,13 +114,23 @@ class Engine:
     """Build it, `start` it on a running event loop, `submit`, `close`."""
 
     def __init__(
-        self, backend: Backend, pieces: Sequence[bytes], end_tokens: frozenset[int], config: EngineConfig
+        self,
+        backend: Backend,
+        pieces: Sequence[bytes],
+        end_tokens: frozenset[int],
+        config: EngineConfig,
+        drafter: Drafter | None = None,
     ) -> None:
         self._backend = backend
+        self._drafter = drafter if backend.rewinds else None
         self._pieces = pieces
         self._end_tokens = end_tokens
         self._config = config
         self._scheduler = Scheduler(config, rewinds=backend.rewinds)
+        longest = config.draft_max if self._drafter else 0
+        self.draft_length = DraftLength(longest, min(config.draft_min, longest), self._scheduler.cost)
+        if self._drafter:
+            self.draft_length.draft_cost = self._drafter.cost
         self._handles: dict[Request, Handle] = {}
         self._inbox: deque[tuple[Request, Handle]] = deque()
         self._news: list[_News] = []
@@ -177,6 +197,8 @@ class Engine:
         self.wake()
         if self._thread.is_alive():
             self._thread.join()
+        if self._drafter:
+            self._drafter.close()
         self._backend.close()
 
     @property
@@ -234,6 +256,7 @@ class Engine:
         plan = self._scheduler.plan()
         if not plan.work:
             return
+        self._draft(plan)
         started = now_ns()
         try:
             self._place(plan, started)
@@ -247,9 +270,12 @@ class Engine:
         self.totals["decode_ns"] += computed - started
         self.totals["preempted"] += plan.preempted
         self._scheduler.cost.observe(plan.rows, (computed - started) / 1e9)
-        for row, work in zip(logits, [w for w in plan.work if w.outputs], strict=True):
-            work.request.stamps.prefilled_ns = work.request.stamps.prefilled_ns or computed
-            self._draw(work.request, row)
+        row = 0
+        for work in plan.work:
+            if work.outputs:
+                work.request.stamps.prefilled_ns = work.request.stamps.prefilled_ns or computed
+                self._verify(work, logits[row : row + work.outputs])
+                row += work.outputs
 
     def _place(self, plan: Plan, started_ns: int) -> None:
         parked = self._scheduler.slots.parked
@@ -277,6 +303,52 @@ class Engine:
         if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
             self._save(saved)
             self._scheduler.slots[saved.slot].parked = True
+
+    def _draft(self, plan: Plan) -> None:
+        """Let the drafter guess on, if that pays. Its failure costs speed, never an answer."""
+        if self._drafter is None or self.draft_length.rests() or not plan.work or not plan.decodes_only:
+            return
+        length = self.draft_length.choose([self._stream(work.request) for work in plan.work])
+        if not length:
+            return
+        try:
+            drafts = self._drafter.propose([(work.slot, work.request.tokens) for work in plan.work], length)
+        except InferenceError:
+            log.exception("the draft model failed; going on without it")
+            self._drafter = None
+            return
+        plan.work = [work.with_draft(drafts.get(work.slot, ())[: self._draft_room(work.request)]) for work in plan.work]
+
+    def _stream(self, request: Request) -> Stream:
+        assert self._drafter is not None and request.slot is not None
+        missing = self._drafter.missing(request.slot, request.tokens)
+        return Stream(request.acceptance, len(request.generated), missing)
+
+    def _draft_room(self, request: Request) -> int:
+        """Tokens that may be drafted: the answer, and the slot, must hold them and one more."""
+        answer = request.max_tokens - len(request.generated)
+        return max(0, min(answer, self._backend.context - len(request.tokens)) - 1)
+
+    def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
+        """Draw a token from each row, as long as the draft foresaw it.
+
+        Each is drawn by the request's own sampler from the model's own logits, so the answer is distributed exactly as
+        without a draft: the rule of speculative sampling for a draft that is certain of its token.
+        """
+        request, accepted = work.request, 0
+        for row, foreseen in zip(rows, [*work.draft, None], strict=True):
+            self._draw(request, row)
+            if request.finish is not None or request.generated[-1] != foreseen:
+                break
+            accepted += 1
+            self._scheduler.advance(request, 1)
+        if work.draft:
+            request.acceptance.observe(len(work.draft), accepted)
+            self.draft_length.verified(accepted)
+            self.totals["drafted"] += len(work.draft)
+            self.totals["accepted"] += accepted
+            end = work.position + len(work.tokens)
+            self._backend.truncate(work.slot, end - len(work.draft) + accepted)
 
     def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
         try:

@@ -30,7 +30,7 @@ class Footprint:
         layers, heads, kv_heads = model.kv_shape
         context = config.context or min(model.context_length, CONTEXT_DEFAULT)
         cells = context * config.slots
-        rows = config.parallel + config.prefill_tokens_alone
+        rows = config.rows_max
         # Without flash attention the scores of all heads exist at once, and the mask twice: checked to within 3 %.
         scores = rows * context * (heads + 2)
         hidden = rows * model.dimensions * HIDDEN_PER_WIDTH

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.markup import spoken
 from inference.threads import ThreadChooser
 
 log = logging.getLogger("firsttoken.llama")
@@ -101,6 +102,32 @@ def _ggml(name: str, result: Any, *arguments: Any) -> Any:
 def build_features() -> dict[str, str]:
     """What the library was compiled with, as it says itself: {"AVX2": "1", "OPENMP": "1", ...}."""
     return dict(re.findall(r"(\w+) = (\S+)", lib.llama_print_system_info().decode()))
+
+
+# Those that people use, smallest loss first; llama.cpp has more, which need a matrix of importances to be any good.
+QUANTISATIONS = {
+    "bf16": lib.LLAMA_FTYPE_MOSTLY_BF16,
+    "f16": lib.LLAMA_FTYPE_MOSTLY_F16,
+    "q8_0": lib.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q6_k": lib.LLAMA_FTYPE_MOSTLY_Q6_K,
+    "q5_k_m": lib.LLAMA_FTYPE_MOSTLY_Q5_K_M,
+    "q4_k_m": lib.LLAMA_FTYPE_MOSTLY_Q4_K_M,
+    "q4_0": lib.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q3_k_m": lib.LLAMA_FTYPE_MOSTLY_Q3_K_M,
+    "q2_k": lib.LLAMA_FTYPE_MOSTLY_Q2_K,
+}
+
+
+def quantize(source: Path, target: Path, kind: str, *, threads: int) -> None:
+    """Write `target` with weights of another kind; what is quantised already may be quantised again.
+
+    Blocks for minutes with a large model and aborts the process on some broken files. Raises InferenceError.
+    """
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.nthread, parameters.ftype, parameters.allow_requantize = threads, QUANTISATIONS[kind], True
+    code = lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(parameters))
+    if code:
+        raise InferenceError(f"llama.cpp could not quantise {source} to {kind}")
 
 
 class DecodeFailed(InferenceError):
@@ -211,12 +238,16 @@ class LlamaModel:
         return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
 
     def pieces(self) -> list[bytes]:
-        """The bytes of every token. Control tokens are empty; user-defined ones (tool markers) have their text."""
+        """The bytes of every token. Control tokens are empty but for those of calls and thoughts; user-defined ones
+        (tool markers) have their text.
+        """
+        heard = spoken(self.chat_template or "")
         buffer = ctypes.create_string_buffer(TOKEN_BYTES_MAX)
         pieces = []
         for token in range(self.vocabulary_size):
             control = lib.llama_vocab_is_control(self._vocabulary, token)
-            length = 0 if control else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
+            silent = control and self.token_text(token) not in heard
+            length = 0 if silent else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
             pieces.append(buffer.raw[: max(0, length)])
         return pieces
 
@@ -299,15 +330,18 @@ class LlamaContext:
     first case and only marks cells in the second.
     """
 
-    def __init__(self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int) -> None:
+    def __init__(
+        self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int, outputs_max: int = 0
+    ) -> None:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
+        self.outputs_max = max(outputs_max, slots)  # with fewer than slots, llama.cpp aborts
         gpu = has_gpu()
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = slots * context
         parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = slots
-        parameters.n_outputs_max = slots
+        parameters.n_outputs_max = self.outputs_max
         parameters.kv_unified = gpu
         parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
@@ -337,6 +371,8 @@ class LlamaContext:
         micro-batch wherever the order breaks. Raises DecodeFailed.
         """
         outputs = self._batch.fill(chunks, self.slots, self.context)
+        if outputs > self.outputs_max:
+            raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
         rows = self._batch.raw.n_tokens
         threads = self._threads.choose(rows)
         _set_threads(self._context, threads, threads)

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
+from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine, Handle
+from inference.errors import ModelNotLoaded
 from inference.llama import LlamaContext, LlamaModel, has_gpu
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
@@ -22,15 +24,18 @@ REMEMBERED_TOKENS_MAX = 200_000
 class ChatModel:
     """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
 
-    def __init__(self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig) -> None:
+    def __init__(
+        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafter | None = None
+    ) -> None:
         self.name = weights.name
         self.created = int(weights.path.stat().st_mtime)
         self.context_length = backend.context
+        self.chat_template = weights.chat_template or ""
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
         self._pieces = weights.pieces()
-        self._engine = Engine(backend, self._pieces, weights.end_tokens(), config)
+        self._engine = Engine(backend, self._pieces, weights.end_tokens(), config, drafter)
         self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
         self._exact_tokens = 0
 
@@ -38,14 +43,16 @@ class ChatModel:
     def load(cls, config: EngineConfig) -> ChatModel:
         """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
         weights = LlamaModel.load(config.model_path, gpu_layers=config.gpu_layers)
+        context = config.context or min(weights.context_length, CONTEXT_DEFAULT)
         backend = LlamaContext(
             weights,
             slots=config.slots,
-            context=config.context or min(weights.context_length, CONTEXT_DEFAULT),
+            context=context,
             rows_max=config.rows_max,
+            outputs_max=config.outputs_max,
             threads=config.threads or default_threads(),
         )
-        return cls(weights, backend, config)
+        return cls(weights, backend, config, _load_drafter(weights, context, config))
 
     async def start(self) -> None:
         """Start the engine and run one step, so that the first user does not pay for cold memory."""
@@ -107,6 +114,8 @@ class ChatModel:
             "parked": len(engine.parked),
             "parked_bytes": engine.parked.bytes,
             "preempted_total": totals["preempted"],
+            "drafted_total": totals["drafted"],
+            "accepted_total": totals["accepted"],
             "restored_total": totals["restored"],
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],
@@ -116,3 +125,16 @@ class ChatModel:
             "tokenizer_hits_total": self._tokenizer.hits,
             "tokenizer_misses_total": self._tokenizer.misses,
         }
+
+
+def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafter | None:
+    """Raises ModelNotLoaded, also for a draft model that speaks another vocabulary."""
+    if config.draft_path is None or not config.draft_max:
+        return None
+    draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers)
+    if draft.pieces() != weights.pieces():
+        raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")
+    slots = config.slots
+    threads = config.threads or default_threads()
+    rows_max = max(CATCH_UP_TOKENS_MAX, slots)
+    return Drafter(LlamaContext(draft, slots=slots, context=context, rows_max=rows_max, threads=threads))

@@ -8,6 +8,7 @@ from enum import StrEnum
 from inference.detokenizer import TextStream
 from inference.sampler import Sampler
 from inference.sequence import Finish, Priority, Stamps
+from inference.speculate import Acceptance
 from inference.verdict import Miss
 
 
@@ -36,6 +37,7 @@ class Request:
     reused: int = 0  # of the prompt, when it was first placed
     miss: Miss | None = None  # why it was no more
     computed: int = 0
+    acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)
     cancelled: bool = False
     finish: Finish | None = None

@@ -11,7 +11,7 @@ takes the place of a lower one, which waits again and loses nothing but time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inference.config import EngineConfig
 from inference.cost import StepCost
@@ -29,13 +29,21 @@ CANDIDATES_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tokens of one request to compute now; `outputs` is 1 when they end where a token is to be drawn."""
+    """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be drawn; with a draft
+    behind the newest token there is one for each drafted token more."""
 
     request: Request
     slot: int
     position: int
     tokens: Sequence[int]
     outputs: int
+
+    @property
+    def draft(self) -> Sequence[int]:
+        return self.tokens[len(self.tokens) - self.outputs + 1 :] if self.outputs > 1 else ()
+
+    def with_draft(self, draft: Sequence[int]) -> Work:
+        return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft))
 
 
 @dataclass(slots=True)
@@ -45,6 +53,11 @@ class Plan:
     placements: list[tuple[Request, Placement]] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
     preempted: int = 0
+
+    @property
+    def decodes_only(self) -> bool:
+        """No prompt is in the step."""
+        return all(work.request.phase is Phase.DECODE for work in self.work)
 
     @property
     def rows(self) -> int:
@@ -103,11 +116,16 @@ class Scheduler:
         return plan
 
     def computed(self, plan: Plan) -> None:
-        """The plan's work is in the cache now."""
+        """The plan's work is in the cache now. Drafts in it count only when they are accepted."""
         for work in plan.work:
-            work.request.computed += len(work.tokens)
-            self.slots.advance(work.slot, len(work.tokens))
-            self._shares.charge(work.request.salt, len(work.tokens))
+            self.advance(work.request, len(work.tokens) - len(work.draft))
+
+    def advance(self, request: Request, tokens: int) -> None:
+        """That many more tokens of a request are in the cache."""
+        assert request.slot is not None
+        request.computed += tokens
+        self.slots.advance(request.slot, tokens)
+        self._shares.charge(request.salt, tokens)
 
     def _budget(self, streams: int) -> int:
         """Prompt tokens for a step with that many streams."""

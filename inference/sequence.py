@@ -89,6 +89,16 @@ class Generation(Protocol):
         """What the cache lacked; known once admitted."""
         ...
 
+    @property
+    def drafted(self) -> int:
+        """Tokens that a draft model proposed."""
+        ...
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that became part of the answer."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
     def cancel(self) -> None: ...
@@ -112,6 +122,7 @@ class ChatMessage:
     role: str  # system | user | assistant | tool
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""  # what came before it; the template decides whether the model sees it again
     passage_chars: int = 0
 
 
@@ -135,6 +146,7 @@ class LanguageModel(Protocol):
 
     name: str
     context_length: int
+    chat_template: str  # its text tells the dialect of tool calls
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""

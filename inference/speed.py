@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
+from inference.apart import run_apart
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
 from inference.rows import Rows
@@ -20,6 +21,7 @@ from inference.rows import Rows
 PREFILL_ROWS = 64  # a multiple that suits the kernels; more rows are little faster and much slower to measure
 PREFILL_STEPS, DECODE_STEPS = 8, 32  # enough for the choice of threads to settle
 BUDGET_S = 30.0  # for each kind: a large model on a small machine gets fewer steps
+TIMEOUT_S = 300.0  # both budgets, and loading a large file from a slow disk
 CONTEXT = PREFILL_ROWS * PREFILL_STEPS + DECODE_STEPS
 
 
@@ -46,6 +48,12 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> Speed:
     context.close()
     model.close()
     return Speed(prefill, decode)
+
+
+def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> Speed:
+    """The same in a process of its own. Raises RunFailed."""
+    options = ["--threads", str(threads), "--gpu-layers", str(gpu_layers)]
+    return Speed(**json.loads(run_apart("inference.speed", str(path), *options, timeout_s=TIMEOUT_S)))
 
 
 def _fastest(step: Callable[[], None], times: Iterable[int]) -> float:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
 import jinja2
@@ -24,6 +26,8 @@ from inference.sequence import ChatMessage, Segment, ToolCall
 # ("type" == "string"), so it goes through as it is.
 _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 
+CALL_ID_CHARS = 9  # Mistral's templates take nothing else
+
 Exact: TypeAlias = Mapping[ChatMessage, tuple[int, ...]]
 
 
@@ -32,7 +36,7 @@ class _Marks:
 
     def __init__(self) -> None:
         self._nonce = secrets.token_hex(8)
-        self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03)")
+        self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03?)")
         self._segments: dict[str, Segment] = {}
 
     def put(self, text: str, part: Part, ids: tuple[int, ...] | None = None, passage_chars: int = 0) -> str:
@@ -58,17 +62,21 @@ class _Marks:
     def cut(self, rendered: str) -> list[Segment]:
         """What the template wrote belongs to the part that it introduces, at the end to the one that it closes."""
         segments: list[Segment] = []
-        part: Part | None = None
+        part = self._last
         for piece in reversed(self._pattern.split(rendered)):
-            foreign = self._segments.get(piece)
-            segments.append(foreign or Segment(piece, trusted=True, part=part or self._last))
-            part = segments[-1].part if foreign else part
+            segments.append(self._segment(piece, part))
+            part = segments[-1].part
         return [segment for segment in reversed(segments) if segment.text or segment.ids]
 
     @property
     def _last(self) -> Part:
-        marks = list(self._segments.values())
-        return marks[-1].part if marks else Part.QUESTION
+        return next(reversed(self._segments.values())).part if self._segments else Part.QUESTION
+
+    def _segment(self, piece: str, part: Part) -> Segment:
+        if (clipped := self._segments.get(piece + "\x03")) is not None:
+            # The template cut the last character off, to write on inside of a JSON object (Mistral's do).
+            return Segment(clipped.text[:-1], trusted=False, part=clipped.part)
+        return self._segments.get(piece) or Segment(piece, trusted=True, part=part)
 
 
 class _Arguments(dict[str, Any]):
@@ -131,6 +139,7 @@ class ChatTemplate:
             _message(message, marks, part, (exact or {}).get(message))
             for message, part in zip(messages, parts, strict=True)
         ]
+        _number_calls(messages, shown, marks)
         variables = {"messages": shown, "tools": marks.shield(list(tools), Part.TOOLS), "__marks": marks}
         try:
             return marks.cut(self._template.render(variables | self._variables))
@@ -156,6 +165,10 @@ def _message(message: ChatMessage, marks: _Marks, part: Part, ids: tuple[int, ..
         return {"role": message.role, "content": marks.put(message.content, part, ids)}
     content = marks.put(message.content, part, None, message.passage_chars) if message.content else ""
     shown: dict[str, Any] = {"role": message.role, "content": content}
+    if message.reasoning:
+        reasoning = shown["reasoning_content"] = marks.put(message.reasoning, part)
+        if not message.content:
+            shown["thinking"] = reasoning  # gpt-oss: its template refuses both together
     if message.tool_calls:
         shown["tool_calls"] = [
             {
@@ -165,3 +178,17 @@ def _message(message: ChatMessage, marks: _Marks, part: Part, ids: tuple[int, ..
             for call in message.tool_calls
         ]
     return shown
+
+
+def _number_calls(messages: Sequence[ChatMessage], shown: Sequence[dict[str, Any]], marks: _Marks) -> None:
+    """Give calls and results the ids and names that some templates insist on. Results are in the order of calls."""
+    numbers = count()
+    waiting: deque[tuple[str, str]] = deque()
+    for message, each in zip(messages, shown, strict=True):
+        ids = [f"{next(numbers):0{CALL_ID_CHARS}d}" for _ in message.tool_calls]
+        for id, call in zip(ids, each.get("tool_calls", ()), strict=False):
+            call["id"] = id
+        waiting += zip(ids, (call.name for call in message.tool_calls), strict=True)
+        if message.role == "tool" and waiting:
+            each["tool_call_id"], name = waiting.popleft()
+            each["name"] = marks.shield(name, Part.RESULTS)

@@ -24,7 +24,7 @@ class ScriptedGeneration:
     def __init__(self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int) -> None:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
-        self.cached_tokens = 0
+        self.cached_tokens = self.drafted = self.accepted = 0
         self.miss: Miss | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
@@ -67,6 +67,7 @@ class ScriptedModel:
     name: str = "scripted"
     context_length: int = 100_000
     piece_chars: int = 3
+    chat_template: str = ""  # tells the dialect of the replies; what is rendered stays plain text
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
@@ -138,10 +139,11 @@ class ScriptedBackend:
             raise InferenceError("scripted failure")
         numbers = [chunk.slot for chunk in chunks]
         assert numbers == sorted(set(numbers)), f"slots out of order: {numbers}"
-        rows = sum(len(chunk.tokens) for chunk in chunks)
-        assert 0 < rows <= self.rows_max, f"{rows} rows"
-        self.steps.append(rows)
-        return np.array([row for chunk in chunks for row in self._compute(chunk)], np.float32)
+        count = sum(len(chunk.tokens) for chunk in chunks)
+        assert 0 < count <= self.rows_max, f"{count} rows"
+        self.steps.append(count)
+        rows = [row for chunk in chunks for row in self._compute(chunk)]
+        return np.array(rows, np.float32).reshape(-1, self.vocabulary)
 
     def _compute(self, chunk: Chunk) -> list[NDArray[np.float32]]:
         cells = self.cells.setdefault(chunk.slot, [])

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from inference.outline import Extent, Part
 
-# So many tokens of a part must be the same before the rest counts as edited: less is how any two texts may begin ("You are ...").
+# So many tokens of a part must be the same before the rest counts as edited: any two texts may begin "You are a".
 EDITED_SHARED_MIN = 8
 # What is looked at to see whether other tokens spell the same text.
 SPELLED_BYTES_MIN = 8

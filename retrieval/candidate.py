@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from retrieval.passage import Passage
-from retrieval.split import passage_title
-
 
 class ChunkKey(NamedTuple):
     vector_store_id: str
@@ -27,16 +24,3 @@ class Candidate:
     tokens: int
     cosine: float | None  # to the query; None when the query was not embedded
     coverage: float  # share of the query's words that the chunk holds, weighted by how rare they are; 0 to 1
-
-    def passage(self, score: float) -> Passage:
-        return Passage(
-            vector_store_id=self.key.vector_store_id,
-            file_id=self.key.file_id,
-            filename=self.filename,
-            title=passage_title(self.title, self.heading),
-            text=self.text,
-            start_char=self.start,
-            end_char=self.end,
-            tokens=self.tokens,
-            score=score,
-        )

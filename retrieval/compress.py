@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from retrieval.candidate import Candidate
-from retrieval.passage import Passage
+
+GAP_CHARS_MAX = 4  # white space between two chunks of one section
+
+Cut: TypeAlias = Callable[[Candidate, int], Candidate | None]  # to at most so many tokens; None: it cannot be
 
 
 class Scored(NamedTuple):
@@ -17,22 +20,29 @@ class Scored(NamedTuple):
 
 @dataclass(slots=True)
 class Selection:
-    """The passages, best first, and how many candidates were left out why."""
+    """What was chosen, best first, and how many candidates were left out why."""
 
-    passages: list[Passage] = field(default_factory=list)
+    chosen: list[Scored] = field(default_factory=list)
+    cut: int = 0  # of the chosen ones
     below_threshold: int = 0
     repeated: int = 0
     over_tokens: int = 0
 
     @property
     def tokens(self) -> int:
-        return sum(passage.tokens for passage in self.passages)
+        return sum(candidate.tokens for _, candidate in self.chosen)
 
 
-def compress(ranked: Sequence[Scored], *, limit: int, score_threshold: float, tokens_max: int) -> Selection:
-    """At most `limit` passages of at most `tokens_max` tokens together, none below the threshold, none twice.
+def whole(candidate: Candidate, tokens_max: int) -> Candidate | None:
+    return candidate if candidate.tokens <= tokens_max else None
 
-    A passage that does not fit is left out, and a shorter one after it may still fit.
+
+def compress(
+    ranked: Sequence[Scored], *, limit: int, score_threshold: float, tokens_max: int, cut: Cut = whole
+) -> Selection:
+    """At most `limit` candidates of at most `tokens_max` tokens together, none below the threshold, none twice.
+
+    One that does not fit, even cut, is left out, and a shorter one after it may still fit.
     """
     selection = Selection()
     texts: set[str] = set()
@@ -40,21 +50,47 @@ def compress(ranked: Sequence[Scored], *, limit: int, score_threshold: float, to
         text = " ".join(candidate.text.split()).casefold()
         if score < score_threshold:
             selection.below_threshold += 1
-        elif len(selection.passages) == limit:
+        elif len(selection.chosen) == limit:
             break
-        elif text in texts or any(_overlap(candidate, passage) for passage in selection.passages):
+        elif text in texts or any(_overlap(candidate, other) for _, other in selection.chosen):
             selection.repeated += 1
-        elif selection.tokens + candidate.tokens > tokens_max:
+        elif (part := cut(candidate, tokens_max - selection.tokens)) is None:
             selection.over_tokens += 1
         else:
-            selection.passages.append(candidate.passage(score))
+            selection.chosen.append(Scored(score, part))
+            selection.cut += part is not candidate
             texts.add(text)
     return selection
 
 
-def _overlap(candidate: Candidate, passage: Passage) -> bool:
+def neighbours(chosen: Sequence[Scored]) -> list[list[Scored]]:
+    """Groups of candidates that follow each other in one section, in reading order; the best group first.
+
+    A group of one stands alone. The score of a group is that of its best, which brought it to its place.
+    """
+    groups: list[list[Scored]] = []
+    for scored in chosen:
+        touching = [group for group in groups if _touch(group[-1], scored) or _touch(scored, group[0])]
+        if not touching:
+            groups.append([scored])
+            continue
+        merged = sorted([scored, *(one for group in touching for one in group)], key=lambda s: s.candidate.start)
+        groups[groups.index(touching[0])] = merged
+        for group in touching[1:]:
+            groups.remove(group)
+    return groups
+
+
+def _touch(before: Scored, after: Scored) -> bool:
+    one, other = before.candidate, after.candidate
     return (
-        candidate.key.file_id == passage.file_id
-        and candidate.start < passage.end_char
-        and passage.start_char < candidate.end
+        one.key.vector_store_id == other.key.vector_store_id
+        and one.key.file_id == other.key.file_id
+        and one.key.ordinal + 1 == other.key.ordinal
+        and one.heading == other.heading
+        and 0 <= other.start - one.end <= GAP_CHARS_MAX
     )
+
+
+def _overlap(candidate: Candidate, other: Candidate) -> bool:
+    return candidate.key.file_id == other.key.file_id and candidate.start < other.end and other.start < candidate.end

@@ -33,4 +33,8 @@ class RetrievalConfig:
     # Less but better context: a passage far behind the best one costs its prefill and distracts the model. Questions
     # about two things keep both, as those score alike.
     best_share_min: float = 0.65
+    # Of the best sentence's score; what stands before the first and after the last sentence as good as that is cut off.
+    # It leaves 36 of 91 tokens a question over the project's documents, and the answer in 40 of 42 as before.
+    sentence_share_min: float = 0.8
+    join_ms: float = 100.0  # passages that follow each other are read from the source as one
     passage_tokens_max: int = 1200  # all passages together, by the embedder's count: every one of them is prefilled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference.windows import PassageVectors
 from retrieval.filter import Attributes
@@ -34,6 +34,14 @@ class StoredFile:
     media_type: str
     content: str
     created_at: datetime
+
+
+class SourceSpan(NamedTuple):
+    """The characters [start, end) of a file's content."""
+
+    file_id: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,19 @@ from uuid import UUID
 import numpy as np
 
 from inference.embedder import QUERY_CHARS_MAX, Embedder
-from inference.trace import Trace
+from inference.trace import Span, Trace
 from inference.windows import QueryVectors
 from retrieval.budget import within
 from retrieval.candidate import Candidate
-from retrieval.compress import Scored, compress
+from retrieval.compress import Cut, Scored, compress, neighbours, whole
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
+from retrieval.cut import Cutter
 from retrieval.filter import Filter
 from retrieval.fuse import Scores, fuse
 from retrieval.passage import Passage
+from retrieval.records import SourceSpan
 from retrieval.rerank import window_similarity
+from retrieval.split import passage_title
 from retrieval.store import PassageStore, SearchResult
 
 LANE = "retrieval"
@@ -54,8 +57,10 @@ class Retriever:
             passages: list[Passage] = []
             if text and stores:
                 parent = trace.index(span)
-                search = _Search(self._store, self._embedder, self._config, trace, parent, tenant_id, stores, filters)
-                passages = await search.run(text, min(limit, PASSAGES_MAX), score_threshold)
+                search = _Search(
+                    self._store, self._embedder, self._config, trace, parent, tenant_id, stores, filters, text
+                )
+                passages = await search.run(min(limit, PASSAGES_MAX), score_threshold)
             span.attributes["passages"] = len(passages)
             return passages
 
@@ -72,25 +77,26 @@ class _Search:
     tenant_id: UUID
     stores: Sequence[str]
     filters: Filter | None
+    query: str
 
-    async def run(self, query: str, limit: int, score_threshold: float) -> list[Passage]:
-        vectors = await self._embed(query)
-        candidates = await self._find(query, vectors)
-        ranked = self._fuse(candidates)
+    async def run(self, limit: int, score_threshold: float) -> list[Passage]:
+        vectors = await self._embed()
+        cut: Cut = whole
+        ranked = self._fuse(await self._find(vectors))
         if vectors is not None:
-            ranked = await self._rerank(ranked, vectors)
-        return self._compress(ranked, limit, score_threshold)
+            ranked, cut = await self._rerank(ranked, vectors)
+        return await self._compress(ranked, limit, score_threshold, cut)
 
-    async def _embed(self, query: str) -> QueryVectors | None:
-        with self.trace.span("embed", lane=LANE, parent=self.parent, cached=self.embedder.knows(query)) as span:
-            return await within(self.config.embed_ms, self.embedder.embed_query(query), span)
+    async def _embed(self) -> QueryVectors | None:
+        with self.trace.span("embed", lane=LANE, parent=self.parent, cached=self.embedder.knows(self.query)) as span:
+            return await within(self.config.embed_ms, self.embedder.embed_query(self.query), span)
 
-    async def _find(self, query: str, vectors: QueryVectors | None) -> list[Candidate]:
+    async def _find(self, vectors: QueryVectors | None) -> list[Candidate]:
         with self.trace.span("search", lane=LANE, parent=self.parent) as span:
             search = self.store.search(
                 self.tenant_id,
                 self.stores,
-                query=query,
+                query=self.query,
                 vector=None if vectors is None else vectors.vector,
                 embedding_model=self.embedder.name,
                 limit=self.config.candidates,
@@ -109,17 +115,20 @@ class _Search:
         with self.trace.span("fuse", lane=LANE, parent=self.parent, candidates=len(candidates), method=method):
             return self._ranked(candidates, _cosines(candidates))[: self.config.candidates]
 
-    async def _rerank(self, ranked: list[Scored], vectors: QueryVectors) -> list[Scored]:
+    async def _rerank(self, ranked: list[Scored], vectors: QueryVectors) -> tuple[list[Scored], Cut]:
+        """The windows that tell which passage is the best also tell which of its sentences are."""
         with self.trace.span("rerank", lane=LANE, parent=self.parent, candidates=len(ranked)) as span:
             keys = [candidate.key for _, candidate in ranked]
             windows = await within(self.config.rerank_ms, self.store.windows(self.tenant_id, keys), span)
             if windows is None:
-                return ranked
+                return ranked, whole
             present = [candidate for _, candidate in ranked if candidate.key in windows]
             nearness = window_similarity(vectors.tokens, [windows[candidate.key] for candidate in present])
             weight = self.config.window_weight
             cosines = _cosines(present)
-            return self._ranked(present, None if cosines is None else (1 - weight) * cosines + weight * nearness)
+            similarity = None if cosines is None else (1 - weight) * cosines + weight * nearness
+            cutter = Cutter(self.query, vectors.tokens, windows, self.embedder.count, self.config.sentence_share_min)
+            return self._ranked(present, similarity), cutter
 
     def _ranked(self, candidates: list[Candidate], similarity: Scores | None) -> list[Scored]:
         coverage = np.array([candidate.coverage for candidate in candidates], np.float64)
@@ -128,23 +137,56 @@ class _Search:
         scored = map(Scored, scores.tolist(), candidates)
         return sorted(scored, key=lambda s: (-s.score, s.candidate.key))
 
-    def _compress(self, ranked: list[Scored], limit: int, score_threshold: float) -> list[Passage]:
+    async def _compress(self, ranked: list[Scored], limit: int, score_threshold: float, cut: Cut) -> list[Passage]:
         config = self.config
         if ranked and config.fusion == "scores":  # ranks say nothing about how far apart passages are
             score_threshold = max(score_threshold, config.best_share_min * ranked[0].score)
         with self.trace.span("compress", lane=LANE, parent=self.parent) as span:
             selection = compress(
-                ranked, limit=limit, score_threshold=score_threshold, tokens_max=config.passage_tokens_max
+                ranked, limit=limit, score_threshold=score_threshold, tokens_max=config.passage_tokens_max, cut=cut
             )
             span.attributes |= {
                 "best_score": ranked[0].score if ranked else None,
-                "passages": len(selection.passages),
                 "tokens": selection.tokens,
+                "cut": selection.cut,
                 "below_threshold": selection.below_threshold,
                 "repeated": selection.repeated,
                 "over_tokens": selection.over_tokens,
             }
-            return selection.passages
+            passages = await self._passages(neighbours(selection.chosen), span)
+            span.attributes |= {"passages": len(passages), "joined": len(selection.chosen) - len(passages)}
+            return passages
+
+    async def _passages(self, groups: list[list[Scored]], span: Span) -> list[Passage]:
+        """Joined groups are read from the source, for the white space between them; if that fails they fall apart."""
+        wide = [_source(group) for group in groups if len(group) > 1]
+        texts = await within(self.config.join_ms, self.store.texts(self.tenant_id, wide), span) if wide else {}
+        passages = []
+        for group in groups:
+            if len(group) > 1 and texts and _source(group) in texts:
+                passages.append(_passage(group, texts[_source(group)]))
+            else:
+                passages += [_passage([scored], scored.candidate.text) for scored in group]
+        return passages
+
+
+def _source(group: Sequence[Scored]) -> SourceSpan:
+    return SourceSpan(group[0].candidate.key.file_id, group[0].candidate.start, group[-1].candidate.end)
+
+
+def _passage(group: Sequence[Scored], text: str) -> Passage:
+    first, last = group[0].candidate, group[-1].candidate
+    return Passage(
+        vector_store_id=first.key.vector_store_id,
+        file_id=first.key.file_id,
+        filename=first.filename,
+        title=passage_title(first.title, first.heading),
+        text=text,
+        start_char=first.start,
+        end_char=last.end,
+        tokens=sum(scored.candidate.tokens for scored in group),
+        score=max(scored.score for scored in group),
+    )
 
 
 def _cosines(candidates: list[Candidate]) -> Scores | None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from aiohttp import web
 
 from worker.errors import ApiError
+from worker.services import Services
 from worker.wire.page import ID
 from worker.wire.response_request import RESULTS
 
 
-def check_model(name: str | None, loaded: str) -> None:
-    """Raises ApiError 404 for another model than the loaded one; none asked for means that one."""
-    if name is not None and name != loaded:
-        message = f"The model '{name}' does not exist here. This server runs '{loaded}'."
+def check_model(name: str | None, services: Services) -> str:
+    """What answers: the loaded model, which is also meant when none is named, or an agent of this worker.
+
+    Raises ApiError 404 for anything else.
+    """
+    served = [services.model.name, *services.roster.models]
+    if name is not None and name not in served:
+        message = f"The model '{name}' does not exist here. Served are: {', '.join(served)}."
         raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
+    return name or services.model.name
 
 
 def path_id(request: web.Request, kind: str, name: str = "id") -> str:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from worker.config import ConfigError, add_settings, load, prepare_process, settings
@@ -66,10 +66,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"firsttoken {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", "serve", "start the worker", all_settings=True)
+    serve = _command(commands, "serve", "serve", "start the worker", also=None)
     serve.set_defaults(began=time.monotonic())  # before the imports, which are most of a start
 
-    doctor = _command(commands, "doctor", "doctor", "check what `serve` with these settings needs", all_settings=True)
+    doctor = _command(commands, "doctor", "doctor", "check what `serve` with these settings needs", also=None)
     doctor.add_argument("--json", action="store_true", dest="as_json", help="print the findings as JSON")
 
     _command(commands, "migrate", "migrate_database", "bring the database up to this version")
@@ -84,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     listing = _command(keys, "list", "list_keys", "show the keys of a tenant")
     revoke = _command(keys, "revoke", "revoke_key", "end a key; running workers notice within half a minute")
     revoke.add_argument("id", metavar="ID", help="as `firsttoken keys list` shows it")
+
+    _add_models(commands)
+
+    _command(commands, "agents", "list_agents", "list the agents of a worker, and check their file")
 
     link = _command(commands, "link", "show_link", "print a link that signs a browser in, once")
 
@@ -101,12 +105,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_models(commands: Any) -> None:
+    models = commands.add_parser("models", help="list, examine and pull chat models").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    listing = _command(models, "list", "list_models", "show the models that are here, and those that can be pulled")
+    memory = ("context", "streams", "gpu_layers", "parked_mb")
+    info = _command(models, "info", "show_model", "say what a model is, and the memory it will take", also=memory)
+    info.add_argument("name", metavar="NAME", help="a name that `firsttoken models list` shows, or a GGUF file")
+    for command in (listing, info):
+        command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    pull = _command(models, "pull", "pull_model", "fetch a model from the hub into the home folder", also=("hub",))
+    pull.add_argument("name", metavar="NAME", help="a preset, or a file of the hub as OWNER/REPOSITORY/FILE.gguf")
+    pull.add_argument("--sha256", help="checksum that the file must have (default: the catalogue's, or the hub's)")
+
+
 def _command(
-    parent: Any, name: str, function: str, text: str, *, all_settings: bool = False
+    parent: Any, name: str, function: str, text: str, *, also: Collection[str] | None = ()
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = parent.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.set_defaults(command=function)
-    add_settings(parser, only_every=not all_settings)
+    add_settings(parser, also=also)
     return parser
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -56,10 +56,25 @@ class Config:
     embedder: Annotated[Path | None, About("embedding model, a GGUF file (default: the bundled one)", every=True)] = (
         None
     )
+    agents: Annotated[
+        Path | None, About("agents of this worker, a TOML file (default: agents.toml in home)", every=True)
+    ] = None
     host: Annotated[str, About("address to listen on")] = "127.0.0.1"
     port: Annotated[int, About("port to listen on; 0 takes a free one", least=0, most=65535)] = 8080
     ready_file: Annotated[Path | None, About("JSON file written once the worker can answer: url, api_key, ...")] = None
-    model: Annotated[Path | None, About("chat model, a GGUF file (default: the bundled one)")] = None
+    model: Annotated[
+        Path | None, About("chat model: a GGUF file, or a name of `firsttoken models list` (default: the bundled one)")
+    ] = None
+    draft: Annotated[
+        Path | None,
+        About(
+            "draft model for speculation, of the same vocabulary: a GGUF file or a name (default: the bundled pair's)"
+        ),
+    ] = None
+    draft_tokens: Annotated[
+        int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=16)
+    ] = 8
+    hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
     gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all, when the build can", least=-1)] = -1
     context: Annotated[int, About("tokens a conversation may hold; 0: the model's own, at most 8192", least=0)] = 0
     streams: Annotated[int, About("generations that run at once; more wait in the queue", least=1, most=128)] = 8
@@ -86,8 +101,9 @@ class Config:
             raise ConfigError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
-        if self.jwt_jwks_url is not None and not self.jwt_jwks_url.startswith(("https://", "http://")):
-            raise ConfigError(f"--jwt-jwks-url must be an http(s) URL, not {self.jwt_jwks_url!r}")
+        for flag, url in (("--hub", self.hub), ("--jwt-jwks-url", self.jwt_jwks_url)):
+            if url is not None and not url.startswith(("https://", "http://")):
+                raise ConfigError(f"{flag} must be an http(s) URL, not {url!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +155,14 @@ def settings() -> Iterator[Setting]:
         yield Setting(field.name, kind, nullable, field.default, about)
 
 
-def add_settings(parser: argparse.ArgumentParser, *, only_every: bool = False) -> None:
-    """Give the parser one flag per setting; unset flags stay out of the namespace."""
+def add_settings(parser: argparse.ArgumentParser, *, also: Collection[str] | None = None) -> None:
+    """Give the parser one flag per setting; unset flags stay out of the namespace.
+
+    All settings, or with `also` those that every command takes and the ones named.
+    """
     group = parser.add_argument_group("settings", "flag, then what it is and its environment variable")
     for setting in settings():
-        if setting.about.every or not only_every:
+        if setting.about.every or also is None or setting.name in also:
             metavar = setting.name.rsplit("_", 1)[-1].upper()
             text = setting.help.replace("%", "%%")
             group.add_argument(setting.flag, default=argparse.SUPPRESS, metavar=metavar, help=text)

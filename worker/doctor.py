@@ -10,6 +10,7 @@ import orjson
 
 from inference import machine
 from inference.doctor import Finding, Level, examine
+from inference.errors import ModelNotLoaded
 from inference.sizes import in_words
 from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError
@@ -42,7 +43,11 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
     """The quick ones first: the engine's end with a measurement of seconds."""
     yield _disk(config)
     yield await _database(config)
-    engine = examine(engine_config(config))
+    try:
+        engine = examine(engine_config(config))
+    except ModelNotLoaded as error:
+        yield Finding("model", Level.PROBLEM, str(error), "choose another with --model")
+        return
     while (finding := await asyncio.to_thread(next, engine, None)) is not None:
         yield finding
 

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
 
-from agents.events import ArgumentsDelta, Event, TextDelta
+from agents.events import ArgumentsDelta, Event, ReasoningDelta, TextDelta
 
 # Events that may wait for a slow client. A turn that is not read on stands still, which is what slows it down.
 WAITING_MAX = 256
-TOKENS = (TextDelta, ArgumentsDelta)
+TOKENS = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
 
 class Feed:

@@ -29,9 +29,19 @@ class Home:
         return self.path / "local.key"
 
     @property
+    def agents_file(self) -> Path:
+        """The agents of this machine, if somebody wrote them down."""
+        return self.path / "agents.toml"
+
+    @property
     def ready_file(self) -> Path:
         """How to reach the worker that started last."""
         return self.path / "worker.json"
+
+    @property
+    def models(self) -> Path:
+        """Chat models that were pulled, or put there; the folder appears with the first."""
+        return self.path / "models"
 
     def prepare(self) -> None:
         """Raises StartError when the folder cannot be used."""

@@ -31,7 +31,7 @@ class Ledger:
     @property
     def surface(self) -> str:
         """People in a browser chat; programs embed."""
-        return "chat" if self.principal.via == "session" else "embedded"
+        return "chat" if self.principal.is_watching else "embedded"
 
     def close(self, status: str) -> dict[str, Any]:
         """End the trace and give its public form. Nothing is added to it afterwards."""

@@ -17,5 +17,10 @@ class Principal:
     via: Literal["api_key", "jwt", "session"]
 
     @property
+    def is_watching(self) -> bool:
+        """Whether a person sits in front of the answer: people use browser sessions, programs the rest."""
+        return self.via == "session"
+
+    @property
     def is_operator(self) -> bool:
         return OPERATOR in self.scopes

@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from agents.definition import Definition
 from agents.errors import NotFound
 from agents.events import TurnFinished
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.store import ResponseRecord
 from agents.turn import Turn
 from worker.errors import ApiError
+from worker.principal import Principal
 from worker.services import Services
 from worker.wire.narrator import shown
 from worker.wire.response import ResponseFrame
@@ -23,14 +25,20 @@ from worker.wire.response import ResponseFrame
 class ResponseTurn:
     """`items` are the request's own items, `history` what stands before them."""
 
-    tenant_id: UUID
+    principal: Principal
     frame: ResponseFrame
     items: tuple[Item, ...]
     history: tuple[Item, ...]
+    agent: Definition
+
+    @property
+    def tenant_id(self) -> UUID:
+        return self.principal.tenant_id
 
     @property
     def turn(self) -> Turn:
-        return self.frame.request.turn(self.tenant_id, self.items, self.history)
+        watched = self.principal.is_watching
+        return self.agent.applied(self.frame.request.turn(self.tenant_id, self.items, self.history, watched=watched))
 
     @property
     def conversation_id(self) -> str | None:
@@ -43,9 +51,9 @@ class ResponseTurn:
         return self.frame.finished(finished, [shown(item, with_results) for item in finished.output])
 
 
-async def hydrate(services: Services, tenant_id: UUID, frame: ResponseFrame) -> ResponseTurn:
+async def hydrate(services: Services, principal: Principal, frame: ResponseFrame) -> ResponseTurn:
     """Read what stands before the request. Raises ApiError 404 naming the parameter."""
-    request = frame.request
+    request, tenant_id = frame.request, principal.tenant_id
     history: tuple[Item, ...] = ()
     try:
         if request.conversation is not None:
@@ -56,7 +64,7 @@ async def hydrate(services: Services, tenant_id: UUID, frame: ResponseFrame) -> 
         param = "conversation" if request.conversation is not None else "previous_response_id"
         code = "conversation_not_found" if request.conversation is not None else "previous_response_not_found"
         raise ApiError(404, str(error), type="not_found_error", param=param, code=code) from None
-    return ResponseTurn(tenant_id, frame, request.items, history)
+    return ResponseTurn(principal, frame, request.items, history, services.roster.of(frame.model))
 
 
 async def store(services: Services, turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> None:
@@ -68,13 +76,13 @@ async def store(services: Services, turn: ResponseTurn, snapshot: dict[str, Any]
 
 
 def finished_half(output: Sequence[Item]) -> tuple[Item, ...]:
-    """What is worth keeping of an answer that broke off: no empty message, no call that was never answered."""
+    """What is worth keeping of an answer that broke off: no empty text, no call that was never answered."""
     answered = {item.call_id for item in output if isinstance(item, FunctionCallOutput)}
     return tuple(
         item
         for item in output
         if not (isinstance(item, FunctionCall) and item.call_id not in answered)
-        and not (isinstance(item, Message) and not item.text)
+        and not (isinstance(item, Message | Reasoning) and not item.text)
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from agents.roster import Roster
 from inference.trace import Trace
 from worker.principal import Principal
 
@@ -45,6 +46,7 @@ class Services:
     authenticator: Authenticator
     admission: Admission
     telemetry: Telemetry
+    roster: Roster = field(default_factory=Roster)
     started_at: float = field(default_factory=time.time)
 
 

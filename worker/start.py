@@ -8,9 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
+from agents.roster import Roster
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
-from inference.bundled import CHAT_MODEL, EMBEDDER
+from inference.bundled import DRAFT_MODEL, EMBEDDER
+from inference.catalogue import find
 from inference.config import EngineConfig
 from inference.embedder import Embedder
 from inference.errors import InvalidTemplate, ModelNotLoaded
@@ -28,6 +30,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.keys import Keys
 from worker.metrics import Metrics
+from worker.roster import read_roster
 from worker.secret import Secret
 from worker.services import Services
 from worker.session import Sessions
@@ -77,8 +80,13 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 
 
 def engine_config(config: Config) -> EngineConfig:
+    """Raises ModelNotLoaded when there is no such model."""
+    models = Home(config.home).models
+    draft = find(config.draft, models) if config.draft else None if config.model else DRAFT_MODEL
     return EngineConfig(
-        model_path=config.model or CHAT_MODEL,
+        model_path=find(config.model, models),
+        draft_path=draft if config.draft_tokens else None,
+        draft_max=config.draft_tokens,
         parallel=config.streams,
         context=config.context,
         threads=config.threads,
@@ -117,6 +125,7 @@ def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 @asynccontextmanager
 async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
     """Database and models come up at the same time: the slowest of them is the start time."""
+    roster = read_roster(config)
     async with AsyncExitStack() as stack:
         opened = await asyncio.gather(
             stack.enter_async_context(open_database(config)),
@@ -128,7 +137,7 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         if failed is not None:
             raise failed
         database, model, embedder = cast(tuple[Database, ChatModel, Embedder], opened)
-        services = _assemble(config, read_secret(config, home), database, model, embedder)
+        services = _assemble(config, roster, read_secret(config, home), database, model, embedder)
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
@@ -136,12 +145,17 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         yield services
 
 
-def _assemble(config: Config, secret: Secret, database: Database, model: ChatModel, embedder: Embedder) -> Services:
+def _assemble(
+    config: Config, roster: Roster, secret: Secret, database: Database, model: ChatModel, embedder: Embedder
+) -> Services:
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed}
 
     passages = PassageStore(database)
     retriever = Retriever(passages, embedder, RetrievalConfig())
+    toolbox = builtin_toolbox(retriever)
+    if problems := roster.problems(toolbox.names, model.name):
+        raise StartError(" ".join(problems))
     return Services(
         config=config,
         database=database,
@@ -150,10 +164,11 @@ def _assemble(config: Config, secret: Secret, database: Database, model: ChatMod
         embedder=embedder,
         retriever=retriever,
         passages=passages,
-        agent=Agent(model, retriever, builtin_toolbox(retriever)),
+        agent=Agent(model, retriever, toolbox),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
+        roster=roster,
     )

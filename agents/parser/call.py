@@ -19,11 +19,16 @@ class BrokenCall(ValueError):
 
 
 class CallReader:
-    """Feed characters until `complete`; `take_arguments` gives what is known of the arguments and not yet taken."""
+    """Feed characters until `complete`; `take_arguments` gives what is known of the arguments and not yet taken.
 
-    def __init__(self) -> None:
+    `keys` are the names that the dialect has for the arguments.
+    """
+
+    def __init__(self, keys: tuple[str, ...] = ("arguments",)) -> None:
         self.name: str | None = None
         self.complete = False
+        self._keys = keys
+        self._bare = False  # the name came first, by other markup: what is fed is the arguments alone
         self._body: list[str] = []
         self._depth = 0
         self._in_string = False
@@ -35,6 +40,24 @@ class CallReader:
         self._arguments_end: int | None = None
         self._taken = 0
 
+    @classmethod
+    def named(cls, name: str) -> CallReader:
+        """A reader of the bare arguments of a call whose name is known. Raises BrokenCall for what can be no name."""
+        reader = cls()
+        for character in f'{{"name": {json.dumps(name)}, "arguments": ':
+            reader.feed(character)
+        reader._bare = True
+        return reader
+
+    @property
+    def key(self) -> str | None:
+        """The key of the outermost object whose value is being read."""
+        return self._key
+
+    @property
+    def in_arguments(self) -> bool:
+        return self._arguments_start is not None
+
     def feed(self, character: str) -> None:
         """Take one character. Raises BrokenCall as soon as the text can be no call any more."""
         if len(self._body) >= BODY_CHARS_MAX:
@@ -42,10 +65,12 @@ class CallReader:
         self._body.append(character)
         if self._in_string:
             self._feed_string(character)
-        elif not self._depth and character not in "{ \t\r\n":
+        elif self._waits_for_object and character not in "{ \t\r\n":
             raise BrokenCall("it does not begin with a JSON object")
         else:
             self._feed_structure(character)
+        if self._bare and self._arguments_end is not None and not self.complete:
+            self.feed("}")
 
     def take_arguments(self) -> str:
         """The next piece of the arguments, empty until the name is known."""
@@ -63,11 +88,16 @@ class CallReader:
         body = self._parse("".join(self._body))
         if self.name is None:
             raise BrokenCall("it has no name")
-        if body.get("arguments") is None:
+        given = [body[key] for key in self._keys if body.get(key) is not None]
+        if not given:
             return "{}"
-        if not isinstance(body["arguments"], dict):
+        if not isinstance(given[0], dict):
             raise BrokenCall("its arguments must be a JSON object")
         return "".join(self._body[self._arguments_start : self._arguments_end])
+
+    @property
+    def _waits_for_object(self) -> bool:
+        return not self._depth or (self._bare and not self.in_arguments)
 
     def _feed_string(self, character: str) -> None:
         if self._escaped:
@@ -108,7 +138,7 @@ class CallReader:
     def _open(self) -> None:
         if self._depth == DEPTH_MAX:
             raise BrokenCall(f"it is nested deeper than {DEPTH_MAX} levels")
-        if self._depth == 1 and self._key == "arguments" and self._arguments_start is None:
+        if self._depth == 1 and self._key in self._keys and self._arguments_start is None:
             self._arguments_start = len(self._body) - 1
         self._depth += 1
 

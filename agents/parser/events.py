@@ -14,6 +14,13 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """What the model says to itself before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStarted:
     index: int
     name: str
@@ -44,4 +51,4 @@ class CallBroken:
     reason: str
 
 
-ParserEvent: TypeAlias = Text | CallStarted | CallArguments | CallFinished | CallBroken
+ParserEvent: TypeAlias = Text | Thought | CallStarted | CallArguments | CallFinished | CallBroken

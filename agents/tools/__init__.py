@@ -11,6 +11,8 @@ from agents.tools.convert_units import convert_units
 from agents.tools.current_time import current_time
 from agents.tools.search_documents import DEFAULT_STORES, search_documents
 
+NAMES = ("calculator", "current_time", "convert_units", "search_documents")
+
 
 def builtin_toolbox(retriever: Searcher | None, default_stores: Sequence[str] = DEFAULT_STORES) -> Toolbox:
     """All built-in tools; without a retriever there is nothing to search."""

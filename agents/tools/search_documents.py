@@ -33,4 +33,4 @@ def search_documents(searcher: Searcher, default_stores: tuple[str, ...]) -> Too
             raise ToolError(str(error)) from None
         return numbered((context.cite(passage), passage) for passage in passages) or "No passages found."
 
-    return tool(search_documents)
+    return tool(idempotent=True)(search_documents)

@@ -14,7 +14,7 @@ from inference.windows import Windows
 from retrieval.candidate import ChunkKey
 from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreNotFound
 from retrieval.filter import Filter
-from retrieval.records import NewFile, StoredFile, VectorStore
+from retrieval.records import NewFile, SourceSpan, StoredFile, VectorStore
 from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ select vector_store_id, file_id, ordinal, windows, window_scales
   from unnest($2::text[], $3::text[], $4::integer[]) as k(vector_store_id, file_id, ordinal)
   join chunks c using (vector_store_id, file_id, ordinal)
  where c.tenant_id = $1
+"""
+
+_TEXTS = """
+select s.file_id, s.begin, s.finish, substr(f.content, s.begin + 1, s.finish - s.begin) as text
+  from unnest($2::text[], $3::integer[], $4::integer[]) as s(file_id, begin, finish)
+  join files f on f.tenant_id = $1 and f.id = s.file_id
 """
 
 _SAME_CONTENT = """
@@ -226,6 +232,13 @@ class PassageStore:
                 filters=filters,
                 exact_chunks_max=self._exact_chunks_max,
             )
+
+    async def texts(self, tenant_id: UUID, spans: Sequence[SourceSpan]) -> dict[SourceSpan, str]:
+        """The text of each span; those of files that are gone are missing."""
+        columns = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(_TEXTS, tenant_id, *columns)
+        return {SourceSpan(row[0], row[1], row[2]): row["text"] for row in rows}
 
     async def windows(self, tenant_id: UUID, keys: Sequence[ChunkKey]) -> dict[ChunkKey, Windows]:
         """The late-interaction vectors of these chunks; those deleted since the search are missing."""

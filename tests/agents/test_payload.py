@@ -49,7 +49,7 @@ def test_a_question_has_input_text() -> None:
     "payload",
     [
         {},
-        {"type": "reasoning", "id": "r", "status": "completed"},
+        {"type": "reasoning", "id": "r", "status": "completed", "content": []},
         {"type": "message", "id": "m", "status": "completed", "role": "user"},
         {"type": "message", "id": "m", "status": "completed", "role": "user", "content": "Hi"},
         {"type": "message", "id": "m", "status": "completed", "role": "user", "content": []},

@@ -14,13 +14,14 @@ from agents.events import (
     Event,
     ItemFinished,
     ItemStarted,
+    ReasoningDelta,
     RetrievalStarted,
     SourcesFound,
     TextDelta,
     TurnFinished,
     TurnStarted,
 )
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.search import Searcher
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
@@ -125,7 +126,7 @@ def _check_item(rest: list[Event], index: int) -> Item:
     assert started.item.status == "in_progress"
     pieces = []
     while not isinstance(event := rest.pop(0), ItemFinished):
-        assert isinstance(event, TextDelta | ArgumentsDelta)
+        assert isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta)
         assert (event.output_index, event.item_id) == (index, started.item.id)
         assert event.text
         pieces.append(event.text)
@@ -133,6 +134,8 @@ def _check_item(rest: list[Event], index: int) -> Item:
     assert event.item.status != "in_progress"
     match started.item, event.item:
         case Message(text=""), Message(text=text):
+            assert "".join(pieces) == text
+        case Reasoning(text=""), Reasoning(text=text):
             assert "".join(pieces) == text
         case FunctionCall(arguments=""), FunctionCall(arguments=arguments):
             assert "".join(pieces) == arguments

@@ -154,3 +154,32 @@ def test_every_segment_says_what_it_is_there_for(template: ChatTemplate) -> None
         Part.QUESTION,
         Part.RESULTS,
     ]
+
+
+CALLED = [
+    ChatMessage("assistant", "", (ToolCall("f", '{"x": 1}'), ToolCall("g", "{}"))),
+    ChatMessage("tool", "one"),
+    ChatMessage("tool", "two"),
+]
+
+
+def test_calls_and_results_have_the_ids_and_names_that_some_templates_demand() -> None:
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.id }} {% endfor %}"
+        "{{ m.tool_call_id }} {{ m.name }};{% endfor %}"
+    )
+    assert text(ChatTemplate(source).render(CALLED)) == "000000000 000000001  ;000000000 f;000000001 g;"
+
+
+def test_a_template_may_write_on_inside_of_a_json_text() -> None:
+    source = '{% for c in messages[0].tool_calls %}{{ (c.function | tojson)[:-1] }}, "id": 3}{% endfor %}'
+    segments = ChatTemplate(source).render(CALLED[:1])
+    assert text(segments) == '{"name": "f", "arguments": {"x": 1}, "id": 3}{"name": "g", "arguments": {}, "id": 3}'
+    assert not segments[0].trusted
+
+
+def test_the_template_decides_whether_thoughts_are_seen_again() -> None:
+    thoughtful = [ChatMessage("assistant", "Yes.", reasoning=HOSTILE)]
+    assert text(ChatTemplate("{{ messages[0].content }}").render(thoughtful)) == "Yes."
+    segments = ChatTemplate("<think>{{ messages[0].reasoning_content }}</think>").render(thoughtful)
+    assert [(segment.text, segment.trusted) for segment in segments][1] == (HOSTILE, False)

@@ -89,6 +89,16 @@ class Stream:
             await self._response.write(data[start : start + self.piece_bytes])
             await asyncio.sleep(0)
 
+    async def think(self, text: str) -> None:
+        self._output_index += 1
+        place = {"output_index": self._output_index}
+        item = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "in_progress", "content": []}
+        part = {"type": "reasoning_text", "text": text}
+        await self.send("response.output_item.added", **place, item=item)
+        await self.send("response.reasoning_text.delta", **place, item_id="rs_1", content_index=0, delta=text)
+        done = {**item, "status": "completed", "content": [part]}
+        await self.send("response.output_item.done", **place, item=done)
+
     async def begin_text(self, item_id: str = "msg_1") -> None:
         self._output_index += 1
         item = {"id": item_id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}

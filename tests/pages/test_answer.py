@@ -140,3 +140,20 @@ async def test_what_is_written_is_announced_block_by_block(open_page: OpenPage, 
     announcer = page.locator("#announcer")
     await expect(announcer).to_contain_text("Answer complete.")
     assert await announcer.locator("p").all_inner_texts() == ["One.", "Two.", "Answer complete."]
+
+
+async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.think("Hm, easy.")
+        await stream.begin_text()
+        await stream.text("Yes.")
+        await stream.end_text("Yes.")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Is it?")
+    await expect(page.locator(".prose")).to_have_text("Yes.")
+    await expect(page.locator(".thought pre")).to_be_hidden()
+    await page.get_by_text("Thoughts").click()
+    await expect(page.locator(".thought pre")).to_have_text("Hm, easy.")

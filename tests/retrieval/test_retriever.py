@@ -10,6 +10,7 @@ from inference.embedder import Embedder
 from inference.trace import Span, Trace
 from retrieval.config import SCORE_THRESHOLD, RetrievalConfig
 from retrieval.errors import StoreNotFound
+from retrieval.filter import Comparison
 from retrieval.ingest import ingest
 from retrieval.passage import Passage
 from retrieval.retriever import Retriever
@@ -124,7 +125,7 @@ async def test_without_reranking_the_fused_order_stands(store: PassageStore, emb
     passages, trace = await retrieve(store, embedder, reader, query, config=RetrievalConfig(rerank_ms=0))
     assert spans(trace)["rerank"].attributes["skipped"] == "over budget"
     weightless, _ = await retrieve(store, embedder, reader, query, config=RetrievalConfig(window_weight=0))
-    assert passages == weightless
+    assert [(p.title, p.score) for p in passages] == [(p.title, p.score) for p in weightless]
     reranked, trace = await retrieve(store, embedder, reader, query)
     assert "skipped" not in spans(trace)["rerank"].attributes
     assert reranked[0].score != passages[0].score
@@ -197,3 +198,51 @@ async def test_passages_far_behind_the_best_are_left_out(store: PassageStore, em
     share = RetrievalConfig().best_share_min
     assert passages == [p for p in all_passages if p.score >= share * all_passages[0].score]
     assert 0 < len(passages) < len(all_passages)
+
+
+async def test_passages_are_cut_to_the_sentences_that_matter(
+    store: PassageStore, embedder: Embedder, reader: UUID
+) -> None:
+    question = "What is the default wall clock budget?"
+    uncut, _ = await retrieve(store, embedder, reader, question, config=RetrievalConfig(sentence_share_min=-99))
+    passages, trace = await retrieve(store, embedder, reader, question)
+    assert "120 seconds" in passages[0].text
+    assert passages[0].text in uncut[0].text
+    assert passages[0].tokens < uncut[0].tokens
+    assert spans(trace)["compress"].attributes["cut"] != 0
+    for passage in passages:
+        file = await store.file(reader, passage.file_id)
+        assert file.content[passage.start_char : passage.end_char] == passage.text
+
+
+async def test_hits_that_follow_each_other_come_as_one_passage(
+    store: PassageStore, embedder: Embedder, tenant_id: UUID, tmp_path: Path
+) -> None:
+    sentences = [f"The harbour of pier {n} opens at {n} and closes for the ships at {n + 9}." for n in range(30)]
+    (tmp_path / "harbour.md").write_text("# Harbour\n\n" + "\n\n".join(sentences))
+    await ingest([tmp_path], store_name="docs", tenant_id=tenant_id, store=store, embedder=embedder)
+    uncut = RetrievalConfig(sentence_share_min=-99)
+    question = "When does the harbour open?"
+    passages, trace = await retrieve(store, embedder, tenant_id, question, config=uncut, limit=9, score_threshold=0)
+    assert len(passages) == 1
+    assert spans(trace)["compress"].attributes["joined"] != 0
+    file = await store.file(tenant_id, passages[0].file_id)
+    assert file.content[passages[0].start_char : passages[0].end_char] == passages[0].text
+    apart = RetrievalConfig(sentence_share_min=-99, join_ms=0)
+    passages, _ = await retrieve(store, embedder, tenant_id, question, config=apart, limit=9, score_threshold=0)
+    assert len(passages) > 1
+
+
+async def test_a_filter_reaches_the_search(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    trace = Trace()
+    found = await Retriever(store, embedder).retrieve(
+        "which tools are built in?",
+        tenant_id=reader,
+        stores=("docs",),
+        limit=5,
+        score_threshold=0,
+        trace=trace,
+        filters=Comparison(type="eq", key="language", value="Latin"),
+    )
+    assert found == []
+    assert spans(trace)["search"].attributes["chunks"] == 0

@@ -19,6 +19,11 @@ NEVER_NULL = RESPONSE_KEYS - {
     "completed_at", "incomplete_details", "error", "previous_response_id", "instructions", "usage",
     "max_output_tokens", "max_tool_calls", "safety_identifier", "prompt_cache_key", "reasoning",
 }  # fmt: skip
+EMPTY_PARTS: Mapping[str, Any] = {
+    "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "reasoning": {"type": "reasoning_text", "text": ""},
+}
+DELTAS = {"response.output_text.delta", "response.reasoning_text.delta", "response.function_call_arguments.delta"}
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -85,29 +90,33 @@ class Reader:
 
     def _inside(self, kind: str, event: Event, index: int) -> None:
         if kind == "response.content_part.added":
-            assert event["part"] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            assert event["part"] == EMPTY_PARTS[self.open[index]["type"]]
             self.parts.add(index)
-        elif kind in ("response.output_text.delta", "response.function_call_arguments.delta"):
+        elif kind in (
+            "response.output_text.delta",
+            "response.reasoning_text.delta",
+            "response.function_call_arguments.delta",
+        ):
             assert event["delta"]
             self.texts[index] += event["delta"]
         elif kind == "response.output_text.annotation.added":
             assert event["annotation_index"] == len(self.annotations[index])
             self.annotations[index].append(event["annotation"])
-        elif kind == "response.output_text.done":
+        elif kind in ("response.output_text.done", "response.reasoning_text.done"):
             assert event["text"] == self.texts[index]
         elif kind == "response.function_call_arguments.done":
             assert event["arguments"] == self.texts[index]
             assert event["name"] == self.open[index]["name"]
         elif kind == "response.content_part.done":
             assert event["part"]["text"] == self.texts[index]
-            assert event["part"]["annotations"] == self.annotations[index]
+            assert event["part"].get("annotations", []) == self.annotations[index]
             self.parts.discard(index)
 
     def _close(self, item: Mapping[str, Any], index: int) -> None:
         assert index not in self.parts, "parts are closed before their item"
         assert item["id"] == self.open.pop(index)["id"]
         assert item["status"] != "in_progress"
-        if item["type"] == "message":
+        if item["type"] in EMPTY_PARTS:
             assert item["content"][0]["text"] == self.texts[index]
         if item["type"] == "function_call":
             assert item["arguments"] == self.texts[index]

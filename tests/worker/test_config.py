@@ -66,7 +66,12 @@ def test_every_setting_has_a_flag_a_variable_and_a_text() -> None:
 
 def test_every_setting_can_be_given_by_its_variable() -> None:
     samples = {int: "1", float: "1", str: "info", Path: "/x"}
-    special = {"jwt_secret": "s" * 32, "jwt_jwks_url": "https://issuer.test/keys", "body_bytes": "4096"}
+    special = {
+        "hub": "https://hub.test",
+        "jwt_secret": "s" * 32,
+        "jwt_jwks_url": "https://issuer.test/keys",
+        "body_bytes": "4096",
+    }
     environment = {s.variable: special.get(s.name, samples[s.kind]) for s in settings()}
     config = load({}, environment)
     for setting in settings():

@@ -47,6 +47,11 @@ def test_problems_are_named_in_the_exit_code_and_in_json(home: str) -> None:
     assert all(finding["todo"] for finding in report["findings"] if finding["level"] == "problem")
 
 
+def test_a_model_that_is_not_here_yet_comes_with_the_way_to_get_it(home: str) -> None:
+    done = doctor("--home", home, "--model", "qwen3-8b")
+    assert done.returncode == 1 and "firsttoken models pull qwen3-8b" in done.stdout
+
+
 def test_a_home_that_cannot_be_used_is_a_problem_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = doctor("--home", str(tmp_path / "file"), "--database-url", "postgresql://nobody@127.0.0.1:1/none")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.events import Event, TurnFinished, Usage
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import FileSearch, FunctionTool, Turn
 from retrieval.filter import Comparison
 from tests.worker.reader import Reader, check_response
@@ -204,3 +204,13 @@ def test_every_turn_is_told_in_lawful_order_however_it_arrives(items: list[Item]
     for index, item in enumerate(items):
         if isinstance(item, Message):
             assert reader.texts[index] == item.text
+
+
+def test_thoughts_are_told_with_events_of_their_own_and_can_be_put_in_again() -> None:
+    told_events = narrated(frame(), told(Reasoning("Hm, easy."), ANSWER))
+    reader = Reader.read(told_events)
+    assert reader.types.count("response.reasoning_text.delta") == 3
+    assert reader.types.count("response.reasoning_text.done") == 1
+    assert reader.final is not None
+    thought, *_ = turn_of(input=[*reader.final["output"], {"role": "user", "content": "and?"}]).input
+    assert isinstance(thought, Reasoning) and thought.text == "Hm, easy."

@@ -12,6 +12,7 @@ from agents.events import (
     Event,
     ItemFinished,
     ItemStarted,
+    ReasoningDelta,
     RetrievalStarted,
     SourcesFound,
     TextDelta,
@@ -20,7 +21,7 @@ from agents.events import (
     TurnStatus,
     Usage,
 )
-from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from retrieval.passage import Passage
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
@@ -49,6 +50,13 @@ def item_events(index: int, item: Item, pieces: int) -> list[Event]:
             started = replace(item, text="", citations=(), status="in_progress")
             deltas: list[Event] = [TextDelta(index, item.id, piece) for piece in _cut(item.text, pieces)]
             return [ItemStarted(index, started), *deltas, ItemFinished(index, item)]
+        case Reasoning():
+            deltas = [ReasoningDelta(index, item.id, piece) for piece in _cut(item.text, pieces)]
+            return [
+                ItemStarted(index, replace(item, text="", status="in_progress")),
+                *deltas,
+                ItemFinished(index, item),
+            ]
         case FunctionCall():
             deltas = [ArgumentsDelta(index, item.id, piece) for piece in _cut(item.arguments, pieces)]
             return [

@@ -26,13 +26,14 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.StreamResponse:
-    services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
+    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = parse(ChatRequest, await request.read())
-        check_model(body.model, services.model.name)
-    narrator = ChatNarrator(body, services.model.name)
-    with services.admission.turn(tenant_id):
-        return await (_stream if body.stream else _whole)(request, body.turn(tenant_id), narrator)
+        model = check_model(body.model, services)
+    narrator = ChatNarrator(body, model)
+    with services.admission.turn(principal.tenant_id):
+        turn = services.roster.of(model).applied(body.turn(principal.tenant_id, watched=principal.is_watching))
+        return await (_stream if body.stream else _whole)(request, turn, narrator)
 
 
 async def _stream(request: web.Request, turn: Turn, narrator: ChatNarrator) -> web.StreamResponse:

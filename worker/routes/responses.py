@@ -43,13 +43,13 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.StreamResponse:
-    services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
+    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = parse(ResponseRequest, await request.read())
-        check_model(body.model, services.model.name)
-    with services.admission.turn(tenant_id):
+        model = check_model(body.model, services)
+    with services.admission.turn(principal.tenant_id):
         with trace.span("hydrate") as span:
-            turn = await hydrate(services, tenant_id, ResponseFrame(body, services.model.name))
+            turn = await hydrate(services, principal, ResponseFrame(body, model))
             span.attributes["items"] = len(turn.history)
         return await (_stream if body.stream else _whole)(request, turn)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from agents.events import ArgumentsDelta, Event, ItemStarted, TextDelta, TurnFinished, TurnStarted, Usage
 from agents.message import FunctionCall, FunctionCallOutput, Message, new_id
 from worker.wire.chat_request import ChatRequest
+from worker.wire.tier import tier_used
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 Chunk: TypeAlias = dict[str, Any]
@@ -82,7 +83,7 @@ class ChatNarrator:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "service_tier": "default",
+            "service_tier": tier_used(self.request.service_tier),
             "system_fingerprint": None,
             "choices": list(choices),
         }
@@ -116,7 +117,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.input_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": usage.reasoning_tokens,
             "audio_tokens": 0,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,

@@ -22,6 +22,7 @@ from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.metadata import Metadata
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
+from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import as_choice, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
@@ -77,7 +78,7 @@ class ChatRequest(Strict):
     store: Annotated[bool | None, only(None, False)] = None
     reasoning_effort: Annotated[str | None, only(None, "none")] = None
     verbosity: Annotated[str | None, only(None, "medium")] = None
-    service_tier: Annotated[str | None, only(None, "auto", "default")] = None
+    service_tier: ServiceTier | None = None
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
     prompt_cache_options: Unsupported = None
@@ -104,7 +105,8 @@ class ChatRequest(Strict):
     def functions_given(self) -> frozenset[str]:
         return frozenset(tool.name for tool in self.tools or ())
 
-    def turn(self, tenant_id: UUID) -> Turn:
+    def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
+        """`watched`: a person sits in front of it."""
         return Turn(
             tenant_id=tenant_id,
             input=tuple(item for message in self.messages for item in message.items()),
@@ -113,6 +115,7 @@ class ChatRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             sampling=self._sampling,
             limits=Limits(tokens=self._tokens_max or Limits().tokens),
+            priority=priority_of(self.service_tier, watched=watched),
         )
 
     @property

@@ -30,8 +30,12 @@ def output_text_part(text: str = "", annotations: Sequence[dict[str, Any]] = ())
     return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
 
 
-def content_part_added(output_index: int, item_id: str) -> WireEvent:
-    return _of_text("response.content_part.added", output_index, item_id) | {"part": output_text_part()}
+def reasoning_part(text: str = "") -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
+
+
+def content_part_added(output_index: int, item_id: str, part: dict[str, Any]) -> WireEvent:
+    return _of_text("response.content_part.added", output_index, item_id) | {"part": part}
 
 
 def content_part_done(output_index: int, item_id: str, part: dict[str, Any]) -> WireEvent:
@@ -44,6 +48,14 @@ def output_text_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
 
 def output_text_done(output_index: int, item_id: str, text: str) -> WireEvent:
     return _of_text("response.output_text.done", output_index, item_id) | {"text": text, "logprobs": []}
+
+
+def reasoning_text_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
+    return _of_text("response.reasoning_text.delta", output_index, item_id) | {"delta": delta}
+
+
+def reasoning_text_done(output_index: int, item_id: str, text: str) -> WireEvent:
+    return _of_text("response.reasoning_text.done", output_index, item_id) | {"text": text}
 
 
 def annotation_added(output_index: int, item_id: str, annotation_index: int, annotation: dict[str, Any]) -> WireEvent:

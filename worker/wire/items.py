@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.strict import UNSUPPORTED, Id, Ignored, Strict, Text, Unsupported
 
@@ -68,6 +68,25 @@ class MessageItem(Strict):
         return Message(self.role, joined(self.content, "" if self.role == "assistant" else "\n"))
 
 
+class ReasoningPart(Strict):
+    type: Literal["reasoning_text"]
+    text: Text
+
+
+class ReasoningItem(Strict):
+    """Thoughts of an earlier answer. Summaries and sealed thoughts are those of other servers and are not read."""
+
+    type: Literal["reasoning"]
+    id: Id | None = None
+    summary: Ignored = None
+    content: Annotated[list[ReasoningPart], Field(max_length=limits.PARTS_MAX)] | None = None
+    encrypted_content: Ignored = None
+    status: ItemStatus = None
+
+    def item(self) -> Item:
+        return Reasoning("\n".join(part.text for part in self.content or ()))
+
+
 class FunctionCallItem(Strict):
     type: Literal["function_call"]
     call_id: CallId
@@ -110,7 +129,7 @@ class FileSearchCallItem(Strict):
         return FileSearchCall(tuple(self.queries))
 
 
-KINDS = frozenset({"message", "function_call", "function_call_output", "file_search_call"})
+KINDS = frozenset({"message", "reasoning", "function_call", "function_call_output", "file_search_call"})
 
 
 def _item_kind(item: Any) -> str | None:
@@ -120,13 +139,14 @@ def _item_kind(item: Any) -> str | None:
 
 InputItem: TypeAlias = Annotated[
     Annotated[MessageItem, Tag("message")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[FileSearchCallItem, Tag("file_search_call")],
     Discriminator(
         _item_kind,
         custom_error_type=UNSUPPORTED,
-        custom_error_message="Items are message, function_call, function_call_output or file_search_call.",
+        custom_error_message="Items are message, reasoning, function_call, function_call_output or file_search_call.",
     ),
 ]
 

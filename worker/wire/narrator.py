@@ -15,13 +15,14 @@ from agents.events import (
     Event,
     ItemFinished,
     ItemStarted,
+    ReasoningDelta,
     RetrievalStarted,
     SourcesFound,
     TextDelta,
     TurnFinished,
     TurnStarted,
 )
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import to_payload
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
@@ -75,6 +76,8 @@ class Narrator:
                 yield from self._item_started(event)
             case TextDelta():
                 yield from self._text(event)
+            case ReasoningDelta():
+                yield from self._reasoning(event)
             case ArgumentsDelta():
                 yield from self._arguments(event)
             case ItemFinished():
@@ -98,11 +101,13 @@ class Narrator:
     def _item_started(self, event: ItemStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
         payload = shown(event.item)
-        if isinstance(event.item, Message):
+        speaks = isinstance(event.item, Message | Reasoning)
+        if speaks:
             payload["content"] = []
         yield wire.output_item_added(event.output_index, payload)
-        if isinstance(event.item, Message):
-            yield wire.content_part_added(event.output_index, event.item.id)
+        if speaks:
+            part = wire.output_text_part() if isinstance(event.item, Message) else wire.reasoning_part()
+            yield wire.content_part_added(event.output_index, event.item.id, part)
 
     def _text(self, event: TextDelta) -> Iterator[WireEvent]:
         item = self._items[event.output_index]
@@ -110,13 +115,19 @@ class Narrator:
         self._items[event.output_index] = replace(item, text=item.text + event.text)
         yield wire.output_text_delta(event.output_index, event.item_id, event.text)
 
+    def _reasoning(self, event: ReasoningDelta) -> Iterator[WireEvent]:
+        item = self._items[event.output_index]
+        assert isinstance(item, Reasoning)
+        self._items[event.output_index] = replace(item, text=item.text + event.text)
+        yield wire.reasoning_text_delta(event.output_index, event.item_id, event.text)
+
     def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
         item = self._items[event.output_index]
         assert isinstance(item, FunctionCall)
         self._items[event.output_index] = replace(item, arguments=item.arguments + event.text)
         yield wire.arguments_delta(event.output_index, event.item_id, event.text)
 
-    def _finish_of(self, output_index: int, item: Message | FunctionCall | FunctionCallOutput) -> Iterator[WireEvent]:
+    def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:
         payload = shown(item)
         if isinstance(item, Message):
             part = payload["content"][0]
@@ -124,6 +135,9 @@ class Narrator:
                 yield wire.annotation_added(output_index, item.id, index, annotation)
             yield wire.output_text_done(output_index, item.id, item.text)
             yield wire.content_part_done(output_index, item.id, part)
+        elif isinstance(item, Reasoning):
+            yield wire.reasoning_text_done(output_index, item.id, item.text)
+            yield wire.content_part_done(output_index, item.id, wire.reasoning_part(item.text))
         elif isinstance(item, FunctionCall):
             yield wire.arguments_done(output_index, item.id, item.name, item.arguments)
         yield wire.output_item_done(output_index, payload)

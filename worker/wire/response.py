@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from agents.events import TurnFinished, Usage
 from agents.message import new_id
 from worker.wire.response_request import ResponseRequest
+from worker.wire.tier import tier_used
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -19,7 +20,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.input_tokens + usage.output_tokens,
     }
 
@@ -83,7 +84,7 @@ class ResponseFrame:
             "max_output_tokens": request.max_output_tokens,
             "store": request.stored,
             "background": False,
-            "service_tier": "default",
+            "service_tier": tier_used(request.service_tier),
             "metadata": request.metadata or {},
             "safety_identifier": request.safety_identifier,
             "prompt_cache_key": request.prompt_cache_key,

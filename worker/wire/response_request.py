@@ -21,6 +21,7 @@ from worker.wire import limits
 from worker.wire.items import InputItem, as_items
 from worker.wire.metadata import Metadata
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
+from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
 RESULTS = "file_search_call.results"
@@ -101,7 +102,7 @@ class ResponseRequest(Strict):
     reasoning: Reasoning | None = None
     background: Annotated[bool | None, only(None, False)] = None
     truncation: Annotated[str | None, only(None, "disabled")] = None
-    service_tier: Annotated[str | None, only(None, "auto", "default")] = None
+    service_tier: ServiceTier | None = None
     top_logprobs: Annotated[int | None, only(None, 0)] = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
     prompt_cache_options: Unsupported = None
@@ -148,7 +149,10 @@ class ResponseRequest(Strict):
         """New items, with ids of their own: what the caller calls them may already be taken."""
         return tuple(entry.item() for entry in self.input)
 
-    def turn(self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...]) -> Turn:
+    def turn(
+        self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...], *, watched: bool = False
+    ) -> Turn:
+        """`watched`: a person sits in front of it."""
         allowed = self.choice.allowed
         tools = [tool for tool in self.tools or () if allowed is None or tool.name in allowed]
         return Turn(
@@ -163,6 +167,7 @@ class ResponseRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             sampling=self._sampling,
             limits=self._limits,
+            priority=priority_of(self.service_tier, watched=watched),
         )
 
     @property

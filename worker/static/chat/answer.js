@@ -4,6 +4,7 @@ import { el } from "../shared/dom.js";
 import { MarkdownStream } from "../markdown/stream.js";
 import { Sources } from "./sources.js";
 import { Steps } from "./steps.js";
+import { Thought } from "./thought.js";
 import { timing } from "./timing.js";
 
 const CUT_SHORT = { max_output_tokens: "The answer reached its length limit and ends here." };
@@ -15,6 +16,7 @@ export class Answer {
     this.sources = new Sources(open);
     this.steps = new Steps();
     this.texts = new Map(); // item id -> MarkdownStream
+    this.thoughts = new Map(); // item id -> Thought
     this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), el("span", {}, "Thinking"));
     this.body = el("div", { class: "answer-body" });
     this.foot = el("div", { class: "answer-foot" });
@@ -35,10 +37,22 @@ export class Answer {
 
   startItem(item) {
     if (item.type === "file_search_call") this.wait("Searching the documents");
+    if (item.type === "reasoning") this.startThought(item.id);
     if (item.type === "function_call") {
       this.body.append(this.steps.start(item));
       this.wait("Using tools");
     }
+  }
+
+  startThought(itemId) {
+    const thought = new Thought();
+    this.thoughts.set(itemId, thought);
+    this.body.append(thought.node);
+    this.wait("Thinking");
+  }
+
+  think(itemId, delta) {
+    this.thoughts.get(itemId)?.write(delta);
   }
 
   writeArguments(itemId, delta) {

@@ -6,6 +6,7 @@ export function replay(items, answer) {
   if (passages.length > 0) answer.foundSources(passages);
   for (const item of items) {
     answer.startItem(item);
+    if (item.type === "reasoning") answer.think(item.id, item.content.map((part) => part.text).join("\n"));
     if (item.type === "message") answer.write(item.id, item.content.map((part) => part.text ?? "").join(""));
     answer.finishItem(item);
     if (item.type === "message" && item.status === "incomplete") answer.note("This answer was stopped or cut short.");

@@ -47,6 +47,9 @@ function apply(event, answer) {
     case "response.output_text.delta":
       answer.write(event.item_id, event.delta);
       break;
+    case "response.reasoning_text.delta":
+      answer.think(event.item_id, event.delta);
+      break;
     case "response.output_item.done":
       answer.finishItem(event.item);
       break;

@@ -1,0 +1,63 @@
+"""The harmony format of gpt-oss: every message names its channel, and a call its recipient.
+
+<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary to=functions.name<|message|>{...}<|call|>
+
+What goes to the analysis channel is thought. The format: https://developers.openai.com/cookbook/articles/openai-harmony
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agents.parser.events import ParserEvent, Text, Thought
+from agents.parser.markup import MarkupParser, Mode, ThoughtMarks
+
+START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+HEADER_CHARS_MAX = 512  # role, channel, recipient and type take fewer; more is text without a header
+
+_CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+
+
+class HarmonyParser(MarkupParser):
+    marks = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
+
+    def __init__(self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False) -> None:
+        super().__init__(None)
+        self._mode = Mode.HIDDEN  # the prompt has begun a header
+        self._header = ""
+        self._marked = False  # until then an answer may be plain text
+
+    def _mark(self, mark: str) -> Iterator[ParserEvent]:
+        self._marked = True
+        if mark == MESSAGE:
+            yield from self._message()
+        else:
+            if self._mode is not Mode.HIDDEN or mark not in (CHANNEL, CONSTRAIN):
+                self._header = ""
+            self._mode = Mode.HIDDEN
+            self._header += mark
+
+    def _message(self) -> Iterator[ParserEvent]:
+        channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
+        self._header = ""
+        if recipient:
+            yield from self._open_named(recipient[1].removeprefix("functions."))
+        elif channel and channel[1] == "analysis":
+            self._mode = Mode.THOUGHT
+            yield Thought("\n")
+        else:
+            self._mode = Mode.TEXT
+            yield Text("\n")
+
+    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+        self._header = (self._header + character)[-HEADER_CHARS_MAX:]
+        if len(self._header) == HEADER_CHARS_MAX and not self._marked:
+            self._mode = Mode.TEXT
+            yield Text(self._header)
+
+    def _rest(self) -> Iterator[ParserEvent]:
+        if not self._marked and self._header and self._mode is Mode.HIDDEN:
+            yield Text(self._header)

@@ -1,0 +1,187 @@
+"""Text amid markup: what all dialects of tool calls have in common.
+
+Text goes in as it is generated, cut anywhere; events come out, the same for every way of cutting. What comes out as
+Text never holds the markup or a beginning of it. A dialect says which marks there are and what each of them means.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+from agents.parser.call import BrokenCall, CallReader
+from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+
+# A mark that the end cut off is recognised from here on; anything shorter may be a plain bracket.
+CUT_MARK_CHARS_MIN = 5
+# In the place of a mark that is dropped, lest the text around it makes a new one.
+SEAM = " "
+
+
+class ThoughtMarks(NamedTuple):
+    """What a model writes around the thoughts that come before its answer."""
+
+    open: str
+    close: str
+
+
+class Mode(Enum):
+    """Where the reader stands outside of a call's JSON."""
+
+    TEXT = "text"
+    THOUGHT = "thought"
+    HIDDEN = "hidden"  # names, tags and junk between calls: nothing for the user
+
+
+class MarkupParser(ABC):
+    """One answer. `thinking`: the prompt has opened a thought already."""
+
+    marks: ClassVar[tuple[str, ...]]
+
+    def __init__(self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False) -> None:
+        self._thoughts = thoughts
+        self._marks = (*self.marks, *(thoughts or ()))
+        self._mode = Mode.THOUGHT if thinking else Mode.TEXT
+        self._held = ""  # may be the beginning of a mark
+        self._calls = 0
+        self._reader: CallReader | None = None
+        self._verbatim = False  # the open call is JSON as the model writes it: marks in there are its content
+        self._announced = False
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        """The events that this piece of text brings."""
+        return joined(event for character in text for event in self._step(character))
+
+    def finish(self) -> list[ParserEvent]:
+        """The events of the end: text that was held back, or the call that stays unfinished."""
+        events: list[ParserEvent] = []
+        if self._reader is not None:
+            events += self._break("it was cut off")
+        elif len(self._held) < CUT_MARK_CHARS_MIN:
+            held, self._held = self._held, ""
+            events += [event for character in held for event in self._plain(character)]
+        self._held = ""
+        return joined([*events, *self._rest()])
+
+    @abstractmethod
+    def _mark(self, mark: str) -> Iterator[ParserEvent]:
+        """What a mark of the dialect brings, wherever it stands but in JSON and in marked thoughts."""
+
+    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+        """A character between marks that is not for the user."""
+        return iter(())
+
+    def _ended(self, *, broken: bool) -> None:
+        """A call has ended; a dialect says here what it expects next. Nothing for the user is the usual."""
+        self._mode = Mode.HIDDEN
+
+    def _rest(self) -> Iterable[ParserEvent]:
+        """What the end of the answer brings besides."""
+        return ()
+
+    def _step(self, character: str) -> Iterator[ParserEvent]:
+        if self._reader is not None and self._verbatim:
+            yield from self._write(character)
+            return
+        self._held += character
+        while self._held and not any(mark.startswith(self._held) for mark in self._marks):
+            first, rest = self._held[0], self._held[1:]
+            self._held = ""
+            yield from self._plain(first)
+            if self._verbatim:
+                for each in rest:
+                    yield from self._step(each)
+                return
+            self._held = rest
+        if self._held in self._marks:
+            mark, self._held = self._held, ""
+            yield from self._enter(mark)
+
+    def _plain(self, character: str) -> Iterator[ParserEvent]:
+        match self._mode:
+            case Mode.TEXT:
+                yield Text(character)
+            case Mode.THOUGHT:
+                yield Thought(character)
+            case Mode.HIDDEN:
+                yield from self._hidden(character)
+
+    def _enter(self, mark: str) -> Iterator[ParserEvent]:
+        if self._thoughts is None or self._mode is Mode.HIDDEN:
+            yield from self._mark(mark)
+        elif self._mode is Mode.THOUGHT:
+            if mark == self._thoughts.close:
+                self._mode = Mode.TEXT
+            else:
+                yield Thought(SEAM)
+        elif mark == self._thoughts.open:
+            yield Text(SEAM)
+            self._mode = Mode.THOUGHT
+        elif mark == self._thoughts.close:
+            yield Text(SEAM)
+        else:
+            yield from self._mark(mark)
+
+    def _open(self, reader: CallReader, *, verbatim: bool = True) -> None:
+        self._reader, self._verbatim, self._announced = reader, verbatim, False
+        self._mode = Mode.HIDDEN
+
+    def _open_named(self, name: str, *, verbatim: bool = True) -> Iterator[ParserEvent]:
+        """Open a call whose arguments follow alone, or break it for its name."""
+        try:
+            self._open(CallReader.named(name), verbatim=verbatim)
+        except BrokenCall as error:
+            self._mode = Mode.HIDDEN
+            yield from self._break(str(error))
+
+    def _write(self, text: str) -> Iterator[ParserEvent]:
+        """Give JSON text to the open call. What follows its end is dropped, but for a mark that broke it."""
+        for character in text:
+            if self._reader is None:
+                return
+            try:
+                yield from self._read(self._reader, character)
+            except BrokenCall as error:
+                verbatim = self._verbatim
+                yield from self._break(str(error))
+                if verbatim and any(mark.startswith(character) for mark in self._marks):
+                    self._held = character
+
+    def _read(self, reader: CallReader, character: str) -> Iterator[ParserEvent]:
+        reader.feed(character)
+        if reader.name is not None and not self._announced:
+            self._announced = True
+            yield CallStarted(self._calls, reader.name)
+        if piece := reader.take_arguments():
+            yield CallArguments(self._calls, piece)
+        if reader.complete:
+            yield CallFinished(self._calls, reader.name or "", reader.arguments())
+            self._leave()
+            self._ended(broken=False)
+
+    def _break(self, reason: str) -> Iterator[ParserEvent]:
+        yield CallBroken(self._calls, reason)
+        self._leave()
+        self._ended(broken=True)
+
+    def _leave(self) -> None:
+        self._calls += 1
+        self._reader, self._verbatim = None, False
+
+
+def joined(events: Iterable[ParserEvent]) -> list[ParserEvent]:
+    """Neighbouring pieces of the same thing become one event."""
+    together: list[ParserEvent] = []
+    for event in events:
+        match together[-1] if together else None, event:
+            case Text(before), Text(after):
+                together[-1] = Text(before + after)
+            case Thought(before), Thought(after):
+                together[-1] = Thought(before + after)
+            case CallArguments(index, before), CallArguments(_, after):
+                together[-1] = CallArguments(index, before + after)
+            case _:
+                together.append(event)
+    return together

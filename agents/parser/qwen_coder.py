@@ -1,0 +1,129 @@
+"""Tool calls as Qwen3-Coder writes them, in tags:
+
+<tool_call><function=name><parameter=key>value</parameter></function></tool_call>
+
+Values are plain text; what the tool's schema does not call a string is read as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from agents.parser.call import BODY_CHARS_MAX
+from agents.parser.events import ParserEvent, Text
+from agents.parser.hermes import CLOSE, OPEN, RESULT_CLOSE, RESULT_OPEN
+from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks
+
+FUNCTION, FUNCTION_END = "<function=", "</function>"
+PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+class Place(Enum):
+    """Where the reader stands between the marks."""
+
+    OUTSIDE = "outside"
+    NAME = "name"
+    INSIDE = "inside"  # a function, between its parameters
+    KEY = "key"
+    VALUE = "value"
+    RESULT = "result"  # one that the model made up
+
+
+class QwenCoderParser(MarkupParser):
+    """`schemas` are the tools that the model was offered."""
+
+    marks = (OPEN, CLOSE, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, RESULT_OPEN, RESULT_CLOSE)
+
+    def __init__(
+        self, thoughts: ThoughtMarks | None = None, *, thinking: bool = False, schemas: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        super().__init__(thoughts, thinking=thinking)
+        self._parameters = {each["function"]["name"]: _properties(each) for each in schemas}
+        self._place = Place.OUTSIDE
+        self._taken = ""  # of the name, key or value that is being read
+        self._function = self._key = ""
+        self._written = 0  # parameters of the open call
+
+    def _mark(self, mark: str) -> Iterator[ParserEvent]:
+        if self._place is Place.RESULT:
+            if mark == RESULT_CLOSE:
+                self._place, self._mode = Place.OUTSIDE, Mode.TEXT
+        elif self._reader is not None:
+            yield from self._mark_in_call(mark)
+        else:
+            if self._mode is Mode.TEXT:
+                yield Text(SEAM)
+            yield from self._mark_outside(mark)
+
+    def _mark_outside(self, mark: str) -> Iterator[ParserEvent]:
+        if mark == FUNCTION:
+            self._mode, self._place, self._taken = Mode.HIDDEN, Place.NAME, ""
+        elif mark == OPEN:
+            self._mode, self._place = Mode.HIDDEN, Place.OUTSIDE
+        elif mark == RESULT_OPEN and self._mode is Mode.TEXT:
+            self._mode, self._place = Mode.HIDDEN, Place.RESULT
+        elif mark == CLOSE or (mark == FUNCTION_END and self._place is Place.NAME):
+            if self._place is Place.NAME:
+                yield from self._break("it has no name")
+            self._mode, self._place = Mode.TEXT, Place.OUTSIDE
+
+    def _mark_in_call(self, mark: str) -> Iterator[ParserEvent]:
+        if mark in (PARAMETER, PARAMETER_END, FUNCTION_END, CLOSE):
+            if self._place is Place.VALUE:
+                yield from self._end_value()
+            elif self._place is Place.KEY:
+                yield from self._break("the name of a parameter is not closed")
+            self._place, self._taken = (Place.KEY if mark == PARAMETER else Place.INSIDE), ""
+            if mark in (FUNCTION_END, CLOSE) and self._reader is not None:
+                yield from self._write("}")
+            if mark == CLOSE:
+                self._mode = Mode.TEXT
+        elif self._place is Place.VALUE:
+            self._taken += mark
+
+    def _hidden(self, character: str) -> Iterator[ParserEvent]:
+        match self._place:
+            case Place.NAME if character == ">":
+                self._function, self._place, self._written = self._taken.strip(), Place.INSIDE, 0
+                yield from self._open_named(self._function, verbatim=False)
+                yield from self._write("{")
+            case Place.KEY if character == ">":
+                self._key, self._place, self._taken = self._taken.strip(), Place.VALUE, ""
+            case Place.NAME | Place.KEY | Place.VALUE:
+                self._taken += character
+                if len(self._taken) > BODY_CHARS_MAX:
+                    yield from self._break(f"it is longer than {BODY_CHARS_MAX} characters")
+
+    def _end_value(self) -> Iterator[ParserEvent]:
+        schema = self._parameters.get(self._function, {}).get(self._key, {})
+        value = _json(self._taken.removeprefix("\n").removesuffix("\n"), schema)
+        between = ", " if self._written else ""
+        self._written += 1
+        yield from self._write(f"{between}{json.dumps(self._key, ensure_ascii=False)}: {value}")
+
+    def _ended(self, *, broken: bool) -> None:
+        self._place = Place.OUTSIDE
+
+    def _rest(self) -> Iterator[ParserEvent]:
+        if self._place is Place.NAME:
+            yield from self._break("it was cut off")
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties: Mapping[str, Any] = schema["function"]["parameters"].get("properties", {})
+    return properties
+
+
+def _json(text: str, schema: object) -> str:
+    """The value as JSON text. What cannot be read as the schema wants it stays a string: the tool will say so."""
+    if not (isinstance(schema, Mapping) and schema.get("type") == "string"):
+        plain = text.strip()
+        try:
+            return json.dumps(json.loads(WORDS.get(plain, plain)), ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError):
+            pass
+    return json.dumps(text, ensure_ascii=False)

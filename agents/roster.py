@@ -1,0 +1,81 @@
+"""The agents of a worker, read from agents.toml.
+
+[agents.support]
+instructions = "You answer questions about the handbook."
+tools = ["calculator"]
+search = { stores = ["handbook"] }
+budget = { steps = 4, seconds = 30 }
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from agents.definition import Definition
+from agents.errors import AgentError
+
+PREFIX = "agent/"  # before the name of an agent where a request names its model
+FILE_BYTES_MAX = 1_000_000
+AGENTS_MAX = 256
+
+AgentName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+
+
+class InvalidAgents(AgentError):
+    """agents.toml cannot be used; the message says where and why."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    agents: Annotated[dict[AgentName, Definition], Field(max_length=AGENTS_MAX)] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    agents: Mapping[str, Definition] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Roster:
+        """Raises InvalidAgents naming the place in the file, OSError when it cannot be read."""
+        text = path.read_bytes()
+        if len(text) > FILE_BYTES_MAX:
+            raise InvalidAgents(f"{path} is longer than {FILE_BYTES_MAX} bytes")
+        try:
+            return cls(_File.model_validate(tomllib.loads(text.decode())).agents)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidAgents(f"{path} is not TOML: {error}") from None
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+            raise InvalidAgents(f"{path}: {place}: {problem['msg']}") from None
+
+    @property
+    def models(self) -> list[str]:
+        """What a request may name as its model to get an agent."""
+        return [PREFIX + name for name in self.agents]
+
+    def of(self, model: str) -> Definition:
+        """The agent behind the model of a request; one that changes nothing when that is no agent."""
+        return self.agents.get(model.removeprefix(PREFIX), Definition()) if model.startswith(PREFIX) else Definition()
+
+    def problems(self, tools: Collection[str], model: str | None = None) -> list[str]:
+        """What no agent can have here: tools that there are not, another model than `model` (None: not known yet)."""
+        available = ", ".join(sorted(tools)) or "none"
+        missing = [
+            f"agent {name}: there is no tool '{tool}'. Available: {available}."
+            for name, agent in self.agents.items()
+            for tool in agent.tools
+            if tool not in tools
+        ]
+        return missing + [
+            f"agent {name}: it wants the model '{agent.model}', and this worker runs '{model}'."
+            for name, agent in self.agents.items()
+            if agent.model is not None and model is not None and agent.model != model
+        ]

@@ -1,0 +1,121 @@
+"""Cuts a passage to the sentences that the question is about. Pure.
+
+What is left is one run of sentences, so a citation still points at one exact span of the source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.windows import WINDOW_STRIDE, WINDOW_TOKENS, Windows
+from retrieval.candidate import Candidate, ChunkKey
+from retrieval.sentences import Span, sentences
+from retrieval.split import passage_title
+
+CUT_TOKENS_MIN = 40  # shorter passages are whole answers, and cutting them saves nothing
+WORD_WEIGHT = 0.3  # of the words beside the cosine, which neighbouring sentences share too much of
+STEM_CHARS = 5  # words that begin alike are taken for forms of one word
+WORD_CHARS_MIN = 3
+_WORD = re.compile(rf"\w{{{WORD_CHARS_MIN},}}")
+
+Scores: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """Knows the question and the windows of the passages that may be cut; others are left as they are."""
+
+    query: str
+    query_tokens: NDArray[np.float32]  # unit rows, [tokens, dimensions]
+    windows: Mapping[ChunkKey, Windows]
+    count: Callable[[str], int]
+    share_min: float  # of the best sentence's score, for a sentence to be kept
+
+    def __call__(self, candidate: Candidate, tokens_max: int) -> Candidate | None:
+        """The candidate or the part of it to give to the model; None when not even its best sentence fits."""
+        spans = sentences(candidate.text)
+        fits = candidate.tokens <= tokens_max
+        if candidate.key not in self.windows or len(spans) < 2 or (fits and candidate.tokens < CUT_TOKENS_MIN):
+            return candidate if fits else None
+        scores = self._scores(candidate, spans)
+        first, last = _run(scores, self.share_min)
+        part = self._part(candidate, spans, first, last)
+        while part.tokens > tokens_max and first < last:
+            first, last = _shorter(scores, first, last)
+            part = self._part(candidate, spans, first, last)
+        return part if part.tokens <= tokens_max else None
+
+    def _scores(self, candidate: Candidate, spans: Sequence[Span]) -> Scores:
+        title_chars = len(passage_title(candidate.title, candidate.heading)) + 1
+        nearness = window_scores(self.query_tokens, self.windows[candidate.key])
+        return sentence_scores(nearness, title_chars, len(candidate.text), spans) + WORD_WEIGHT * word_shares(
+            self.query, [candidate.text[span.start : span.end] for span in spans]
+        )
+
+    def _part(self, candidate: Candidate, spans: Sequence[Span], first: int, last: int) -> Candidate:
+        if first == 0 and last == len(spans) - 1:
+            return candidate
+        start, end = spans[first].start, spans[last].end
+        text = candidate.text[start:end]
+        start, end = candidate.start + start, candidate.start + end
+        return replace(candidate, text=text, start=start, end=end, tokens=self.count(text))
+
+
+def window_scores(query_tokens: NDArray[np.float32], windows: Windows) -> Scores:
+    """For each window the mean of its cosines with the query's tokens."""
+    cosines = (windows.vectors.astype(np.float32) @ query_tokens.mean(axis=0)) * windows.scales
+    return np.asarray(cosines, np.float32)
+
+
+def sentence_scores(windows: Scores, title_chars: int, text_chars: int, spans: Sequence[Span]) -> Scores:
+    """For each sentence the best of the windows in its middle.
+
+    The windows are of the tokens of title and text, which are taken for equally long: right to a few words.
+    """
+    token_chars = (title_chars + text_chars) / (WINDOW_STRIDE * (len(windows) - 1) + WINDOW_TOKENS)
+    middles = np.arange(len(windows), dtype=np.float64) * WINDOW_STRIDE + WINDOW_TOKENS / 2
+    centres = np.asarray(middles * token_chars - title_chars, np.float64)
+    return np.array([_best_within(windows, centres, span) for span in spans], np.float32)
+
+
+def word_shares(query: str, texts: Sequence[str]) -> Scores:
+    """The share of the query's words that each text holds; a word counts the more, the fewer of the texts hold it.
+
+    That makes words like "the" count little without a list of them.
+    """
+    asked = _stems(query)
+    held = [asked & _stems(text) for text in texts]
+    weights = {word: 1 / sum(word in words for words in held) for word in set().union(*held)}
+    total = sum(weights.values()) or 1.0
+    return np.array([sum(weights[word] for word in words) / total for words in held], np.float32)
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:STEM_CHARS] for word in _WORD.findall(text.casefold())}
+
+
+def _best_within(windows: Scores, centres: NDArray[np.float64], span: Span) -> np.float32:
+    inside = windows[(centres >= span.start) & (centres < span.end)]
+    if len(inside):
+        return np.float32(inside.max())
+    return np.float32(windows[np.abs(centres - (span.start + span.end) / 2).argmin()])
+
+
+def _run(scores: Scores, share_min: float) -> tuple[int, int]:
+    """From the first to the last sentence that is good enough; the best one always is."""
+    best = scores.max()
+    kept = np.flatnonzero(scores >= min(best, best * share_min))
+    return int(kept[0]), int(kept[-1])
+
+
+def _shorter(scores: Scores, first: int, last: int) -> tuple[int, int]:
+    """Without the worse of the two outer sentences; the best one is never at the end that goes."""
+    if scores[first] < scores[last]:
+        return first + 1, last
+    return first, last - 1

@@ -1,0 +1,104 @@
+"""agents.toml: what it may say, what it does to a turn, and how it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.definition import BudgetTable, Definition, SearchTable
+from agents.roster import FILE_BYTES_MAX, InvalidAgents, Roster
+from agents.turn import FileSearch, Limits
+from inference.sequence import Sampling
+from tests.agents.turns import asked
+
+SUPPORT = """
+[agents.support]
+description = "Answers questions"
+instructions = "You answer from the handbook."
+model = "demo-chat"
+tools = ["calculator", "current_time"]
+search = { stores = ["handbook"], results = 3, score_threshold = 0.4 }
+budget = { steps = 4, calls = 6, seconds = 30, tokens = 500, tool_seconds = 5 }
+
+[agents.plain]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "agents.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_names_agents(tmp_path: Path) -> None:
+    roster = Roster.read(written(tmp_path, SUPPORT))
+    assert roster.models == ["agent/support", "agent/plain"]
+    support = roster.of("agent/support")
+    assert (support.model, support.tools) == ("demo-chat", ["calculator", "current_time"])
+
+
+def test_an_agent_brings_instructions_tools_search_and_bounds(tmp_path: Path) -> None:
+    turn = Roster.read(written(tmp_path, SUPPORT)).of("agent/support").applied(asked())
+    assert turn.instructions == "You answer from the handbook."
+    assert turn.server_tools == ("calculator", "current_time")
+    assert turn.file_search == FileSearch(("handbook",), 3, 0.4)
+    assert turn.limits == Limits(steps=4, calls=6, wall_clock_s=30, tokens=500, tool_timeout_s=5)
+    assert turn.sampling.max_tokens == 500
+
+
+def test_what_is_no_agent_changes_nothing() -> None:
+    turn = asked(instructions="Be brief.", server_tools=("calculator",), sampling=Sampling(max_tokens=7))
+    assert Roster().of("demo-chat").applied(turn) == turn
+    assert Roster({"demo-chat": Definition(tools=["x"])}).of("demo-chat").applied(turn) == turn
+
+
+def test_a_request_adds_to_an_agent() -> None:
+    own = FileSearch(("mine",))
+    turn = asked(instructions="Be brief.", server_tools=("calculator", "dice"), file_search=own)
+    agent = Definition(instructions="You are kind.", tools=["calculator"], search=SearchTable(stores=["docs"]))
+    done = agent.applied(turn)
+    assert done.instructions == "You are kind.\n\nBe brief."
+    assert done.server_tools == ("calculator", "dice")
+    assert done.file_search == own
+
+
+def test_a_request_may_ask_for_less_than_the_bounds_and_gets_no_more() -> None:
+    agent = Definition(budget=BudgetTable(calls=30, tokens=100, steps=2))
+    asked_less = agent.applied(asked(limits=Limits(calls=3, tokens=50, steps=1))).limits
+    assert (asked_less.calls, asked_less.tokens, asked_less.steps) == (3, 50, 1)
+    asked_more = agent.applied(asked(limits=Limits(calls=99, tokens=9999, steps=60))).limits
+    assert (asked_more.calls, asked_more.tokens, asked_more.steps) == (30, 100, 2)
+    asked_nothing = agent.applied(asked()).limits
+    assert (asked_nothing.calls, asked_nothing.tokens, asked_nothing.steps) == (30, 100, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[agents", "is not TOML"),
+        ("agents = 3", "agents: Input should be a valid dictionary"),
+        ("[agent.support]", "agent: Extra inputs are not permitted"),
+        ("[agents.Support]", "agents.Support"),
+        ("[agents.support]\ntool = []", "agents.support.tool: Extra inputs are not permitted"),
+        ("[agents.support]\ntools = 'x'", "agents.support.tools: Input should be a valid list"),
+        ("[agents.support]\nbudget = {steps = 0}", "agents.support.budget.steps: Input should be greater than"),
+        ("[agents.support]\nsearch = {}", "agents.support.search.stores: Field required"),
+        ("x = '" + "a" * FILE_BYTES_MAX + "'", "is longer than"),
+    ],
+)
+def test_a_wrong_file_is_refused_where_it_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InvalidAgents) as refused:
+        Roster.read(path)
+    assert str(path) in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_problems_name_the_agent_and_what_it_lacks(tmp_path: Path) -> None:
+    roster = Roster.read(written(tmp_path, SUPPORT))
+    assert roster.problems(["calculator", "current_time"], "demo-chat") == []
+    (tool,) = roster.problems(["calculator"])
+    assert tool == "agent support: there is no tool 'current_time'. Available: calculator."
+    (model,) = roster.problems(["calculator", "current_time"], "other")
+    assert "'demo-chat'" in model and "'other'" in model

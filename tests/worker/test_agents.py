@@ -1,0 +1,105 @@
+"""Agents by name: through the API, and through the command that checks their file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from agents.definition import BudgetTable, Definition, SearchTable
+from agents.roster import Roster
+from agents.tools import NAMES, builtin_toolbox
+from inference.testing import ScriptedModel
+from migrations.database import Database
+from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_with, stream
+from tests.worker.harness import SECRET, Client, serving
+from tests.worker.reader import Reader
+from tests.worker.test_cli import complaint, firsttoken
+from worker.keys import Keys
+
+CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'
+HELPER = Definition(
+    instructions="You double numbers.",
+    tools=["double"],
+    search=SearchTable(stores=["docs"]),
+    budget=BudgetTable(tokens=60),
+)
+
+
+@pytest.fixture
+def model() -> ScriptedModel:
+    return ScriptedModel([CALL, "It is 42."], name=MODEL, piece_chars=8)
+
+
+@pytest.fixture
+async def client(database: Database, model: ScriptedModel) -> AsyncIterator[Client]:
+    embedder = cast(Any, SimpleNamespace(name="embedder"))
+    services = replace(services_with(database, model), roster=Roster({"helper": HELPER}), embedder=embedder)
+    keys = Keys(database, SECRET)
+    async with serving(services) as client:
+        key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
+        client.session.headers["Authorization"] = f"Bearer {key}"
+        yield client
+
+
+async def test_an_agent_answers_with_its_own_tools_and_search(client: Client, model: ScriptedModel) -> None:
+    reader = Reader.read(await stream(client, "/v1/responses", {"model": "agent/helper", "input": "double 21"}))
+    assert reader.final is not None
+    assert reader.final["model"] == "agent/helper"
+    kinds = [item["type"] for item in reader.final["output"]]
+    assert kinds == ["file_search_call", "function_call", "function_call_output", "message"]
+    assert "You double numbers." in model.prompts[0]
+
+
+async def test_an_agent_answers_chat_completions(client: Client) -> None:
+    body = {"model": "agent/helper", "messages": [{"role": "user", "content": "double 21"}]}
+    completion = await post(client, "/v1/chat/completions", body)
+    assert completion["model"] == "agent/helper"
+    assert completion["choices"][0]["message"]["content"] == "It is 42."
+
+
+async def test_its_budget_holds(client: Client, model: ScriptedModel) -> None:
+    model.replies = ["word " * 400]
+    response = await post(client, "/v1/responses", {"model": "agent/helper", "input": "talk"})
+    assert response["status"] == "incomplete"
+    assert response["usage"]["output_tokens"] == 60
+
+
+async def test_an_agent_that_is_not_there_is_named(client: Client) -> None:
+    error = (await post(client, "/v1/responses", {"model": "agent/nobody", "input": "x"}, status=404))["error"]
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert "agent/helper" in error["message"]
+
+
+async def test_the_models_list_has_the_agents(client: Client) -> None:
+    assert "agent/helper" in [model["id"] for model in (await get(client, "/v1/models"))["data"]]
+    assert (await get(client, "/v1/models/agent/helper"))["object"] == "model"
+
+
+def test_the_command_knows_the_tools_that_a_worker_has() -> None:
+    assert builtin_toolbox(ShelfRetriever()).names == NAMES
+
+
+def test_the_command_lists_the_agents(tmp_path: Path) -> None:
+    assert "no agents" in firsttoken("agents", "--home", str(tmp_path)).stdout
+    (tmp_path / "agents.toml").write_text('[agents.support]\ntools = ["calculator"]\nsearch = {stores = ["docs"]}')
+    assert "agent/support" in firsttoken("agents", "--home", str(tmp_path)).stdout
+
+
+def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    assert f"there is no file {path}" in complaint("agents", "--agents", str(path))
+    path.write_text('[agents.support]\ntools = ["dice"]')
+    assert "agent support: there is no tool 'dice'" in complaint("agents", "--agents", str(path))
+    path.write_text("[agents.support]\nbudget = {steps = 0}")
+    assert "agents.support.budget.steps" in complaint("agents", "--agents", str(path))
+
+
+def test_a_worker_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
+    (tmp_path / "agents.toml").write_text("[agents.support]\nstep = 1")
+    assert "agents.support.step" in complaint("serve", "--home", str(tmp_path), "--port", "0")

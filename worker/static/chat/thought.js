@@ -1,0 +1,16 @@
+// What the model said to itself before its answer: folded away, for those who want to know.
+
+import { el } from "../shared/dom.js";
+import { icon } from "../shared/icons.js";
+
+export class Thought {
+  constructor() {
+    this.text = el("pre", { tabindex: "0" });
+    const summary = el("summary", {}, el("span", { class: "step-preview" }, "Thoughts"), icon("chevron"));
+    this.node = el("details", { class: "step thought" }, summary, el("div", { class: "step-body" }, this.text));
+  }
+
+  write(delta) {
+    this.text.append(delta);
+  }
+}
