@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Backend
 from inference.config import EngineConfig
+from inference.constraint import Constraint
 from inference.detokenizer import TextStream
 from inference.drafter import Drafter
 from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
@@ -160,6 +161,7 @@ class Engine:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        constraint: Constraint | None = None,
     ) -> Handle:
         """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
         if self._closing or self._failed or self._loop is None:
@@ -177,7 +179,7 @@ class Engine:
         request = Request(
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
-            sampler=Sampler(sampling),
+            sampler=Sampler(sampling, constraint),
             text=TextStream(self._pieces, sampling.stop),
             salt=salt,
             priority=priority,
@@ -353,6 +355,8 @@ class Engine:
     def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
         try:
             token = request.sampler.draw(logits)
+        except InferenceError as error:
+            self._finish(request, Finish.ERROR, error)
         except Exception as error:  # the boundary: what one request asks for must not end the others
             log.exception("drawing a token failed")
             self._finish(request, Finish.ERROR, InferenceError(f"no token could be drawn: {error}"))

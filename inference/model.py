@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
+from inference.constraint import Grammars
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine, Handle
 from inference.errors import ModelNotLoaded
@@ -34,8 +35,9 @@ class ChatModel:
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
-        self._pieces = weights.pieces()
-        self._engine = Engine(backend, self._pieces, weights.end_tokens(), config, drafter)
+        self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
+        self._engine = Engine(backend, self._pieces, end_tokens, config, drafter)
+        self._grammars = Grammars(weights.grammar, self._pieces, end_tokens)
         self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
         self._exact_tokens = 0
 
@@ -84,6 +86,9 @@ class ChatModel:
             return None
         return judge(self._tokenizer.outline(segments), generation.miss, self._pieces)
 
+    def prepare(self, grammar: str) -> None:
+        self._grammars.prepare(grammar)
+
     def generate(
         self,
         prompt: Sequence[int],
@@ -92,7 +97,8 @@ class ChatModel:
         salt: str = "",
         priority: Priority = Priority.STANDARD,
     ) -> Handle:
-        return self._engine.submit(prompt, sampling, salt=salt, priority=priority)
+        constraint = None if sampling.grammar is None else self._grammars.start(sampling.grammar)
+        return self._engine.submit(prompt, sampling, salt=salt, priority=priority, constraint=constraint)
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         if not ids:

@@ -22,7 +22,10 @@ from inference.slots import Placement, Slots
 
 # Bites of prompt beside streams, largest first. Multiples of 16 suit the matrix kernels; the smallest is taken however
 # long it takes, because a prompt must get on.
-BITES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 16)
+BITES = tuple(range(512, 0, -16))
+# A step with a bite may take this many times as long as without, where that is more than the target: on a slow machine
+# no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl.
+STRETCH_MAX = 8.0
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
 
@@ -109,7 +112,7 @@ class Scheduler:
         self._admit(plan)
         decoding = [r for r in self._running if r.phase is Phase.DECODE]
         prefilling = [r for r in self._running if r.phase is Phase.PREFILL]
-        bites = divide(self._budget(len(decoding)), prefilling)
+        bites = divide(self.bite(len(decoding)), prefilling) if prefilling else []
         for request, tokens in [*((r, 1) for r in decoding), *bites]:
             self._take(plan, request, tokens)
         plan.work.sort(key=lambda work: work.slot)
@@ -127,15 +130,16 @@ class Scheduler:
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.salt, tokens)
 
-    def _budget(self, streams: int) -> int:
+    def bite(self, streams: int) -> int:
         """Prompt tokens for a step with that many streams."""
         if not streams:
             return self._config.prefill_tokens_alone
+        without = self.cost.predict(streams)
+        if without is None:
+            return self._config.prefill_tokens_first
+        limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
         for bite in BITES:
-            seconds = self.cost.predict(streams + bite)
-            if seconds is None:
-                return self._config.prefill_tokens_first
-            if seconds <= self._config.inter_token_target_s and bite <= self._config.prefill_tokens_alone:
+            if bite <= self._config.prefill_tokens_alone and (self.cost.predict(streams + bite) or 0.0) <= limit_s:
                 return bite
         return BITES[-1]
 

@@ -43,6 +43,7 @@ class Sampling:
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
+    grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
 
 
 @dataclass(slots=True)
@@ -160,6 +161,13 @@ class LanguageModel(Protocol):
 
     def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
         """Why the prompt had to be read as far as it was; None before the generation was admitted."""
+        ...
+
+    def prepare(self, grammar: str) -> None:
+        """Compile a grammar, so that `generate` finds it ready. Takes milliseconds; thread-safe.
+
+        Raises InvalidSchema.
+        """
         ...
 
     def generate(

@@ -71,6 +71,7 @@ class ScriptedModel:
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
+    grammars: list[str] = field(default_factory=list)  # prepared; the replies are not held to them
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
@@ -88,6 +89,9 @@ class ScriptedModel:
 
     def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
         return None
+
+    def prepare(self, grammar: str) -> None:
+        self.grammars.append(grammar)
 
     def generate(
         self,

@@ -134,9 +134,14 @@ def test_a_model_that_cannot_chat_is_a_problem() -> None:
     assert last.name == "model" and "chat template" in last.text
 
 
-def test_a_native_crash_becomes_a_finding() -> None:
-    finding = self_test(EMBEDDER)  # an encoder aborts when it is asked to decode
-    assert finding.level is Level.PROBLEM and "SIGABRT" in finding.text and finding.todo
+def test_a_self_test_that_fails_becomes_a_finding() -> None:
+    finding = self_test(EMBEDDER)
+    assert finding.level is Level.PROBLEM and "encoder" in finding.text and finding.todo
+
+
+def test_a_native_crash_is_named_by_its_signal() -> None:
+    with pytest.raises(RunFailed, match="killed by SIGABRT"):
+        run_apart("tests.inference.dying", timeout_s=20)
 
 
 def test_a_module_that_fails_or_hangs_says_why() -> None:

@@ -12,7 +12,7 @@ from inference.config import EngineConfig
 from inference.detokenizer import TextStream
 from inference.request import Phase, Request
 from inference.sampler import Sampler
-from inference.scheduler import Scheduler, divide
+from inference.scheduler import STRETCH_MAX, Scheduler, divide
 from inference.sequence import Finish, Priority, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 
@@ -202,6 +202,16 @@ def test_prompts_beside_streams_are_as_large_as_the_target_allows() -> None:
     for _ in range(50):
         machine.scheduler.cost.observe(17, 9.0)  # the machine became slow: the smallest bite, so that it gets on
     assert machine.step() == [1, 16]
+
+
+def test_on_a_slow_machine_a_prompt_takes_its_share_of_time_and_not_crumbs() -> None:
+    config = EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256)
+    scheduler = Scheduler(config)
+    slow = config.inter_token_target_s  # a stream alone takes all of the target
+    scheduler.cost.observe(1, slow)
+    for bite in (16, 512):
+        scheduler.cost.observe(1 + bite, slow + bite * slow / 16)
+    assert scheduler.bite(streams=1) == (STRETCH_MAX - 1) * 16
 
 
 def test_a_higher_class_takes_the_place_of_a_lower_one_which_loses_nothing() -> None:
