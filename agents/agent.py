@@ -105,7 +105,8 @@ class Agent:
     async def _begin(self, progress: Progress) -> Step:
         """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidSchema."""
         turn, budget = progress.turn, progress.budget
-        prompt, end = await self._prompt(progress)
+        segments, prompt = await self._prompt(progress)
+        end = segments[-1].text if segments and segments[-1].trusted else ""
         thinking = self._dialect.opens_thought(end)
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
@@ -123,15 +124,12 @@ class Agent:
                 exact=self._dialect.keeps_tokens,
             ),
             RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
-            StepSpans(progress.trace, generation),
+            StepSpans(progress.trace, generation, lambda: self._model.verdict(segments, generation)),
             progress.offer,
         )
 
-    async def _prompt(self, progress: Progress) -> tuple[list[int], str]:
-        """Token ids of the next step, and the trusted text that they end with.
-
-        Passages that leave no room for an answer are left out, the last ones first.
-        """
+    async def _prompt(self, progress: Progress) -> tuple[list[Segment], list[int]]:
+        """The next step's prompt and its ids. Passages that leave no room for an answer go, the last ones first."""
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
                 conclude = progress.concluding is not None
@@ -142,7 +140,7 @@ class Agent:
                 span.attributes["tokens"] = len(prompt)
             fits = len(prompt) + self._answer_tokens <= self._model.context_length
             if fits or not progress.in_prompt or progress.budget.steps:
-                return prompt, segments[-1].text if segments[-1].trusted else ""
+                return segments, prompt
             progress.drop_passage()
 
     async def _grammar(self, progress: Progress, thinking: bool) -> str | None:

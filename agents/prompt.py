@@ -147,8 +147,8 @@ def _system(turn: Turn, leading: Sequence[ChatMessage]) -> ChatMessage:
 
 def _give_passages(messages: list[ChatMessage], passages: Sequence[Passage]) -> None:
     at = max(i for i, message in enumerate(messages) if message.role == "user")
-    asked = messages[at].content
-    messages[at] = ChatMessage("user", f"Passages:\n{numbered(enumerate(passages, 1))}\n\nQuestion: {asked}")
+    found = f"Passages:\n{numbered(enumerate(passages, 1))}\n\n"
+    messages[at] = ChatMessage("user", f"{found}Question: {messages[at].content}", passage_chars=len(found))
 
 
 def _conclude(messages: list[ChatMessage]) -> None:

@@ -31,6 +31,7 @@ from inference.sequence import Delta, Finish, Priority, Sampling, TokenLogprob
 from inference.slots import Saved
 from inference.speculate import DraftLength, Stream
 from inference.trace import now_ns
+from inference.verdict import Miss
 
 log = logging.getLogger("firsttoken.engine")
 
@@ -73,6 +74,10 @@ class Handle:
     @property
     def cached_tokens(self) -> int:
         return self._request.reused
+
+    @property
+    def miss(self) -> Miss | None:
+        return self._request.miss
 
     @property
     def drafted(self) -> int:

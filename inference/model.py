@@ -13,9 +13,10 @@ from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine, Handle
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.sequence import ChatMessage, Priority, Sampling, Segment
+from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
+from inference.verdict import Verdict, judge
 
 # Tokens of generated turns that are kept exactly (8 bytes each): more conversations than there are KV slots.
 REMEMBERED_TOKENS_MAX = 200_000
@@ -34,9 +35,9 @@ class ChatModel:
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
-        pieces, end_tokens = weights.pieces(), weights.end_tokens()
-        self._engine = Engine(backend, pieces, end_tokens, config, drafter)
-        self._grammars = Grammars(weights.grammar, pieces, end_tokens)
+        self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
+        self._engine = Engine(backend, self._pieces, end_tokens, config, drafter)
+        self._grammars = Grammars(weights.grammar, self._pieces, end_tokens)
         self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
         self._exact_tokens = 0
 
@@ -79,6 +80,11 @@ class ChatModel:
 
     def count(self, text: str) -> int:
         return self._tokenizer.count(text)
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+        if generation.miss is None:
+            return None
+        return judge(self._tokenizer.outline(segments), generation.miss, self._pieces)
 
     def prepare(self, grammar: str) -> None:
         self._grammars.prepare(grammar)
