@@ -27,7 +27,7 @@ from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import Plan, Scheduler, Work
-from inference.sequence import Delta, Finish, Priority, Sampling
+from inference.sequence import Delta, Finish, Priority, Sampling, TokenLogprob
 from inference.slots import Saved
 from inference.speculate import DraftLength, Stream
 from inference.trace import now_ns
@@ -51,6 +51,7 @@ class _News:
     text: str
     finish: Finish | None = None
     error: InferenceError | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Handle:
@@ -106,7 +107,7 @@ class Handle:
         if news.token is not None:
             self.ids.append(news.token)
         if news.text or news.token is not None:
-            self._deltas.append(Delta(news.text, int(news.token is not None)))
+            self._deltas.append(Delta(news.text, int(news.token is not None), news.logprobs))
         self.finish, self._error = news.finish, news.error
         self._changed.set()
 
@@ -379,7 +380,8 @@ class Engine:
         request.generated.append(token)
         self.totals["generated_tokens"] += 1
         text = request.text.push(token)
-        self._news.append(_News(self._handles[request], token, text))
+        logprobs = request.sampler.told(self._pieces)
+        self._news.append(_News(self._handles[request], token, text, logprobs=logprobs))
         if request.text.stopped:
             self._finish(request, Finish.STOP)
         elif len(request.generated) >= request.max_tokens:

@@ -23,7 +23,7 @@ from agents.events import (
     TurnStarted,
 )
 from agents.message import FunctionCall, Item, Message, Reasoning
-from agents.payload import to_payload
+from agents.payload import logprob_payloads, to_payload
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 from worker.wire.response import ResponseFrame
@@ -113,7 +113,7 @@ class Narrator:
         item = self._items[event.output_index]
         assert isinstance(item, Message)
         self._items[event.output_index] = replace(item, text=item.text + event.text)
-        yield wire.output_text_delta(event.output_index, event.item_id, event.text)
+        yield wire.output_text_delta(event.output_index, event.item_id, event.text, logprob_payloads(event.logprobs))
 
     def _reasoning(self, event: ReasoningDelta) -> Iterator[WireEvent]:
         item = self._items[event.output_index]
@@ -133,7 +133,7 @@ class Narrator:
             part = payload["content"][0]
             for index, annotation in enumerate(part["annotations"]):
                 yield wire.annotation_added(output_index, item.id, index, annotation)
-            yield wire.output_text_done(output_index, item.id, item.text)
+            yield wire.output_text_done(output_index, item.id, item.text, part["logprobs"])
             yield wire.content_part_done(output_index, item.id, part)
         elif isinstance(item, Reasoning):
             yield wire.reasoning_text_done(output_index, item.id, item.text)
