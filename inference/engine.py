@@ -22,7 +22,7 @@ from inference.config import EngineConfig
 from inference.constraint import Constraint
 from inference.detokenizer import TextStream
 from inference.drafter import Drafter
-from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
+from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
 from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
@@ -172,6 +172,8 @@ class Engine:
             raise PromptTooLong(
                 f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
             )
+        if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
+            raise NotDeterministic("deterministic answers need a CPU and a model that is not recurrent")
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
@@ -183,6 +185,7 @@ class Engine:
             sampler=Sampler(sampling, constraint),
             text=TextStream(self._pieces, sampling.stop),
             salt=salt,
+            exact=sampling.deterministic,
             priority=priority,
         )
         request.stamps.submitted_ns = now_ns()
@@ -329,6 +332,8 @@ class Engine:
 
     def _draft_room(self, request: Request) -> int:
         """Tokens that may be drafted: the answer, and the slot, must hold them and one more."""
+        if request.exact:  # rows of a draft are computed in another way than a single one
+            return 0
         answer = request.max_tokens - len(request.generated)
         return max(0, min(answer, self._backend.context - len(request.tokens)) - 1)
 

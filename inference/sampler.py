@@ -62,7 +62,8 @@ class Sampler:
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self._sampling = sampling
         self._constraint = constraint
-        self._random = np.random.default_rng(sampling.seed if sampling.seed is not None else secrets.randbits(64))
+        unseeded = 0 if sampling.deterministic else secrets.randbits(64)
+        self._random = np.random.default_rng(sampling.seed if sampling.seed is not None else unseeded)
         self._counts: Counter[int] = Counter()
         self._likelihoods: list[tuple[int, float]] = []  # of the drawn token, then of the likeliest ones
 

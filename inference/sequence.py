@@ -30,7 +30,10 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text."""
+    """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text.
+
+    `deterministic`: the same prompt and seed give the same tokens whatever else runs. Without a seed, 0 is taken.
+    """
 
     max_tokens: int = 512
     temperature: float = 1.0
@@ -43,6 +46,7 @@ class Sampling:
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
+    deterministic: bool = False
     top_logprobs: int | None = None  # likeliest tokens told beside each token; None: no token's likelihood is told
     grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
 

@@ -21,7 +21,7 @@ from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
 from worker.wire.logprobs import TopLogprobs
-from worker.wire.metadata import Metadata
+from worker.wire.metadata import Metadata, asks_for_same_bytes
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
@@ -137,6 +137,7 @@ class ChatRequest(Strict):
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
+            deterministic=asks_for_same_bytes(self.metadata),
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
             stop=tuple(self.stop or ()),

@@ -21,7 +21,7 @@ from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.items import InputItem, as_items
 from worker.wire.logprobs import INCLUDED, TopLogprobs
-from worker.wire.metadata import Metadata
+from worker.wire.metadata import Metadata, asks_for_same_bytes
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
@@ -181,6 +181,7 @@ class ResponseRequest(Strict):
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
+            deterministic=asks_for_same_bytes(self.metadata),
             top_logprobs=self._told,
         )
 
