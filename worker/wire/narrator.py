@@ -28,6 +28,9 @@ from worker.wire import events as wire
 from worker.wire.events import WireEvent
 from worker.wire.response import ResponseFrame
 
+# What a stream ends with; one that was cancelled just ends.
+TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
 
 class Narrator:
     """Tells one response. Keeps what has been told, so that a turn that breaks off can still be stored."""
@@ -145,8 +148,13 @@ class Narrator:
 
 def shown(item: Item, with_results: bool = False) -> dict[str, Any]:
     """An item as callers see it: the results of a search only when they asked for them."""
-    return without_results(to_payload(item)) if not with_results else to_payload(item)
+    return _without_results(to_payload(item)) if not with_results else to_payload(item)
 
 
-def without_results(payload: dict[str, Any]) -> dict[str, Any]:
+def without_results(body: dict[str, Any]) -> dict[str, Any]:
+    """A stored response as callers see it who did not ask for the results of searches."""
+    return {**body, "output": [_without_results(item) for item in body["output"]]}
+
+
+def _without_results(payload: dict[str, Any]) -> dict[str, Any]:
     return {**payload, "results": None} if payload.get("type") == "file_search_call" else payload
