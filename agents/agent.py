@@ -14,9 +14,11 @@ from dataclasses import replace
 from agents.budget import ANSWER_TOKENS, Budget
 from agents.calls import RunningCalls, settled
 from agents.events import Event, ItemFinished, ItemStarted
+from agents.held import grammar_for
 from agents.message import FunctionCall
 from agents.offer import Offer
-from agents.parser.choose import choose
+from agents.parser.choose import Parser, choose
+from agents.parser.formatted import FormattedParser
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble
 from agents.reply import CALLS_MAX, Reply
@@ -101,33 +103,33 @@ class Agent:
         )
 
     async def _begin(self, progress: Progress) -> Step:
-        """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidTemplate."""
+        """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidSchema."""
         turn, budget = progress.turn, progress.budget
-        prompt, end = await self._prompt(progress)
+        segments, prompt = await self._prompt(progress)
+        end = segments[-1].text if segments and segments[-1].trusted else ""
         thinking = self._dialect.opens_thought(end)
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
-        sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, budget.remaining_tokens))
+        tokens_max = min(turn.sampling.max_tokens, budget.remaining_tokens)
+        grammar = await self._grammar(progress, thinking)
+        sampling = replace(turn.sampling, max_tokens=tokens_max, grammar=grammar)
         generation = self._model.generate(prompt, sampling, salt=str(turn.tenant_id), priority=turn.priority)
         return Step(
             generation,
             Reply(
                 len(progress.output),
-                self._dialect.parser(progress.offer.schemas, thinking=thinking),
+                self._parser(progress, thinking),
                 progress.context.sources,
                 self._calls_max(progress),
                 exact=self._dialect.keeps_tokens,
             ),
             RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
-            StepSpans(progress.trace, generation),
+            StepSpans(progress.trace, generation, lambda: self._model.verdict(segments, generation)),
             progress.offer,
         )
 
-    async def _prompt(self, progress: Progress) -> tuple[list[int], str]:
-        """Token ids of the next step, and the trusted text that they end with.
-
-        Passages that leave no room for an answer are left out, the last ones first.
-        """
+    async def _prompt(self, progress: Progress) -> tuple[list[Segment], list[int]]:
+        """The next step's prompt and its ids. Passages that leave no room for an answer go, the last ones first."""
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
                 conclude = progress.concluding is not None
@@ -138,8 +140,26 @@ class Agent:
                 span.attributes["tokens"] = len(prompt)
             fits = len(prompt) + self._answer_tokens <= self._model.context_length
             if fits or not progress.in_prompt or progress.budget.steps:
-                return prompt, segments[-1].text if segments[-1].trusted else ""
+                return segments, prompt
             progress.drop_passage()
+
+    async def _grammar(self, progress: Progress, thinking: bool) -> str | None:
+        """What the step is held to, compiled where it holds nobody up."""
+        grammar = grammar_for(
+            progress.turn,
+            progress.offer,
+            self._dialect,
+            first=not progress.budget.steps,
+            calls_max=self._calls_max(progress),
+            thinking=thinking,
+        )
+        if grammar is not None:
+            await asyncio.to_thread(self._model.prepare, grammar)
+        return grammar
+
+    def _parser(self, progress: Progress, thinking: bool) -> Parser:
+        parser = self._dialect.parser(progress.offer.schemas, thinking=thinking)
+        return FormattedParser(parser) if progress.turn.answer_format else parser
 
     async def _encode(self, segments: Sequence[Segment]) -> list[int]:
         if sum(len(segment.text) for segment in segments) < ENCODE_CHARS_MAX:

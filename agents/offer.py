@@ -46,7 +46,7 @@ def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:
 
 
 def _chosen(turn: Turn, names: list[str]) -> list[str]:
-    """A named choice offers that tool alone. Nothing yet forces the model to call: see `prompt` for what it is told."""
+    """A named choice offers that tool alone. See `held` for what makes the model call it."""
     match turn.tool_choice:
         case "none":
             return []

@@ -7,6 +7,7 @@ a turn.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -135,6 +136,8 @@ def _system(turn: Turn, leading: Sequence[ChatMessage]) -> ChatMessage:
     """Instructions, then the system messages at the beginning: most templates allow exactly one, the first."""
     parts = [turn.instructions or "", *(message.content for message in leading)]
     parts = [part for part in parts if part] or [DEFAULT_SYSTEM]
+    if turn.answer_format:
+        parts.append(f"Answer with JSON only. Its schema: {json.dumps(turn.answer_format.schema, ensure_ascii=False)}")
     if turn.tool_choice == "required":
         parts.append("Call a tool before you answer.")
     elif turn.tool_choice not in ("auto", "none"):
@@ -144,8 +147,8 @@ def _system(turn: Turn, leading: Sequence[ChatMessage]) -> ChatMessage:
 
 def _give_passages(messages: list[ChatMessage], passages: Sequence[Passage]) -> None:
     at = max(i for i, message in enumerate(messages) if message.role == "user")
-    asked = messages[at].content
-    messages[at] = ChatMessage("user", f"Passages:\n{numbered(enumerate(passages, 1))}\n\nQuestion: {asked}")
+    found = f"Passages:\n{numbered(enumerate(passages, 1))}\n\n"
+    messages[at] = ChatMessage("user", f"{found}Question: {messages[at].content}", passage_chars=len(found))
 
 
 def _conclude(messages: list[ChatMessage]) -> None:

@@ -1,10 +1,13 @@
-"""The agents of a worker, read from agents.toml.
+"""The agents of a worker and the tool servers that they use, read from agents.toml.
 
 [agents.support]
 instructions = "You answer questions about the handbook."
 tools = ["calculator"]
 search = { stores = ["handbook"] }
 budget = { steps = 4, seconds = 30 }
+
+[mcp.files]
+command = ["npx", "@modelcontextprotocol/server-filesystem", "/srv/files"]
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from agents.definition import Definition
 from agents.errors import AgentError
+from agents.servers import SERVERS_MAX, AbsentTool, ServerName, ServerTable
 
 PREFIX = "agent/"  # before the name of an agent where a request names its model
 FILE_BYTES_MAX = 1_000_000
@@ -35,11 +39,13 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     agents: Annotated[dict[AgentName, Definition], Field(max_length=AGENTS_MAX)] = Field(default_factory=dict)
+    mcp: Annotated[dict[ServerName, ServerTable], Field(max_length=SERVERS_MAX)] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
     agents: Mapping[str, Definition] = field(default_factory=dict)
+    servers: Mapping[str, ServerTable] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Roster:
@@ -48,13 +54,14 @@ class Roster:
         if len(text) > FILE_BYTES_MAX:
             raise InvalidAgents(f"{path} is longer than {FILE_BYTES_MAX} bytes")
         try:
-            return cls(_File.model_validate(tomllib.loads(text.decode())).agents)
+            file = _File.model_validate(tomllib.loads(text.decode()))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidAgents(f"{path} is not TOML: {error}") from None
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
             raise InvalidAgents(f"{path}: {place}: {problem['msg']}") from None
+        return cls(file.agents, file.mcp)
 
     @property
     def models(self) -> list[str]:
@@ -65,6 +72,17 @@ class Roster:
         """The agent behind the model of a request; one that changes nothing when that is no agent."""
         return self.agents.get(model.removeprefix(PREFIX), Definition()) if model.startswith(PREFIX) else Definition()
 
+    def server_of(self, tool: str) -> str | None:
+        """The tool server that a tool's name points to."""
+        server, _, name = tool.partition("_")
+        return server if name and server in self.servers else None
+
+    @property
+    def remote_tools(self) -> list[AbsentTool]:
+        """The tools of servers that agents name, for as long as their servers have not shown them."""
+        names = dict.fromkeys(tool for agent in self.agents.values() for tool in agent.tools)
+        return [AbsentTool(name, server) for name in names if (server := self.server_of(name)) is not None]
+
     def problems(self, tools: Collection[str], model: str | None = None) -> list[str]:
         """What no agent can have here: tools that there are not, another model than `model` (None: not known yet)."""
         available = ", ".join(sorted(tools)) or "none"
@@ -72,7 +90,7 @@ class Roster:
             f"agent {name}: there is no tool '{tool}'. Available: {available}."
             for name, agent in self.agents.items()
             for tool in agent.tools
-            if tool not in tools
+            if tool not in tools and self.server_of(tool) is None
         ]
         return missing + [
             f"agent {name}: it wants the model '{agent.model}', and this worker runs '{model}'."

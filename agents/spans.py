@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agents.message import FunctionCall
 from agents.toolbox import ToolResult
 from inference.sequence import Generation
 from inference.trace import Span, Trace, now_ns
+from inference.verdict import Verdict
 
 
 @dataclass(slots=True)
 class StepSpans:
-    """queue and prefill once the first token is there, decode at the end of the step; each call does it once."""
+    """queue and prefill once the first token is there, decode at the end of the step; each call does it once.
+
+    Why the prompt was new is told at the end: working it out must not hold up the first token.
+    """
 
     trace: Trace
     generation: Generation
+    verdict: Callable[[], Verdict | None]
+    _prefill: Span | None = None
     _prefilled: bool = False
     _decoded: bool = False
 
@@ -27,7 +34,7 @@ class StepSpans:
         self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
         if stamps.admitted_ns:
             cached = self.generation.cached_tokens
-            self.trace.add(
+            self._prefill = self.trace.add(
                 "prefill",
                 stamps.admitted_ns,
                 stamps.prefilled_ns or now_ns(),
@@ -41,6 +48,7 @@ class StepSpans:
             return
         self._decoded = True
         self.prefilled()
+        self._judge()
         stamps = self.generation.stamps
         if stamps.first_token_ns:
             end_ns = stamps.last_token_ns or stamps.first_token_ns
@@ -53,6 +61,11 @@ class StepSpans:
                 drafted=generation.drafted,
                 accepted=generation.accepted,
             )
+
+    def _judge(self) -> None:
+        verdict = self.verdict() if self._prefill else None
+        if self._prefill and verdict and verdict.cause:
+            self._prefill.attributes |= {"cache.segment": str(verdict.segment), "cache.cause": str(verdict.cause)}
 
 
 def add_tool(trace: Trace, parent: Span, call: FunctionCall, result: ToolResult) -> None:

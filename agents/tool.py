@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_type_hints, overload
+from typing import Any, Protocol, get_type_hints, overload
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -62,6 +62,26 @@ class ToolContext:
         if passage not in self.sources:
             self.sources.append(passage)
         return self.sources.index(passage) + 1
+
+
+class ServerTool(Protocol):
+    """What the toolbox needs of a tool, wherever it runs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> dict[str, Any]: ...
+
+    @property
+    def idempotent(self) -> bool: ...
+
+    @property
+    def cache_s(self) -> float: ...
+
+    async def run(self, arguments: str, context: ToolContext) -> str:
+        """The result as text. Raises ToolError, or anything at all."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,21 @@ from agents.budget import canonical
 from agents.message import storable
 from agents.results import Key, ResultCache
 from agents.retry import retried
-from agents.tool import Tool, ToolContext, ToolError, TryAgain, tool
+from agents.tool import ServerTool, Tool, ToolContext, ToolError, TryAgain, tool
 from inference.trace import now_ns
 
-__all__ = ["Tool", "ToolContext", "ToolError", "ToolResult", "Toolbox", "TryAgain", "fit", "shorten", "tool"]
+__all__ = [
+    "ServerTool",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolResult",
+    "Toolbox",
+    "TryAgain",
+    "fit",
+    "shorten",
+    "tool",
+]
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +52,17 @@ class ToolResult:
 class Toolbox:
     """Tools that run on the server. Raises ValueError when two have the same name."""
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+    def __init__(self, tools: Iterable[ServerTool] = ()) -> None:
         self._results = ResultCache()
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, ServerTool] = {}
         for each in tools:
             if each.name in self._tools:
                 raise ValueError(f"two tools are named '{each.name}'")
             self._tools[each.name] = each
+
+    def put(self, tool: ServerTool) -> None:
+        """Add a tool, or replace the one of that name: those of other servers come and go."""
+        self._tools[tool.name] = tool
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ class FunctionTool:
     name: str
     description: str
     parameters: Mapping[str, Any]
+    strict: bool = False  # its arguments are held to the parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,14 @@ class FileSearch:
     max_num_results: int = 5
     score_threshold: float = 0.0
     filters: Filter | None = None  # by attributes of the files
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """The answer is JSON that fits a schema; `param` names the part of the request that asked for it."""
+
+    schema: Mapping[str, Any]
+    param: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,7 @@ class Turn:
     file_search: FileSearch | None = None
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
+    answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     priority: Priority = Priority.STANDARD

@@ -70,6 +70,8 @@ def _install_working_wheel(version: str, cpu: Cpu, choices: Choices, log: Log, *
         _install(_wheel(version, recipe, cpu, choices, log), log, dev=dev)
         refusal = _self_test()
         if refusal is None:
+            device = "the GPU" if choices.cuda else "the CPU"
+            print(f"llama.cpp works here: the {recipe.name} build for {device} passed its self-test", flush=True)
             return
         print(f"the {recipe.name} build of llama.cpp fails its self-test here ({refusal})", flush=True)
     raise SetupFailed("No build of llama.cpp works on this machine: see `.venv/bin/python -m inference.selftest`.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -58,24 +59,31 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
     yield backend_finding(devices(), config.gpu_layers, nvidia=machine.has_nvidia_driver())
     yield threads_finding(config.threads or default_threads(), machine.cores())
-    try:
-        model = LlamaModel.load(config.model_path, weights=False)
-    except InferenceError as error:
-        yield Finding("model", Level.PROBLEM, str(error), "choose another with --model: see `firsttoken models list`")
-        return
-    footprint = Footprint.of(model, config)
-    fit = model_finding(model)
-    model.close()
-    yield fit
-    if fit.level is Level.PROBLEM:
-        return
-    memory = memory_finding(footprint, machine.memory_available(), on_gpu=any(d.is_gpu for d in devices()))
-    yield memory
-    yield self_test(config.model_path)
-    if memory.level is Level.PROBLEM:
-        yield Finding("speed", Level.WARNING, "not measured: the model does not fit the memory")
-    else:
+    files = list(_files(config))
+    yield from files
+    if not any(finding.level is Level.PROBLEM for finding in files):
+        yield self_test(config.model_path)
         yield speed(config)
+
+
+def _files(config: EngineConfig) -> Iterator[Finding]:
+    """The model, its draft, and the memory that they take together."""
+    with ExitStack() as stack:
+
+        def opened(path: Path) -> LlamaModel:
+            return stack.enter_context(closing(LlamaModel.load(path, weights=False)))
+
+        try:
+            model = opened(config.model_path)
+            draft = opened(config.draft_path) if config.draft_path else None
+        except InferenceError as error:
+            yield Finding("model", Level.PROBLEM, str(error), "choose another: see `firsttoken models list`")
+            return
+        yield model_finding(model)
+        if draft:
+            yield draft_finding(draft, model)
+        on_gpu = any(device.is_gpu for device in devices())
+        yield memory_finding(Footprint.of(model, config, draft), machine.memory_available(), on_gpu=on_gpu)
 
 
 def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -> Finding:
@@ -128,12 +136,18 @@ def model_finding(model: LlamaModel) -> Finding:
     return Finding("model", Level.OK, text, numbers={"parameters": model.parameters})
 
 
+def draft_finding(draft: LlamaModel, model: LlamaModel) -> Finding:
+    if draft.pieces() != model.pieces():
+        text = f"{draft.name} cannot draft for {model.name}: their vocabularies differ"
+        return Finding("draft", Level.PROBLEM, text, "choose one of the same family with --draft, or --draft-tokens 0")
+    return Finding("draft", Level.OK, f"{draft.name}, {draft.quantisation}, {_count(draft.parameters)} parameters")
+
+
 def memory_finding(need: Footprint, available: int | None, *, on_gpu: bool = False) -> Finding:
     """On a GPU most of it goes there, so that lacking host memory is no problem yet."""
-    text = (
-        f"{in_words(need.total)} needed: weights {in_words(need.weights)}, KV cache {in_words(need.kv_cache)}, "
-        f"steps {in_words(need.working)}; up to {in_words(need.parked_max)} more for parked conversations"
-    )
+    parts = {"weights": need.weights, "KV cache": need.kv_cache, "steps": need.working, "draft": need.draft}
+    listed = ", ".join(f"{name} {in_words(size)}" for name, size in parts.items() if size)
+    text = f"{in_words(need.total)} needed: {listed}; up to {in_words(need.parked_max)} more for parked conversations"
     numbers = {"needed_bytes": need.total, "kv_cache_bytes": need.kv_cache, "weight_bytes": need.weights}
     if available is None:
         return Finding("memory", Level.OK, text, numbers=numbers)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Backend
 from inference.config import EngineConfig
+from inference.constraint import Constraint
 from inference.detokenizer import TextStream
 from inference.drafter import Drafter
 from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
@@ -30,6 +31,7 @@ from inference.sequence import Delta, Finish, Priority, Sampling
 from inference.slots import Saved
 from inference.speculate import DraftLength, Stream
 from inference.trace import now_ns
+from inference.verdict import Miss
 
 log = logging.getLogger("firsttoken.engine")
 
@@ -71,6 +73,10 @@ class Handle:
     @property
     def cached_tokens(self) -> int:
         return self._request.reused
+
+    @property
+    def miss(self) -> Miss | None:
+        return self._request.miss
 
     @property
     def drafted(self) -> int:
@@ -155,6 +161,7 @@ class Engine:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        constraint: Constraint | None = None,
     ) -> Handle:
         """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
         if self._closing or self._failed or self._loop is None:
@@ -172,7 +179,7 @@ class Engine:
         request = Request(
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
-            sampler=Sampler(sampling),
+            sampler=Sampler(sampling, constraint),
             text=TextStream(self._pieces, sampling.stop),
             salt=salt,
             priority=priority,
@@ -348,6 +355,8 @@ class Engine:
     def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
         try:
             token = request.sampler.draw(logits)
+        except InferenceError as error:
+            self._finish(request, Finish.ERROR, error)
         except Exception as error:  # the boundary: what one request asks for must not end the others
             log.exception("drawing a token failed")
             self._finish(request, Finish.ERROR, InferenceError(f"no token could be drawn: {error}"))

@@ -27,6 +27,22 @@ class UnknownToken(InferenceError):
     param = "logit_bias"
 
 
+class InvalidSchema(InferenceError):
+    """A JSON schema that no grammar can be made of; `path` is the place in it."""
+
+    status = 400
+    code = "invalid_json_schema"
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.reason = reason
+        self.path = path
+
+
+class GrammarFailed(InferenceError):
+    """An answer cannot go on within its grammar. Only its own request ends."""
+
+
 class QueueFull(InferenceError):
     """The model is busy and its queue is full: try again after `retry_after_s`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inference.config import CONTEXT_DEFAULT, EngineConfig
+from inference.drafter import CATCH_UP_TOKENS_MAX
 from inference.llama import LlamaModel
 
 KV_BYTES = 2  # f16 keys and values
@@ -19,27 +20,42 @@ class Footprint:
     weights: int
     kv_cache: int
     working: int  # intermediate results of the largest step
+    draft: int  # all that the draft model takes
     parked_max: int  # conversations in host memory, once there are any
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + self.working
+        return self.weights + self.kv_cache + self.working + self.draft
 
     @classmethod
-    def of(cls, model: LlamaModel, config: EngineConfig) -> Footprint:
-        layers, heads, kv_heads = model.kv_shape
+    def of(cls, model: LlamaModel, config: EngineConfig, draft: LlamaModel | None = None) -> Footprint:
         context = config.context or min(model.context_length, CONTEXT_DEFAULT)
-        cells = context * config.slots
-        rows = config.rows_max
-        # Without flash attention the scores of all heads exist at once, and the mask twice: checked to within 3 %.
-        scores = rows * context * (heads + 2)
-        hidden = rows * model.dimensions * HIDDEN_PER_WIDTH
         return cls(
             weights=model.weight_bytes,
-            kv_cache=layers * kv_heads * _key_value_length(model, heads) * KV_BYTES * cells,
-            working=(scores + hidden) * ACTIVATION_BYTES,
+            kv_cache=_kv_cache(model, context * config.slots),
+            working=_working(model, config.rows_max, context),
+            draft=0 if draft is None else _of_draft(draft, config, context),
             parked_max=config.parked_bytes_max,
         )
+
+
+def _of_draft(draft: LlamaModel, config: EngineConfig, context: int) -> int:
+    """It has a slot for each of the model's, and smaller steps."""
+    rows = max(CATCH_UP_TOKENS_MAX, config.slots)
+    return draft.weight_bytes + _kv_cache(draft, context * config.slots) + _working(draft, rows, context)
+
+
+def _kv_cache(model: LlamaModel, cells: int) -> int:
+    layers, heads, kv_heads = model.kv_shape
+    return layers * kv_heads * _key_value_length(model, heads) * KV_BYTES * cells
+
+
+def _working(model: LlamaModel, rows: int, context: int) -> int:
+    """Without flash attention the scores of all heads exist at once, and the mask twice: checked to within 3 %."""
+    _, heads, _ = model.kv_shape
+    scores = rows * context * (heads + 2)
+    hidden = rows * model.dimensions * HIDDEN_PER_WIDTH
+    return (scores + hidden) * ACTIVATION_BYTES
 
 
 def _key_value_length(model: LlamaModel, heads: int) -> int:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Chunk
-from inference.errors import InferenceError, ModelNotLoaded
+from inference.errors import EngineStopped, InferenceError, InvalidSchema, ModelNotLoaded, UnknownToken
 from inference.markup import spoken
 from inference.threads import ThreadChooser
 
@@ -59,6 +59,10 @@ _memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i3
 _memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
 _logits = _short_call("llama_get_logits", _handle, _handle)
 _set_threads = _short_call("llama_set_n_threads", None, _handle, _i32, _i32)
+_grammar_apply = _short_call("llama_sampler_apply", None, _handle, ctypes.POINTER(lib.llama_token_data_array))
+_grammar_accept = _short_call("llama_sampler_accept", None, _handle, _i32)
+_grammar_clone = _short_call("llama_sampler_clone", _handle, _handle)
+_grammar_free = _short_call("llama_sampler_free", None, _handle)
 _embeddings = _short_call("llama_get_embeddings", _handle, _handle)
 
 
@@ -221,6 +225,9 @@ class LlamaModel:
         return int(lib.llama_vocab_bos(self._vocabulary)) if lib.llama_vocab_get_add_bos(self._vocabulary) else None
 
     def token_text(self, token: int) -> str:
+        """Raises UnknownToken."""
+        if not 0 <= token < self.vocabulary_size:
+            raise UnknownToken(f"the model has no token {token}")
         return str(lib.llama_vocab_get_text(self._vocabulary, token).decode("utf-8", "replace"))
 
     @property
@@ -260,6 +267,15 @@ class LlamaModel:
         cuts = [0, *(match.start() + 1 for match in found), len(text)]
         return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
 
+    def grammar(self, text: str) -> GrammarMask:
+        """Compile a GBNF grammar. Thread-safe. Raises InvalidSchema for one that llama.cpp refuses, EngineStopped."""
+        if not self.handle:  # a request that comes while the worker stops
+            raise EngineStopped("the model is closed")
+        sampler = lib.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
+        if not sampler:  # the null pointer is an object: only its truth tells
+            raise InvalidSchema("no grammar can be made of this schema")
+        return GrammarMask(ctypes.cast(sampler, _handle).value)
+
     def _markup_pattern(self) -> re.Pattern[str]:
         """Finds where the text of a user-defined token begins. Those of words or blanks are no markup."""
         user_defined = lib.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -272,6 +288,8 @@ class LlamaModel:
         return re.compile("(?=" + "|".join(map(re.escape, markup)) + ")" if markup else r"(?!)")
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        if not self.handle:  # a request that comes while the worker stops
+            raise EngineStopped("the model is closed")
         raw = text.encode("utf-8", "surrogatepass" if parse_special else "replace")
         room = len(raw) + 2
         while True:
@@ -280,6 +298,49 @@ class LlamaModel:
             if count >= 0:
                 return list(buffer[:count])
             room = -count
+
+
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+class GrammarMask:
+    """Where one text stands in a grammar, and which tokens may follow. For one thread at a time.
+
+    llama.cpp aborts the process when it is told of a token that the grammar forbids, so none is without being checked.
+    """
+
+    def __init__(self, handle: int | None) -> None:
+        self._handle = handle
+        self._checked: int | None = None  # the token that may come next, when one was asked about
+
+    def __del__(self) -> None:
+        _grammar_free(self._handle)
+
+    def clone(self) -> GrammarMask:
+        """The same place, from where another text goes its own way: much cheaper than compiling."""
+        return GrammarMask(_grammar_clone(self._handle))
+
+    def allows(self, token: int) -> bool:
+        """Whether the token may come next; one that ends the turn may when the text is complete."""
+        allowed = bool(self.allowed(np.array([token]))[0])
+        self._checked = token if allowed else None
+        return allowed
+
+    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """The same for many tokens at once."""
+        candidates = np.zeros(len(tokens), _CANDIDATE)
+        candidates["id"] = tokens
+        pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
+        _grammar_apply(self._handle, ctypes.byref(lib.llama_token_data_array(pointer, len(candidates), -1, False)))
+        kept: NDArray[np.bool_] = candidates["logit"] == 0
+        return kept
+
+    def accept(self, token: int) -> None:
+        """The text goes on with this token. Raises ValueError for one that may not come next."""
+        if token != self._checked and not self.allows(token):
+            raise ValueError(f"token {token} does not fit the grammar")
+        _grammar_accept(self._handle, token)
+        self._checked = None
 
 
 class _Batch:
@@ -350,6 +411,9 @@ class LlamaContext:
         if not self._context:
             raise ModelNotLoaded(f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}")
         self._memory = lib.llama_get_memory(self._context)
+        if not self._memory:  # its decode aborts
+            self.close()
+            raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts and not write any")
         self._batch = _Batch(rows_max)
         self._threads = ThreadChooser([1, threads] if not gpu else [threads])
         self._unified = gpu
@@ -370,6 +434,8 @@ class LlamaContext:
         A slot may appear once, and chunks must be sorted by slot: with separate streams llama.cpp starts a new
         micro-batch wherever the order breaks. Raises DecodeFailed.
         """
+        if not self._context:
+            raise DecodeFailed("the context is closed")
         outputs = self._batch.fill(chunks, self.slots, self.context)
         if outputs > self.outputs_max:
             raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
@@ -388,7 +454,9 @@ class LlamaContext:
         return np.ctypeslib.as_array((ctypes.c_float * (outputs * shape[1])).from_address(pointer)).reshape(shape)
 
     def fork(self, source: int, target: int, length: int) -> None:
-        """Make `target` hold the first `length` tokens of `source`."""
+        """Make `target` hold the first `length` tokens of `source`. Raises DecodeFailed."""
+        if source == target or not 0 <= length <= self.length(source):
+            raise DecodeFailed(f"slot {target} cannot take {length} tokens of slot {source}")
         self.truncate(target, 0)
         if self._unified:
             _memory_copy(self._memory, source, target, 0, length)
@@ -397,14 +465,17 @@ class LlamaContext:
             self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget what a slot holds from token `length` on."""
-        if not 0 <= slot < self.slots:
-            raise DecodeFailed(f"no slot {slot}")
-        if not _memory_remove(self._memory, slot, length or -1, -1):
+        """Forget what a slot holds from token `length` on. Raises DecodeFailed."""
+        self._check(slot)
+        if length < 0 or not _memory_remove(self._memory, slot, length or -1, -1):
             raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
 
     def save(self, slot: int) -> NDArray[np.uint8]:
-        """The state of a slot as bytes. Only a context of the same model and settings can take it back."""
+        """The state of a slot as bytes. Only a context of the same model and settings can take it back.
+
+        Raises DecodeFailed.
+        """
+        self._check(slot)
         state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
         written = lib.llama_state_seq_get_data(self._context, _bytes(state), state.nbytes, slot)
         if written != state.nbytes:
@@ -418,8 +489,14 @@ class LlamaContext:
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
 
     def length(self, slot: int) -> int:
-        """Tokens that a slot holds."""
+        """Tokens that a slot holds. Raises DecodeFailed."""
+        self._check(slot)
         return int(_memory_last(self._memory, slot)) + 1
+
+    def _check(self, slot: int) -> None:
+        """Raises DecodeFailed where llama.cpp would abort or read memory that was given back."""
+        if not self._context or not 0 <= slot < self.slots:
+            raise DecodeFailed(f"no slot {slot}" if self._context else "the context is closed")
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:
@@ -453,7 +530,12 @@ class EmbeddingContext:
             self._context = None
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch."""
+        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
+
+        Raises DecodeFailed.
+        """
+        if not self._context:
+            raise DecodeFailed("the context is closed")
         vectors: list[NDArray[np.float32]] = []
         for group in self._groups(sequences):
             vectors += self._encode_group(group)

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
+from inference.constraint import Grammars
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine, Handle
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.sequence import ChatMessage, Priority, Sampling, Segment
+from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
+from inference.verdict import Verdict, judge
 
 # Tokens of generated turns that are kept exactly (8 bytes each): more conversations than there are KV slots.
 REMEMBERED_TOKENS_MAX = 200_000
@@ -33,7 +35,9 @@ class ChatModel:
         self._weights = weights
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
-        self._engine = Engine(backend, weights.pieces(), weights.end_tokens(), config, drafter)
+        self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
+        self._engine = Engine(backend, self._pieces, end_tokens, config, drafter)
+        self._grammars = Grammars(weights.grammar, self._pieces, end_tokens)
         self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
         self._exact_tokens = 0
 
@@ -77,6 +81,14 @@ class ChatModel:
     def count(self, text: str) -> int:
         return self._tokenizer.count(text)
 
+    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+        if generation.miss is None:
+            return None
+        return judge(self._tokenizer.outline(segments), generation.miss, self._pieces)
+
+    def prepare(self, grammar: str) -> None:
+        self._grammars.prepare(grammar)
+
     def generate(
         self,
         prompt: Sequence[int],
@@ -85,7 +97,8 @@ class ChatModel:
         salt: str = "",
         priority: Priority = Priority.STANDARD,
     ) -> Handle:
-        return self._engine.submit(prompt, sampling, salt=salt, priority=priority)
+        constraint = None if sampling.grammar is None else self._grammars.start(sampling.grammar)
+        return self._engine.submit(prompt, sampling, salt=salt, priority=priority, constraint=constraint)
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         if not ids:

@@ -9,6 +9,7 @@ from inference.detokenizer import TextStream
 from inference.sampler import Sampler
 from inference.sequence import Finish, Priority, Stamps
 from inference.speculate import Acceptance
+from inference.verdict import Miss
 
 
 class Phase(StrEnum):
@@ -34,6 +35,7 @@ class Request:
     stamps: Stamps = field(default_factory=Stamps)
     slot: int | None = None
     reused: int = 0  # of the prompt, when it was first placed
+    miss: Miss | None = None  # why it was no more
     computed: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)

@@ -2,6 +2,9 @@
 
 Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw. Cheaper than llama.cpp's chain on large
 vocabularies because the candidates are cut first, and nothing in it can abort the process.
+
+With a grammar the drawn token is checked, which is cheap and mostly settles it. Only a refused one has the rest of the
+row checked too, and is drawn anew from what is left: together that is a draw from the renormalised rest.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.constraint import Constraint
+from inference.errors import GrammarFailed
 from inference.sequence import Sampling
 
 # Without a top-k of the request, nucleus sampling looks at this many candidates. Sorting a full vocabulary costs
@@ -44,17 +49,39 @@ def largest(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:
 class Sampler:
     """Draws the tokens of one request; remembers what it drew, for the penalties."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self._sampling = sampling
+        self._constraint = constraint
         self._random = np.random.default_rng(sampling.seed if sampling.seed is not None else secrets.randbits(64))
         self._counts: Counter[int] = Counter()
 
     def draw(self, logits: NDArray[np.float32]) -> int:
-        """logits [vocabulary], left unchanged -> token id."""
+        """logits [vocabulary], left unchanged -> token id. Raises GrammarFailed when no token fits the grammar."""
         row = self._adjusted(logits)
-        token = int(row.argmax()) if self._sampling.temperature <= 0 else self._drawn(row)
+        token = self._pick(row)
+        if self._constraint:
+            if not self._constraint.allows(token):
+                token = self._pick(self._masked(row, self._constraint))
+            self._constraint.accept(token)
         self._counts[token] += 1
         return token
+
+    def _pick(self, row: NDArray[np.float32]) -> int:
+        return int(row.argmax()) if self._sampling.temperature <= 0 else self._drawn(row)
+
+    @staticmethod
+    def _masked(row: NDArray[np.float32], constraint: Constraint) -> NDArray[np.float32]:
+        """The row with only the tokens that fit: the likely ones if any of them does, else all that do.
+
+        A whole vocabulary takes up to tens of milliseconds to check, and who is not likely would hardly be drawn.
+        """
+        for tokens in (largest(row, min(CANDIDATES_MAX, len(row))), np.arange(len(row))):
+            fitting = tokens[constraint.allowed(tokens)]
+            if len(fitting):
+                masked = np.full_like(row, -np.inf)
+                masked[fitting] = row[fitting]
+                return masked
+        raise GrammarFailed("no token of this model's vocabulary goes on with the required format")
 
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         s = self._sampling

@@ -158,7 +158,7 @@ class Scheduler:
         self._waiting.remove(request)
         self._running.append(request)
         if not request.generated:
-            request.reused = placement.reused
+            request.reused, request.miss = placement.reused, placement.miss
         request.slot, request.computed = placement.slot, placement.reused
         plan.placements.append((request, placement))
 

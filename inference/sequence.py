@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Protocol
 
+from inference.outline import Part
+from inference.verdict import Miss, Verdict
+
 
 class Priority(IntEnum):
     """Classes of requests: a lower one waits for the higher, and gives its place up to it."""
@@ -40,6 +43,7 @@ class Sampling:
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
+    grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
 
 
 @dataclass(slots=True)
@@ -82,6 +86,11 @@ class Generation(Protocol):
         ...
 
     @property
+    def miss(self) -> Miss | None:
+        """What the cache lacked; known once admitted."""
+        ...
+
+    @property
     def drafted(self) -> int:
         """Tokens that a draft model proposed."""
         ...
@@ -106,24 +115,31 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message as the chat template sees it. Content is untrusted text: it never becomes special tokens."""
+    """One message as the chat template sees it. Content is untrusted text: it never becomes special tokens.
+
+    Its first `passage_chars` characters are passages that were found, not said by the role.
+    """
 
     role: str  # system | user | assistant | tool
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""  # what came before it; the template decides whether the model sees it again
+    passage_chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A piece of rendered prompt. Special tokens are recognised only where `trusted` is true.
 
-    `ids`, when present, are the exact tokens of this piece (a turn that this model generated).
+    `ids`, when present, are the exact tokens of this piece (a turn that this model generated). The first
+    `passage_chars` characters belong to the part PASSAGES, the others to `part`.
     """
 
     text: str
     trusted: bool
     ids: tuple[int, ...] | None = None
+    part: Part = Part.HISTORY
+    passage_chars: int = 0
 
 
 class LanguageModel(Protocol):
@@ -141,6 +157,17 @@ class LanguageModel(Protocol):
 
     def count(self, text: str) -> int:
         """Number of tokens of untrusted text."""
+        ...
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+        """Why the prompt had to be read as far as it was; None before the generation was admitted."""
+        ...
+
+    def prepare(self, grammar: str) -> None:
+        """Compile a grammar, so that `generate` finds it ready. Takes milliseconds; thread-safe.
+
+        Raises InvalidSchema.
+        """
         ...
 
     def generate(

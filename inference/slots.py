@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 
 from inference.parked import PARK_TOKENS_MIN, Parked
 from inference.prefix import PrefixIndex
+from inference.seen import SeenPrompts
+from inference.verdict import Miss
 
 # A resident slot is continued in place when what it would lose beyond the shared prefix is short (a half-finished
 # or edited last turn); otherwise the prefix is forked, so that a shared system prompt does not cost its first
 # conversation the history behind it.
 TAIL_LOSS_MAX = 64
+# Tokens behind the shared beginning that tell an edited text from the same text in other tokens.
+MISS_TOKENS = 32
 # Waiting for another request's prefill costs a step or two; below this many tokens computing them again is cheaper.
 SHARED_PREFILL_MIN = 32
 
@@ -44,6 +48,7 @@ class Placement:
     reused: int
     restored: int | None = None
     saves: Saved | None = None
+    miss: Miss | None = field(default=None, compare=False)  # why no more is reused
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Slots:
         self._rewinds = rewinds
         self._slots = [Slot(number) for number in range(count)]
         self._index = PrefixIndex()
+        self._seen = SeenPrompts()
         self._clock = 0
         self.parked = Parked(0) if parked is None else parked
 
@@ -106,12 +112,14 @@ class Slots:
             slot=target.number,
             source=(prefix.slot or target).number,
             reused=prefix.tokens,
+            miss=self._miss(prompt, salt, keys, matched, prefix),
             restored=prefix.entry,
             saves=self._saves(target, prefix),
         )
         target.tokens, target.computed, target.salt = list(prompt), prefix.tokens, salt
         target.live, target.parked = True, False
         self._index.insert(target.number, target.tokens, salt)
+        self._seen.add(prompt, salt)
         self._touch(target)
         return placement
 
@@ -147,6 +155,19 @@ class Slots:
         if usable and held >= tokens + PARK_TOKENS_MIN:
             return _Prefix(held, entry=entry)
         return _Prefix(tokens, slot=slot) if tokens else _Prefix()
+
+    def _miss(self, prompt: Sequence[int], salt: str, keys: set[int], matched: int, prefix: _Prefix) -> Miss:
+        """What the prompt has, and the closest entry has instead, where the reused tokens end."""
+        cached = prefix.tokens
+        if prefix.entry is not None:
+            closest: list[Sequence[int]] = [self.parked[prefix.entry].tokens]
+        else:
+            closest = [self._slots[key].tokens for key in keys] if cached == matched else []
+        ends = any(len(tokens) == cached for tokens in closest)
+        held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
+        wanted = tuple(prompt[cached : cached + MISS_TOKENS])
+        same = held[:1] == wanted[:1]  # an entry that goes on like the prompt, but is not worth its copy
+        return Miss(cached, self._seen.match(prompt, salt), wanted, () if same else held)
 
     def _target(self, prefix: _Prefix) -> Slot | None:
         donor = prefix.slot

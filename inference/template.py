@@ -19,6 +19,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.errors import InvalidTemplate
+from inference.outline import Part
 from inference.sequence import ChatMessage, Segment, ToolCall
 
 # Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
@@ -38,18 +39,18 @@ class _Marks:
         self._pattern = re.compile(rf"(\x02{self._nonce}:\d+\x03?)")
         self._segments: dict[str, Segment] = {}
 
-    def put(self, text: str, ids: tuple[int, ...] | None = None) -> str:
+    def put(self, text: str, part: Part, ids: tuple[int, ...] | None = None, passage_chars: int = 0) -> str:
         mark = f"\x02{self._nonce}:{len(self._segments)}\x03"
-        self._segments[mark] = Segment(text, trusted=False, ids=ids)
+        self._segments[mark] = Segment(text, False, ids, part, passage_chars)
         return mark
 
-    def shield(self, value: Any) -> Any:
+    def shield(self, value: Any, part: Part) -> Any:
         """The same JSON value with every string that could be markup replaced by a mark, keys included."""
         if isinstance(value, str):
-            return value if _PLAIN.fullmatch(value) else self.put(value)
+            return value if _PLAIN.fullmatch(value) else self.put(value, part)
         if isinstance(value, Mapping):
-            return {self.shield(key): self.shield(item) for key, item in value.items()}
-        return [self.shield(item) for item in value] if isinstance(value, list | tuple) else value
+            return {self.shield(key, part): self.shield(item, part) for key, item in value.items()}
+        return [self.shield(item, part) for item in value] if isinstance(value, list | tuple) else value
 
     def unshield(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -59,26 +60,35 @@ class _Marks:
         return [self.unshield(item) for item in value] if isinstance(value, list | tuple) else value
 
     def cut(self, rendered: str) -> list[Segment]:
-        parts = map(self._segment, self._pattern.split(rendered))
-        return [segment for segment in parts if segment.text or segment.ids]
+        """What the template wrote belongs to the part that it introduces, at the end to the one that it closes."""
+        segments: list[Segment] = []
+        part = self._last
+        for piece in reversed(self._pattern.split(rendered)):
+            segments.append(self._segment(piece, part))
+            part = segments[-1].part
+        return [segment for segment in reversed(segments) if segment.text or segment.ids]
 
-    def _segment(self, part: str) -> Segment:
-        if (clipped := self._segments.get(part + "\x03")) is not None:
+    @property
+    def _last(self) -> Part:
+        return next(reversed(self._segments.values())).part if self._segments else Part.QUESTION
+
+    def _segment(self, piece: str, part: Part) -> Segment:
+        if (clipped := self._segments.get(piece + "\x03")) is not None:
             # The template cut the last character off, to write on inside of a JSON object (Mistral's do).
-            return Segment(clipped.text[:-1], trusted=False)
-        return self._segments.get(part) or Segment(part, trusted=True)
+            return Segment(clipped.text[:-1], trusted=False, part=clipped.part)
+        return self._segments.get(piece) or Segment(piece, trusted=True, part=part)
 
 
 class _Arguments(dict[str, Any]):
     """Arguments of a call: a mapping for templates that walk it, the model's own JSON text for those that dump it."""
 
-    def __init__(self, call: ToolCall, marks: _Marks) -> None:
+    def __init__(self, call: ToolCall, marks: _Marks, part: Part) -> None:
         try:
             parsed = json.loads(call.arguments)
         except ValueError:
             parsed = None
-        super().__init__(marks.shield(parsed) if isinstance(parsed, dict) else {})
-        self.text = call.arguments
+        super().__init__(marks.shield(parsed, part) if isinstance(parsed, dict) else {})
+        self.text, self.part = call.arguments, part
 
 
 @jinja2.pass_context
@@ -86,8 +96,8 @@ def _tojson(context: jinja2.runtime.Context, value: Any, **_options: Any) -> str
     """Plain JSON as models were trained on, without the HTML escaping of Jinja's own filter."""
     marks: _Marks = context["__marks"]
     if isinstance(value, _Arguments):
-        return marks.put(value.text)
-    return marks.put(json.dumps(marks.unshield(value), ensure_ascii=False))
+        return marks.put(value.text, value.part)
+    return marks.put(json.dumps(marks.unshield(value), ensure_ascii=False), Part.TOOLS)
 
 
 def _reject(message: str) -> NoReturn:
@@ -124,9 +134,13 @@ class ChatTemplate:
         Raises InvalidTemplate when the template refuses the messages (two system messages, say).
         """
         marks = _Marks()
-        shown = [_message(message, marks, (exact or {}).get(message)) for message in messages]
+        parts = _parts(messages)
+        shown = [
+            _message(message, marks, part, (exact or {}).get(message))
+            for message, part in zip(messages, parts, strict=True)
+        ]
         _number_calls(messages, shown, marks)
-        variables = {"messages": shown, "tools": marks.shield(list(tools)), "__marks": marks}
+        variables = {"messages": shown, "tools": marks.shield(list(tools), Part.TOOLS), "__marks": marks}
         try:
             return marks.cut(self._template.render(variables | self._variables))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
@@ -134,17 +148,33 @@ class ChatTemplate:
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error
 
 
-def _message(message: ChatMessage, marks: _Marks, ids: tuple[int, ...] | None) -> dict[str, Any]:
+def _parts(messages: Sequence[ChatMessage]) -> list[Part]:
+    """The part that each message is."""
+    roles = [message.role for message in messages]
+    question = max((i for i, role in enumerate(roles) if role == "user"), default=len(roles))
+    parts = [Part.HISTORY if i < question else Part.RESULTS for i in range(len(roles))]
+    if question < len(roles):
+        parts[question] = Part.QUESTION
+    if roles[:1] == ["system"]:
+        parts[0] = Part.SYSTEM
+    return parts
+
+
+def _message(message: ChatMessage, marks: _Marks, part: Part, ids: tuple[int, ...] | None) -> dict[str, Any]:
     if ids is not None:
-        return {"role": message.role, "content": marks.put(message.content, ids)}
-    shown: dict[str, Any] = {"role": message.role, "content": marks.put(message.content) if message.content else ""}
+        return {"role": message.role, "content": marks.put(message.content, part, ids)}
+    content = marks.put(message.content, part, None, message.passage_chars) if message.content else ""
+    shown: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning:
-        reasoning = shown["reasoning_content"] = marks.put(message.reasoning)
+        reasoning = shown["reasoning_content"] = marks.put(message.reasoning, part)
         if not message.content:
             shown["thinking"] = reasoning  # gpt-oss: its template refuses both together
     if message.tool_calls:
         shown["tool_calls"] = [
-            {"type": "function", "function": {"name": marks.shield(call.name), "arguments": _Arguments(call, marks)}}
+            {
+                "type": "function",
+                "function": {"name": marks.shield(call.name, part), "arguments": _Arguments(call, marks, part)},
+            }
             for call in message.tool_calls
         ]
     return shown
@@ -161,4 +191,4 @@ def _number_calls(messages: Sequence[ChatMessage], shown: Sequence[dict[str, Any
         waiting += zip(ids, (call.name for call in message.tool_calls), strict=True)
         if message.role == "tool" and waiting:
             each["tool_call_id"], name = waiting.popleft()
-            each["name"] = marks.shield(name)
+            each["name"] = marks.shield(name, Part.RESULTS)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.errors import InferenceError, PromptTooLong
-from inference.sequence import ChatMessage, Delta, Finish, Priority, Sampling, Segment, Stamps
+from inference.sequence import ChatMessage, Delta, Finish, Generation, Priority, Sampling, Segment, Stamps
 from inference.trace import now_ns
+from inference.verdict import Miss, Verdict
 
 
 class ScriptedGeneration:
@@ -24,6 +25,7 @@ class ScriptedGeneration:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = self.drafted = self.accepted = 0
+        self.miss: Miss | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
@@ -38,6 +40,7 @@ class ScriptedGeneration:
         return self._cancelled.is_set()
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
+        self.miss = Miss(0)
         self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
         for piece in self._pieces:
             await asyncio.sleep(0)  # a step: others run between two tokens
@@ -68,6 +71,7 @@ class ScriptedModel:
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
+    grammars: list[str] = field(default_factory=list)  # prepared; the replies are not held to them
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
@@ -82,6 +86,12 @@ class ScriptedModel:
 
     def count(self, text: str) -> int:
         return len(text)
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+        return None
+
+    def prepare(self, grammar: str) -> None:
+        self.grammars.append(grammar)
 
     def generate(
         self,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Protocol
 
+from inference.outline import Extent, Part
 from inference.sequence import Segment
 
 # Characters of kept pieces: with their ids about 40 bytes a character, so some tens of megabytes at most.
@@ -41,6 +42,18 @@ class Tokenizer:
         """The ids of a whole prompt, with the model's beginning-of-sequence token where it wants one."""
         ids = list(chain.from_iterable(self._ids(segment) for segment in segments))
         return [self._bos, *ids] if self._bos is not None and ids[:1] != [self._bos] else ids
+
+    def outline(self, segments: Sequence[Segment]) -> list[Extent]:
+        """The parts of what `encode` makes of the same segments. A token that both a passage and the question reach
+        into may be counted with either."""
+        extents: list[Extent] = []
+        for segment in segments:
+            tokens = len(self._ids(segment))
+            passages = min(tokens, self.count(segment.text[: segment.passage_chars])) if segment.passage_chars else 0
+            extents += [Extent(Part.PASSAGES, passages)] if passages else []
+            extents.append(Extent(segment.part, tokens - passages))
+        missing = len(self.encode(segments)) - sum(extent.tokens for extent in extents)
+        return [Extent(extents[0].part, missing), *extents] if missing else extents
 
     def count(self, text: str) -> int:
         """Number of tokens of untrusted text."""

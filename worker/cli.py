@@ -113,11 +113,17 @@ def _add_models(commands: Any) -> None:
     memory = ("context", "streams", "gpu_layers", "parked_mb")
     info = _command(models, "info", "show_model", "say what a model is, and the memory it will take", also=memory)
     info.add_argument("name", metavar="NAME", help="a name that `firsttoken models list` shows, or a GGUF file")
-    for command in (listing, info):
-        command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
     pull = _command(models, "pull", "pull_model", "fetch a model from the hub into the home folder", also=("hub",))
     pull.add_argument("name", metavar="NAME", help="a preset, or a file of the hub as OWNER/REPOSITORY/FILE.gguf")
     pull.add_argument("--sha256", help="checksum that the file must have (default: the catalogue's, or the hub's)")
+    speed = ("threads", "gpu_layers")
+    quantize = _command(models, "quantize", "quantize_model", "write a model with smaller weights", also=speed)
+    quantize.add_argument("source", metavar="IN", help="a name that `firsttoken models list` shows, or a GGUF file")
+    quantize.add_argument("target", metavar="OUT", help="the GGUF file to write")
+    quantize.add_argument("--type", required=True, dest="kind", metavar="TYPE", help="q8_0, q6_k, q5_k_m, q4_k_m, ...")
+    quantize.add_argument("--text", metavar="FILE", help="compare both models on this text (default: a model card)")
+    for command in (listing, info, quantize):
+        command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 
 def _command(

@@ -28,13 +28,14 @@ from worker.home import Home
 from worker.keys import LOCAL_TENANT, Keys
 from worker.models import list_models, pull_model, show_model
 from worker.principal import OPERATOR
+from worker.quantize import quantize_model
 from worker.roster import list_agents
 from worker.serve import serve
 from worker.sign_in import link
 from worker.start import open_database, open_embedder, open_owner_dsn, read_secret
 from worker.version import VERSION
 
-__all__ = ["FAILURES", "doctor", "list_agents", "list_models", "pull_model", "serve", "show_model"]
+__all__ = ["FAILURES", "doctor", "list_agents", "list_models", "pull_model", "quantize_model", "serve", "show_model"]
 
 # What a person can do something about; anything else is a bug and keeps its traceback.
 FAILURES = (

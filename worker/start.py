@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, cast
@@ -18,7 +19,7 @@ from inference.embedder import Embedder
 from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.model import ChatModel
 from migrations.database import Database
-from migrations.embedded import EmbeddedPostgres
+from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
 from retrieval.retriever import Retriever
@@ -36,6 +37,7 @@ from worker.services import Services
 from worker.session import Sessions
 from worker.telemetry import Telemetry
 from worker.tokens import Tokens
+from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
 
 T = TypeVar("T")
@@ -43,6 +45,9 @@ Loaded = TypeVar("Loaded")
 
 APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
 CLOSE_TIMEOUT_S = 5.0
+WATCH_S = 0.5  # between two looks at the embedded server; a look costs some microseconds
+
+log = logging.getLogger("firsttoken.start")
 
 
 def read_secret(config: Config, home: Home) -> Secret:
@@ -58,9 +63,27 @@ async def open_owner_dsn(config: Config) -> AsyncIterator[tuple[str, str | None]
     postgres = EmbeddedPostgres(config.home)
     try:
         await asyncio.to_thread(postgres.start)
-        yield postgres.owner_dsn, postgres.app_dsn
+        watch = asyncio.create_task(_keep_running(postgres), name="postgres")
+        try:
+            yield postgres.owner_dsn, postgres.app_dsn
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
     finally:
         await asyncio.to_thread(postgres.stop)
+
+
+async def _keep_running(postgres: EmbeddedPostgres) -> None:
+    """Bring the embedded server back when it dies: nobody else would, and the pool reconnects by itself."""
+    while True:
+        await asyncio.sleep(WATCH_S)
+        if await asyncio.to_thread(lambda: postgres.is_running):
+            continue
+        log.warning("Postgres is gone; starting it again")
+        try:
+            await asyncio.to_thread(postgres.start)
+        except EmbeddedPostgresError as error:
+            log.error("%s", error)
 
 
 @asynccontextmanager
@@ -131,13 +154,14 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
             stack.enter_async_context(open_database(config)),
             stack.enter_async_context(open_model(config)),
             stack.enter_async_context(open_embedder(config)),
+            stack.enter_async_context(open_tool_servers(roster)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
         if failed is not None:
             raise failed
-        database, model, embedder = cast(tuple[Database, ChatModel, Embedder], opened)
-        services = _assemble(config, roster, read_secret(config, home), database, model, embedder)
+        database, model, embedder, servers = cast(tuple[Database, ChatModel, Embedder, ToolServers], opened)
+        services = _assemble(config, roster, read_secret(config, home), database, model, embedder, servers)
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
@@ -146,7 +170,13 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
 
 
 def _assemble(
-    config: Config, roster: Roster, secret: Secret, database: Database, model: ChatModel, embedder: Embedder
+    config: Config,
+    roster: Roster,
+    secret: Secret,
+    database: Database,
+    model: ChatModel,
+    embedder: Embedder,
+    servers: ToolServers,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed}
@@ -156,6 +186,7 @@ def _assemble(
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
         raise StartError(" ".join(problems))
+    servers.attach(toolbox, roster)
     return Services(
         config=config,
         database=database,

@@ -48,6 +48,11 @@ class EmbeddedPostgres:
         """The plain role that the worker serves as; the first migration makes it."""
         return self._dsn("firsttoken_app")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the server takes connections."""
+        return is_listening(placement_of(self._home))
+
     def start(self) -> None:
         """Return when the server answers. Also brings a server back that died since."""
         try:

@@ -61,6 +61,22 @@ async def test_the_next_turn_of_a_conversation_prefills_only_what_is_new(model: 
     assert second.finished.usage.cached_tokens == before.input_tokens + before.output_tokens
 
 
+async def test_a_date_in_the_system_text_is_found_out(model: ChatModel) -> None:
+    def turn(date: str) -> Turn:
+        instructions = f"You are the helpful assistant of a small shop. Today is {date}. Be brief and friendly."
+        return Turn(TENANT, (user("Hello"),), instructions=instructions, sampling=GREEDY)
+
+    first, again, edited = [await run(model, turn(date)) for date in ("Friday", "Friday", "Saturday")]
+    assert verdict(first)[1] == "first_use"
+    assert verdict(again) == (None, None)
+    assert verdict(edited) == ("system", "edited")
+
+
+def verdict(ran: Ran) -> tuple[object, object]:
+    attributes = next(span.attributes for span in ran.trace.spans if span.name == "prefill")
+    return attributes.get("cache.segment"), attributes.get("cache.cause")
+
+
 def number(span: Span, name: str) -> int:
     value = span.attributes[name]
     assert isinstance(value, int)

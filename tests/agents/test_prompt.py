@@ -105,7 +105,9 @@ def test_passages_stand_in_the_newest_user_message_only() -> None:
     assert assemble(turn, passages=found)[1:] == [
         ChatMessage("user", "Hi"),
         ChatMessage("assistant", "Hello."),
-        ChatMessage("user", "Passages:\n[1] Guide: Fact 1.\n[2] Notes: Two\nlines.\n\nQuestion: How?"),
+        ChatMessage(
+            "user", "Passages:\n[1] Guide: Fact 1.\n[2] Notes: Two\nlines.\n\nQuestion: How?", passage_chars=52
+        ),
     ]
 
 

@@ -84,6 +84,10 @@ def test_a_request_may_ask_for_less_than_the_bounds_and_gets_no_more() -> None:
         ("[agents.support]\ntools = 'x'", "agents.support.tools: Input should be a valid list"),
         ("[agents.support]\nbudget = {steps = 0}", "agents.support.budget.steps: Input should be greater than"),
         ("[agents.support]\nsearch = {}", "agents.support.search.stores: Field required"),
+        ("[mcp.files]", "mcp.files: Value error, a server has either a command or a url"),
+        ("[mcp.files]\ncommand = ['a']\nurl = 'http://b'", "mcp.files: Value error, a server has either"),
+        ("[mcp.my_files]\ncommand = ['a']", "mcp.my_files"),
+        ("[mcp.files]\nurl = 'file:///etc'", "mcp.files.url"),
         ("x = '" + "a" * FILE_BYTES_MAX + "'", "is longer than"),
     ],
 )
@@ -102,3 +106,12 @@ def test_problems_name_the_agent_and_what_it_lacks(tmp_path: Path) -> None:
     assert tool == "agent support: there is no tool 'current_time'. Available: calculator."
     (model,) = roster.problems(["calculator", "current_time"], "other")
     assert "'demo-chat'" in model and "'other'" in model
+
+
+def test_tools_of_a_server_are_named_after_it(tmp_path: Path) -> None:
+    text = "[mcp.files]\ncommand = ['serve-files']\ntools = ['read']\n[agents.a]\ntools = ['files_read', 'calculator']"
+    roster = Roster.read(written(tmp_path, text))
+    assert roster.problems(["calculator"]) == []
+    assert [(tool.name, tool.server) for tool in roster.remote_tools] == [("files_read", "files")]
+    assert roster.servers["files"].offers("read") and not roster.servers["files"].offers("write")
+    assert [roster.server_of(name) for name in ("files_", "files", "other_read")] == [None, None, None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inference.apart import RunFailed, run_apart
-from inference.bundled import CHAT_MODEL, EMBEDDER
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import EngineConfig
 from inference.doctor import (
     FEATURES,
@@ -30,7 +30,7 @@ AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
 AVX2_BUILD = {"AVX2": "1", "FMA": "1", "F16C": "1", "OPENMP": "1"}
 CPU = Device("CPU", "Some processor", False, 16 * 10**9, 8 * 10**9)
 GPU = Device("CUDA0", "Some GPU", True, 80 * 10**9, 79 * 10**9)
-NEED = Footprint(weights=4 * 10**9, kv_cache=10**9, working=10**9, parked_max=10**9)
+NEED = Footprint(weights=3 * 10**9, kv_cache=10**9, working=10**9, draft=10**9, parked_max=10**9)
 
 
 def test_a_build_that_uses_what_the_processor_has_is_fine() -> None:
@@ -116,9 +116,22 @@ def test_more_context_needs_more_memory() -> None:
     assert large.kv_cache == 2 * small.kv_cache and large.weights == small.weights == model.weight_bytes
 
 
-def test_the_bundled_model_passes() -> None:
-    findings = {finding.name: finding for finding in examine(EngineConfig())}
-    assert list(findings) == ["cpu", "backend", "threads", "model", "memory", "self-test", "speed"]
+def test_a_draft_needs_memory_of_its_own() -> None:
+    model, draft = (LlamaModel.load(path, weights=False) for path in (CHAT_MODEL, DRAFT_MODEL))
+    alone, together = Footprint.of(model, EngineConfig()), Footprint.of(model, EngineConfig(), draft)
+    assert alone.draft == 0
+    assert draft.weight_bytes < together.draft == together.total - alone.total < alone.total
+
+
+def test_a_draft_of_another_vocabulary_is_a_problem() -> None:
+    findings = {finding.name: finding for finding in examine(EngineConfig(draft_path=EMBEDDER))}
+    assert findings["draft"].level is Level.PROBLEM and "--draft" in findings["draft"].todo
+    assert "speed" not in findings
+
+
+def test_the_bundled_pair_passes() -> None:
+    findings = {finding.name: finding for finding in examine(EngineConfig(draft_path=DRAFT_MODEL))}
+    assert list(findings) == ["cpu", "backend", "threads", "model", "draft", "memory", "self-test", "speed"]
     assert findings["self-test"].level is Level.OK
     assert findings["speed"].numbers["decode_tokens_per_s"] > 0
     assert findings["speed"].numbers["prefill_tokens_per_s"] > 0
@@ -130,13 +143,19 @@ def test_a_model_that_cannot_be_opened_ends_the_examination(tmp_path: Path) -> N
 
 
 def test_a_model_that_cannot_chat_is_a_problem() -> None:
-    last = _last(EngineConfig(model_path=EMBEDDER))
-    assert last.name == "model" and "chat template" in last.text
+    findings = {finding.name: finding for finding in examine(EngineConfig(model_path=EMBEDDER))}
+    assert findings["model"].level is Level.PROBLEM and "chat template" in findings["model"].text
+    assert "speed" not in findings
 
 
-def test_a_native_crash_becomes_a_finding() -> None:
-    finding = self_test(EMBEDDER)  # an encoder aborts when it is asked to decode
-    assert finding.level is Level.PROBLEM and "SIGABRT" in finding.text and finding.todo
+def test_a_self_test_that_fails_becomes_a_finding() -> None:
+    finding = self_test(EMBEDDER)
+    assert finding.level is Level.PROBLEM and "encoder" in finding.text and finding.todo
+
+
+def test_a_native_crash_is_named_by_its_signal() -> None:
+    with pytest.raises(RunFailed, match="killed by SIGABRT"):
+        run_apart("tests.inference.dying", timeout_s=20)
 
 
 def test_a_module_that_fails_or_hangs_says_why() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from inference.bundled import CHAT_MODEL
 from inference.errors import InvalidTemplate
 from inference.llama import LlamaModel
+from inference.outline import Part
 from inference.sequence import ChatMessage, Segment, ToolCall
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
@@ -117,7 +118,7 @@ def test_hostile_text_yields_no_special_token(weights: LlamaModel, template: Cha
 def test_generated_turns_are_rendered_with_their_exact_tokens(template: ChatTemplate) -> None:
     answer = ChatMessage("assistant", "Hello!", (ToolCall("look_up", "{}"),))
     segments = template.render([ChatMessage("user", "x"), answer], exact={answer: (5, 6, 7)})
-    assert Segment("Hello!", trusted=False, ids=(5, 6, 7)) in segments
+    assert Segment("Hello!", trusted=False, ids=(5, 6, 7), part=Part.RESULTS) in segments
     assert "look_up" not in text(segments)
 
 
@@ -134,6 +135,25 @@ def test_generated_turns_are_rendered_with_their_exact_tokens(template: ChatTemp
 def test_a_template_that_cannot_be_used_says_why(source: str | None, reason: str) -> None:
     with pytest.raises(InvalidTemplate, match=reason):
         ChatTemplate(source).render([ChatMessage("user", "x")])
+
+
+def test_every_segment_says_what_it_is_there_for(template: ChatTemplate) -> None:
+    messages = [
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "One."),
+        ChatMessage("assistant", "Two."),
+        ChatMessage("user", "Found.\n\nQuestion: Three?", passage_chars=8),
+        ChatMessage("assistant", "", (ToolCall("f", "{}"),)),
+        ChatMessage("tool", "Four."),
+    ]
+    parts = {segment.text: segment.part for segment in template.render(messages) if not segment.trusted}
+    assert [parts[message.content] for message in messages if message.content] == [
+        Part.SYSTEM,
+        Part.HISTORY,
+        Part.HISTORY,
+        Part.QUESTION,
+        Part.RESULTS,
+    ]
 
 
 CALLED = [

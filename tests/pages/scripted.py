@@ -37,7 +37,7 @@ PASSAGE = {
 STORE = {"id": "vs_1", "object": "vector_store", "name": "docs"}
 
 
-def span(name: str, start_ms: float, duration_ms: float, lane: str = "main", **attributes: int) -> dict[str, Any]:
+def span(name: str, start_ms: float, duration_ms: float, lane: str = "main", **attributes: int | str) -> dict[str, Any]:
     stamps = {"start_ms": start_ms, "duration_ms": duration_ms}
     return {"name": name, "lane": lane, "parent": None, **stamps, "attributes": attributes}
 
@@ -55,7 +55,14 @@ TRACE = {
     "conversation_id": "conv_1",
     "attributes": {},
     "spans": [
-        span("prefill", 0.0, 60.0, new_tokens=30, cached_tokens=70),
+        span(
+            "prefill",
+            0.0,
+            60.0,
+            new_tokens=30,
+            cached_tokens=70,
+            **{"cache.segment": "system", "cache.cause": "edited"},
+        ),
         span("decode", 60.0, 20.0, tokens=5),
         span("tool:calculator", 80.0, 12.5, lane="tools"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 from tests.serving import Worker
 from worker.home import Home
@@ -170,3 +172,25 @@ async def test_a_worker_answers_the_way_its_banner_shows(http: aiohttp.ClientSes
     async with http.post(url, json={"input": "Hello!"}, headers=headers) as response:
         assert response.status == 200
         assert json.loads(await response.read())["status"] in ("completed", "incomplete")
+
+
+async def test_a_database_that_dies_comes_back_with_everything_that_was_acknowledged(
+    http: aiohttp.ClientSession, home: Path
+) -> None:
+    worker = Worker(home)
+    ready = worker.wait_until_ready()
+    try:
+        url, headers = f"{ready['url']}/v1/responses", authorization(ready)
+        async with http.post(url, json={"input": "hello"}, headers=headers) as answer:
+            assert answer.status == 200
+            acknowledged = (await answer.json())["id"]
+        file = PidFile.read(placement_of(home).data)
+        assert file is not None
+        os.kill(file.pid, signal.SIGKILL)
+        while await status_of(http, ready, "/readyz") == 200:  # until the worker has noticed
+            pass
+        while await status_of(http, ready, "/readyz") != 200:  # the test's own time limit ends a worker that never is
+            pass
+        assert await status_of(http, ready, f"/v1/responses/{acknowledged}") == 200
+    finally:
+        assert worker.stop() == 0

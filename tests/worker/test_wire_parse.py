@@ -19,6 +19,7 @@ from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Strict
 
 FUNCTION = {"type": "function", "name": "f"}
+ODD = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}
 NESTED = {"type": "and", "filters": [{"type": "in", "key": "a", "value": 1}]}
 
 
@@ -53,6 +54,18 @@ def refused(model: type[Strict], body: Any) -> ApiError:
         ({"tools": [FUNCTION, FUNCTION]}, "tools", "invalid_value"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "invalid_value"),
         ({"tools": [{**FUNCTION, "parameters": {"type": "array"}}]}, "tools[0].parameters", "invalid_value"),
+        ({"tools": [{**FUNCTION, "strict": True, "parameters": ODD}]}, "tools[0].strict", "invalid_value"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "f", "schema": ODD}}},
+            "text.format.schema",
+            "invalid_value",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "f"}}},
+            "text.format.schema",
+            "missing_required_parameter",
+        ),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name", "missing_required_parameter"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "unsupported_parameter"),
         ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools[0].vector_store_ids", None),
         ({"tools": [filtered({"type": "like"})]}, "tools[0].filters", "invalid_value"),
@@ -81,7 +94,7 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
     [
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"top_logprobs": 2}, "top_logprobs"),
@@ -127,12 +140,27 @@ def test_values_that_ask_for_nothing_pass() -> None:
         ({"messages": [{"role": "user", "content": "x"}], "stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"messages": [{"role": "user", "content": "x"}], "stop": [""]}, "stop[0]"),
         ({"messages": [{"role": "user", "content": "x"}], "functions": []}, "functions"),
-        ({"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}}, None),
+        ({"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "grammar"}}, None),
+        (
+            {
+                "messages": [{"role": "user", "content": "x"}],
+                "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": ODD}},
+            },
+            "response_format.json_schema.schema",
+        ),
     ],
 )
 def test_a_chat_request_is_refused_by_the_name_of_its_field(body: Any, param: str | None) -> None:
     error = refused(ChatRequest, body)
     assert param in (None, error.param)
+
+
+def test_a_schema_is_refused_with_the_place_that_stands_against_it() -> None:
+    formats = {"text": {"format": {"type": "json_schema", "name": "f", "schema": ODD}}}
+    assert "properties.a.pattern" in refused(ResponseRequest, formats).message
+    tools = {"tools": [{**FUNCTION, "strict": True, "parameters": ODD}]}
+    assert "parameters.properties.a.pattern" in refused(ResponseRequest, tools).message
+    assert parse(ResponseRequest, orjson.dumps({"tools": [{**FUNCTION, "parameters": ODD}]})).tools
 
 
 def test_a_conversation_takes_twenty_items_at_a_time() -> None:

@@ -19,6 +19,7 @@ from inference.sequence import Sampling
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
+from worker.wire.formats import ChatFormat
 from worker.wire.metadata import Metadata
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
@@ -30,10 +31,6 @@ SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any i
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
-
-
-class ResponseFormat(Strict):
-    type: Annotated[str, only("text")] = "text"
 
 
 class ChatStreamOptions(Strict):
@@ -72,7 +69,7 @@ class ChatRequest(Strict):
     user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
 
     n: Annotated[int | None, only(None, 1)] = None
-    response_format: ResponseFormat | None = None
+    response_format: ChatFormat | None = None
     logprobs: Annotated[bool | None, only(None, False)] = None
     top_logprobs: Annotated[int | None, only(None, 0)] = None
     store: Annotated[bool | None, only(None, False)] = None
@@ -113,6 +110,7 @@ class ChatRequest(Strict):
             functions=tuple(tool.definition for tool in self.tools or ()),
             tool_choice=self.tool_choice.wanted if self.tool_choice else "auto",
             parallel_tool_calls=self.parallel_tool_calls is not False,
+            answer_format=self.response_format.answer("response_format") if self.response_format else None,
             sampling=self._sampling,
             limits=Limits(tokens=self._tokens_max or Limits().tokens),
             priority=priority_of(self.service_tier, watched=watched),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from agents.turn import FunctionTool
 from worker.wire.items import Name
 from worker.wire.strict import Strict, only
-from worker.wire.tools import NO_PARAMETERS, Description, Schema
+from worker.wire.tools import NO_PARAMETERS, Description, Schema, enforceable
 
 
 class FunctionDefinition(Strict):
     name: Name
     description: Description | None = None
     parameters: Schema | None = None
-    strict: bool | None = None
+    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
 
 
 class ChatTool(Strict):
@@ -30,7 +30,8 @@ class ChatTool(Strict):
     @property
     def definition(self) -> FunctionTool:
         function = self.function
-        return FunctionTool(function.name, function.description or "", function.parameters or NO_PARAMETERS)
+        parameters = function.parameters or NO_PARAMETERS
+        return FunctionTool(function.name, function.description or "", parameters, bool(function.strict))
 
 
 class NamedFunction(Strict):

@@ -73,7 +73,7 @@ class ResponseFrame:
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "max_tool_calls": request.max_tool_calls,
             "truncation": "disabled",
-            "text": {"format": {"type": "text"}},
+            "text": {"format": request.format.echo()},
             "temperature": 1.0 if request.temperature is None else request.temperature,
             "top_p": 1.0 if request.top_p is None else request.top_p,
             "presence_penalty": request.presence_penalty or 0.0,

@@ -18,6 +18,7 @@ from agents.message import Item
 from agents.turn import Limits, Turn
 from inference.sequence import Sampling
 from worker.wire import limits
+from worker.wire.formats import PlainText, TextFormat
 from worker.wire.items import InputItem, as_items
 from worker.wire.metadata import Metadata
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
@@ -50,12 +51,8 @@ def _as_reference(value: Any) -> Any:
     return {"id": value} if isinstance(value, str) else value
 
 
-class TextFormat(Strict):
-    type: Annotated[str, only("text")] = "text"
-
-
 class TextConfig(Strict):
-    format: TextFormat = TextFormat()
+    format: TextFormat = PlainText()
     verbosity: Annotated[str | None, only(None, "medium")] = None
 
 
@@ -133,6 +130,10 @@ class ResponseRequest(Strict):
         return self.tool_choice or AUTO
 
     @property
+    def format(self) -> TextFormat:
+        return self.text.format if self.text else PlainText()
+
+    @property
     def stored(self) -> bool:
         return self.store is not False
 
@@ -165,6 +166,7 @@ class ResponseRequest(Strict):
             file_search=next((tool.search for tool in tools if isinstance(tool, FileSearchTool)), None),
             tool_choice=self.choice.wanted,
             parallel_tool_calls=self.parallel_tool_calls is not False,
+            answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
             limits=self._limits,
             priority=priority_of(self.service_tier, watched=watched),

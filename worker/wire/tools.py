@@ -4,56 +4,60 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 
-import orjson
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
 
 from agents.turn import FileSearch, FunctionTool
 from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.items import Name
+from worker.wire.schemas import bounded, held
 from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
 
 SERVER_PREFIX = "firsttoken:"
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
-def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
-    level: list[Any] = [schema]
-    for _ in range(limits.SCHEMA_DEPTH_MAX):
-        level = [
-            child
-            for value in level
-            for child in (value.values() if isinstance(value, dict) else value)
-            if isinstance(child, dict | list)
-        ]
-    if level:
-        raise ValueError(f"a schema may nest {limits.SCHEMA_DEPTH_MAX} levels deep")
-    if len(orjson.dumps(schema)) > limits.SCHEMA_CHARS_MAX:
-        raise ValueError(f"a schema may be {limits.SCHEMA_CHARS_MAX} bytes long")
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
     if schema and schema.get("type", "object") != "object":
         raise ValueError("the schema of parameters has the type object")
     return schema
 
 
-Schema: TypeAlias = Annotated[dict[str, Any], AfterValidator(_bounded)]
+Schema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(_of_an_object)]
 Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESCRIPTION_CHARS_MAX)]
 
 
+def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
+    """Raises InvalidSchema, as a ValueError, for `strict` beside parameters that no grammar can be made of."""
+    if strict:
+        held(info.data.get("parameters") or NO_PARAMETERS, "parameters")
+    return strict
+
+
 class FunctionToolParam(Strict):
-    """A function that the caller runs. `strict` is taken and shown; arguments are not yet constrained to the schema."""
+    """A function that the caller runs. With `strict` its arguments are held to the schema."""
 
     type: Literal["function"]
     name: Name
     description: Description | None = None
     parameters: Schema | None = None
-    strict: bool | None = None
+    strict: Annotated[bool | None, AfterValidator(enforceable)] = None
     allowed_callers: Unsupported = None
     defer_loading: Annotated[bool | None, only(None, False)] = None
     output_schema: Unsupported = None
 
     @property
     def function(self) -> FunctionTool:
-        return FunctionTool(self.name, self.description or "", self.parameters or NO_PARAMETERS)
+        return FunctionTool(self.name, self.description or "", self.parameters or NO_PARAMETERS, bool(self.strict))
 
     def echo(self) -> dict[str, Any]:
         return {

@@ -23,6 +23,7 @@ export function timing(trace) {
       { class: "timing-body" },
       el("p", {}, explain(trace, pieces)),
       el("ul", { class: "legend numeric" }, ...totals(pieces).map((total) => legendRow(total, trace.duration_ms))),
+      ...verdicts(trace).map((line) => el("p", {}, line)),
       el("p", { class: "timing-foot numeric" }, el("span", {}, cacheLine(trace)), traceLink(trace)),
     ),
   );
@@ -56,6 +57,29 @@ function cacheLine(trace) {
   const read = cached + attributeSum(trace, "prefill", "new_tokens");
   return read > 0 ? `${count(cached)} of ${count(read)} prompt tokens came from the cache` : "No prompt was read";
 }
+
+/** Why prompts had to be read again, a sentence each; what is simply new needs none. */
+function verdicts(trace) {
+  const lines = trace.spans
+    .filter(({ name, attributes }) => name === "prefill" && attributes["cache.cause"] in CAUSES)
+    .map(({ attributes }) => CAUSES[attributes["cache.cause"]](PARTS[attributes["cache.segment"]] ?? "the prompt"));
+  return [...new Set(lines)];
+}
+
+const PARTS = {
+  system: "the system text",
+  tools: "the list of tools",
+  history: "the conversation so far",
+  passages: "the passages",
+  question: "the question",
+  results: "the results of tools",
+};
+
+const CAUSES = {
+  edited: (part) => `Reading began again in ${part}: something there has changed.`,
+  evicted: (part) => `Reading began again in ${part}: the cache had to make room since it was last read.`,
+  retokenised: (part) => `Reading began again in ${part}: the same text came in other tokens.`,
+};
 
 function traceLink(trace) {
   return el("a", { href: `/ops#/trace/${encodeURIComponent(trace.id)}` }, "Open the trace");

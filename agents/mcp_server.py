@@ -1,0 +1,179 @@
+"""One MCP server: kept connected, its tools in the shape of ours. What goes wrong there is a tool error here.
+
+The connection lives in a task of its own. A server that dies, or is not there at the start, is tried again with longer
+and longer waits; until then its tools say that they cannot be reached. Needs the extra `mcp`; the protocol is
+https://modelcontextprotocol.io.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolResult, TextContent
+from mcp.types import Tool as RemoteTool
+
+from agents.servers import TOOLS_MAX, ServerTable
+from agents.tool import ToolContext, ToolError, function_schema
+
+log = logging.getLogger("firsttoken.mcp")
+
+CONNECT_S = 20.0  # a command may have to fetch itself first
+HTTP_S = 600.0  # between two bytes: calls have limits of their own
+RETRY_S, RETRY_MAX_S = 1.0, 60.0
+CONNECTION_CLOSED = -32000  # the code with which the SDK reports a lost connection
+NAME_CHARS_MAX = 64  # as in the public contract
+DESCRIPTION_CHARS_MAX = 4096  # of a tool: it stands in every prompt
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
+
+
+class McpServer:
+    """`changed(tools)` is called with the tools of every new connection."""
+
+    def __init__(self, name: str, table: ServerTable, changed: Callable[[Sequence[McpTool]], None]) -> None:
+        self.name = name
+        self.tried = asyncio.Event()  # the first attempt is over, well or not
+        self._table = table
+        self._changed = changed
+        self._client: Client | None = None
+        self._lost = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep(), name=f"mcp:{self.name}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
+        """The result as text. Raises ToolError for everything that goes wrong."""
+        if self._client is None:
+            raise ToolError(f"the server '{self.name}' cannot be reached")
+        try:
+            result = await self._client.call_tool(tool, dict(arguments), read_timeout_seconds=timeout_s)
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                self._lost.set()
+            raise ToolError(f"the server '{self.name}' refused: {error.message}") from None
+        except Exception as error:  # the boundary: another process, and the library that speaks to it
+            self._lost.set()
+            log.warning("MCP server %s: a call failed: %r", self.name, error)
+            raise ToolError(f"the server '{self.name}' cannot be reached") from None
+        if result.is_error:
+            raise ToolError(_text(result))
+        return _text(result)
+
+    async def _keep(self) -> None:
+        wait_s = RETRY_S
+        while True:
+            try:
+                await self._connected()
+                wait_s = RETRY_S
+                log.warning("MCP server %s: the connection is lost", self.name)
+            except Exception as error:  # the boundary: whatever is wrong with a server must not reach the worker
+                log.warning("MCP server %s: %s", self.name, _reason(error))
+            finally:
+                self._client = None
+                self.tried.set()
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    async def _connected(self) -> None:
+        """Connect, publish the tools, and stay until the connection is lost."""
+        self._lost.clear()
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(CONNECT_S):
+                client = await stack.enter_async_context(Client(await self._transport(stack)))
+                tools = await _list_tools(client)
+            self._client = client
+            offered = [tool for tool in tools if self._table.offers(tool.name)]
+            self._changed([_made(self, tool) for tool in offered])
+            log.info("MCP server %s: %d tools", self.name, len(offered))
+            self.tried.set()
+            await self._lost.wait()
+
+    async def _transport(self, stack: AsyncExitStack) -> Any:
+        table = self._table
+        if table.command is not None:
+            command, *words = table.command
+            environment = table.environment or None
+            return StdioServerParameters(command=command, args=words, env=environment, cwd=table.folder)
+        http = await stack.enter_async_context(httpx2.AsyncClient(headers=table.headers, timeout=HTTP_S))
+        return streamable_http_client(table.url or "", http_client=http)
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool of a server, under a name of its own: `<server>_<tool>`."""
+
+    name: str
+    schema: dict[str, Any]
+    server: McpServer
+    tool: str
+    idempotent: bool = False
+    cache_s: float = 0.0
+
+    async def run(self, arguments: str, context: ToolContext) -> str:
+        """Raises ToolError. The server checks the arguments: it knows its schema best."""
+        try:
+            parsed = json.loads(arguments)
+        except ValueError as error:
+            raise ToolError(f"invalid arguments: {error}") from None
+        if not isinstance(parsed, dict):
+            raise ToolError("invalid arguments: they must be a JSON object")
+        return await self.server.call(self.tool, parsed, context.remaining_s)
+
+
+def tool_name(server: str, tool: str) -> str:
+    return f"{server}_{_NOT_IN_NAMES.sub('_', tool.lower())}"[:NAME_CHARS_MAX]
+
+
+class _HasTools(Protocol):
+    async def list_tools(self, *, cursor: str | None = None) -> Any: ...
+
+
+async def _list_tools(client: _HasTools) -> list[RemoteTool]:
+    """All pages, up to a limit: prompts cannot hold more anyway."""
+    tools: list[RemoteTool] = []
+    cursor: str | None = None
+    while len(tools) < TOOLS_MAX:
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools[:TOOLS_MAX]
+
+
+def _made(server: McpServer, tool: RemoteTool) -> McpTool:
+    name, description = tool_name(server.name, tool.name), (tool.description or "")[:DESCRIPTION_CHARS_MAX]
+    idempotent = bool(tool.annotations and (tool.annotations.idempotent_hint or tool.annotations.read_only_hint))
+    schema = {"type": "object", "properties": {}, **tool.input_schema}
+    return McpTool(name, function_schema(name, description, schema), server, tool.name, idempotent)
+
+
+def _text(result: CallToolResult) -> str:
+    """What a model can read of a result."""
+    parts = [part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content]
+    if not parts and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(parts)
+
+
+def _reason(error: BaseException) -> str:
+    """The first real cause: task groups wrap what went wrong in groups of one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

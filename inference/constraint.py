@@ -1,0 +1,88 @@
+"""Holding the answers of requests to grammars: compiled once, then a state of its own for each request."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from time import thread_time
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.errors import GrammarFailed
+
+GRAMMARS_KEPT = 64  # compiled: tools and formats of the applications that use this model; some 100 kB each
+# A single token of an ordinary grammar takes 20 microseconds. One that leaves ever more ways open gets slower with each
+# token, and everybody waits for the thread that checks it.
+CHECK_S_MAX = 0.05
+
+
+class Mask(Protocol):
+    """What `inference.llama.GrammarMask` offers."""
+
+    def clone(self) -> Mask: ...
+
+    def allows(self, token: int) -> bool: ...
+
+    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]: ...
+
+    def accept(self, token: int) -> None: ...
+
+
+class Constraint:
+    """What one request may say next. Raises GrammarFailed where the grammar gets too slow to follow."""
+
+    def __init__(self, mask: Mask, sayable: NDArray[np.bool_]) -> None:
+        self._mask = mask
+        self._sayable = sayable
+
+    def allows(self, token: int) -> bool:
+        return bool(self._sayable[token]) and self._mask.allows(token)
+
+    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        fitting: NDArray[np.bool_] = self._sayable[tokens] & self._mask.allowed(tokens)
+        return fitting
+
+    def accept(self, token: int) -> None:
+        started = thread_time()
+        self._mask.accept(token)
+        if thread_time() - started > CHECK_S_MAX:
+            raise GrammarFailed("the schema leaves too many ways open at once: make its alternatives differ sooner")
+
+
+class Grammars:
+    """Compiled grammars, the latest kept. Thread-safe.
+
+    Control tokens have a text in llama.cpp's eyes and none in the answer, so no grammar ever lets them through.
+    """
+
+    def __init__(self, compile: Callable[[str], Mask], pieces: Sequence[bytes], end_tokens: frozenset[int]) -> None:
+        self._compile = compile
+        self._sayable = np.array([bool(piece) or token in end_tokens for token, piece in enumerate(pieces)])
+        self._kept: OrderedDict[str, Mask] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prepare(self, grammar: str) -> None:
+        """Compile, which may take milliseconds. Raises InvalidSchema."""
+        with self._lock:
+            known = grammar in self._kept
+        if not known:
+            mask = self._compile(grammar)
+            with self._lock:
+                self._keep(grammar, mask)
+
+    def start(self, grammar: str) -> Constraint:
+        """The beginning of a text. Raises InvalidSchema."""
+        self.prepare(grammar)
+        with self._lock:
+            mask = self._kept.get(grammar)
+            fresh = mask.clone() if mask else None
+        return Constraint(fresh or self._compile(grammar), self._sayable)
+
+    def _keep(self, grammar: str, mask: Mask) -> None:
+        self._kept[grammar] = mask
+        self._kept.move_to_end(grammar)
+        while len(self._kept) > GRAMMARS_KEPT:
+            self._kept.popitem(last=False)

@@ -1,0 +1,127 @@
+"""Tools of MCP servers, real ones in processes of their own: reached, refused, lost and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from socket import socket
+
+import pytest
+
+from agents import mcp_server
+from agents.mcp_server import McpServer, McpTool, tool_name
+from agents.servers import AbsentTool, ServerTable
+from agents.tool import ToolContext
+from agents.toolbox import Toolbox, ToolResult
+from tests.agents.turns import TENANT
+
+SCRIPT = str(Path(__file__).with_name("mcp_tools.py"))
+COMMAND = [sys.executable, SCRIPT]
+WAIT_S = 30.0  # for a process to start on a busy machine
+
+
+class Shelf:
+    """A toolbox that the server fills, and how often it did."""
+
+    def __init__(self) -> None:
+        self.box = Toolbox()
+        self.times: asyncio.Queue[int] = asyncio.Queue()
+
+    def changed(self, tools: Sequence[McpTool]) -> None:
+        for tool in tools:
+            self.box.put(tool)
+        self.times.put_nowait(len(tools))
+
+    async def filled(self) -> int:
+        async with asyncio.timeout(WAIT_S):
+            return await self.times.get()
+
+    async def run(self, name: str, arguments: str = "{}", timeout_s: float = WAIT_S) -> ToolResult:
+        return await self.box.run(name, arguments, ToolContext(TENANT), timeout_s=timeout_s, result_chars=500)
+
+
+@asynccontextmanager
+async def connected(table: ServerTable) -> AsyncIterator[Shelf]:
+    shelf = Shelf()
+    server = McpServer("far", table, shelf.changed)
+    server.start()
+    try:
+        await shelf.filled()
+        yield shelf
+    finally:
+        await server.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_server, "RETRY_S", 0.05)
+
+
+@pytest.fixture
+def http_url() -> Iterator[str]:
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([*COMMAND, str(port)], stderr=subprocess.DEVNULL)
+    try:
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_tools_of_a_command_are_called_like_our_own() -> None:
+    async with connected(ServerTable(command=COMMAND)) as shelf:
+        assert set(shelf.box.names) == {"far_double", "far_refuse", "far_die", "far_wait_long"}
+        schema = shelf.box.schemas(["far_double"])[0]["function"]
+        assert (schema["name"], schema["description"]) == ("far_double", "Double a number.")
+        assert schema["parameters"]["properties"]["x"]["type"] == "integer"
+        assert (await shelf.run("far_double", '{"x": 21}')).output == "42"
+
+
+async def test_what_goes_wrong_there_is_a_tool_error_here() -> None:
+    async with connected(ServerTable(command=COMMAND)) as shelf:
+        refused = await shelf.run("far_refuse")
+        assert refused.failed and "no room is free" in refused.output
+        assert (await shelf.run("far_double", '{"x": "many"}')).failed
+        assert (await shelf.run("far_double", "[1]")).output == "Error: invalid arguments: they must be a JSON object"
+        late = await shelf.run("far_wait_long", timeout_s=0.2)
+        assert late.failed
+        assert (await shelf.run("far_double", '{"x": 1}')).output == "2"
+
+
+async def test_a_server_that_dies_is_an_error_and_comes_back() -> None:
+    async with connected(ServerTable(command=COMMAND)) as shelf:
+        died = await shelf.run("far_die")
+        assert died.failed and "'far'" in died.output
+        await shelf.filled()
+        assert (await shelf.run("far_double", '{"x": 4}')).output == "8"
+
+
+async def test_a_server_over_http_that_comes_late_is_found(http_url: str) -> None:
+    async with connected(ServerTable(url=http_url, headers={"x-key": "1"}, tools=["double"])) as shelf:
+        assert shelf.box.names == ("far_double",)
+        assert (await shelf.run("far_double", '{"x": 5}')).output == "10"
+
+
+async def test_a_server_that_is_not_there_has_been_tried_soon() -> None:
+    server = McpServer("gone", ServerTable(command=["/no/such/command"]), lambda tools: None)
+    server.start()
+    async with asyncio.timeout(WAIT_S):
+        await server.tried.wait()
+    await server.close()
+
+
+async def test_an_absent_tool_says_so() -> None:
+    box = Toolbox([AbsentTool("far_read", "far")])
+    result = await box.run("far_read", "{}", ToolContext(TENANT), timeout_s=1, result_chars=200)
+    assert result.output == "Error: the server 'far' cannot be reached or has no such tool"
+
+
+def test_names_fit_the_public_contract() -> None:
+    assert tool_name("far", "Read/File-2") == "far_read_file_2"
+    assert len(tool_name("far", "a" * 100)) == 64

@@ -1,0 +1,98 @@
+"""Answers in a format through the official client's own helpers, with the bundled model at temperature 1."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+import openai
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel, Field
+
+from tests.clients.conftest import MODEL
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}
+SAVE: Any = {"type": "function", "name": "save", "parameters": SCHEMA, "strict": True}
+SAVE_IN_CHAT: Any = {"type": "function", "function": {"name": "save", "parameters": SCHEMA, "strict": True}}
+
+
+class Mood(StrEnum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Step(BaseModel):
+    mood: Mood
+    note: Annotated[str, Field(max_length=12)] | None
+
+
+class Plan(BaseModel):
+    """Nested, with an enumeration, a list and what may be null."""
+
+    title: Annotated[str, Field(max_length=16)]
+    share: Annotated[float, Field(ge=0, le=1)]
+    steps: Annotated[list[Step], Field(max_length=3)]
+
+
+def test_responses_parse_into_the_callers_model(client: OpenAI) -> None:
+    for _ in range(3):
+        parsed = client.responses.parse(model=MODEL, input="Plan my day.", text_format=Plan)
+        assert isinstance(parsed.output_parsed, Plan)
+    assert parsed.text is not None and parsed.text.format is not None and parsed.text.format.type == "json_schema"
+
+
+def test_chat_completions_parse_into_the_callers_model(client: OpenAI) -> None:
+    completion = client.chat.completions.parse(
+        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan
+    )
+    assert isinstance(completion.choices[0].message.parsed, Plan)
+
+
+def test_a_stream_in_a_format_adds_up_to_it(client: OpenAI) -> None:
+    with client.responses.stream(model=MODEL, input="Plan my day.", text_format=Plan) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert final.output_parsed == Plan.model_validate_json(text)
+
+
+def test_any_json_object_can_be_asked_for(client: OpenAI) -> None:
+    bounded: Any = {"max_output_tokens": 400, "temperature": 0.3}
+    whole = client.responses.create(model=MODEL, input="hello", text={"format": {"type": "json_object"}}, **bounded)
+    assert whole.status == "incomplete" or isinstance(json.loads(whole.output_text), dict)
+    assert whole.output_text.startswith("{")
+    completion = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "hello"}],
+        response_format={"type": "json_object"},
+        max_completion_tokens=20,
+    )
+    assert (completion.choices[0].message.content or "").startswith("{")
+
+
+def test_a_strict_function_that_must_be_called_gets_fitting_arguments(client: OpenAI) -> None:
+    choices: list[Any] = ["required", {"type": "function", "name": "save"}]
+    for choice in choices:
+        made = client.responses.create(
+            model=MODEL, input="hello", tools=[SAVE], tool_choice=choice, parallel_tool_calls=False
+        )
+        (call,) = made.output
+        assert call.type == "function_call" and 0 <= json.loads(call.arguments)["n"] <= 9
+    completion = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "hello"}],
+        tools=[SAVE_IN_CHAT],
+        tool_choice="required",
+        parallel_tool_calls=False,
+    )
+    assert completion.choices[0].finish_reason == "tool_calls" and completion.choices[0].message.tool_calls
+    (asked,) = completion.choices[0].message.tool_calls
+    assert asked.type == "function" and 0 <= json.loads(asked.function.arguments)["n"] <= 9
+
+
+def test_a_schema_that_cannot_be_held_is_refused_with_its_place(client: OpenAI) -> None:
+    odd: Any = {"type": "json_schema", "name": "odd", "schema": {"properties": {"a": {"pattern": "x"}}}}
+    with pytest.raises(openai.BadRequestError, match=r"properties\.a\.pattern") as refused:
+        client.responses.create(model=MODEL, input="hello", text={"format": odd})
+    assert refused.value.param == "text.format.schema"

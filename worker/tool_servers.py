@@ -1,0 +1,81 @@
+"""The MCP servers of a worker: connected beside everything else that starts, their tools put into the toolbox."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from agents.roster import Roster
+from agents.tool import ServerTool
+from agents.toolbox import Toolbox
+from worker.errors import StartError
+
+log = logging.getLogger("firsttoken.mcp")
+
+# A start waits this long for tool servers; who is later brings its tools when it comes.
+START_S = 3.0
+
+
+@dataclass(slots=True)
+class ToolServers:
+    """`changed` may come at any time; once a toolbox is attached it gets the tools at once."""
+
+    _tools: dict[str, Sequence[ServerTool]] = field(default_factory=dict)
+    _toolbox: Toolbox | None = None
+    _own: frozenset[str] = frozenset()  # names that no server may take
+
+    def changed(self, server: str, tools: Sequence[ServerTool]) -> None:
+        self._tools[server] = tools
+        self._put(tools)
+
+    def attach(self, toolbox: Toolbox, roster: Roster) -> None:
+        self._toolbox, self._own = toolbox, frozenset(toolbox.names)
+        for tools in (roster.remote_tools, *self._tools.values()):
+            self._put(tools)
+
+    def _put(self, tools: Sequence[ServerTool]) -> None:
+        if self._toolbox is None:
+            return
+        for tool in tools:
+            if tool.name in self._own:
+                log.warning("the tool %s of a server is left out: this worker has one of that name", tool.name)
+            else:
+                self._toolbox.put(tool)
+
+
+@asynccontextmanager
+async def open_tool_servers(roster: Roster) -> AsyncIterator[ToolServers]:
+    """Raises StartError when there are servers but no library to speak to them."""
+    known = ToolServers()
+    async with AsyncExitStack() as stack:
+        if roster.servers:
+            make = await _server_class()
+            servers = [make(name, table, partial(known.changed, name)) for name, table in roster.servers.items()]
+            for server in servers:
+                server.start()
+                stack.push_async_callback(server.close)
+            await _all_tried([server.tried for server in servers])
+        yield known
+
+
+async def _server_class() -> Any:
+    """Its library takes a second to import, which only those pay who use it."""
+    try:
+        return (await asyncio.to_thread(importlib.import_module, "agents.mcp_server")).McpServer
+    except ModuleNotFoundError as error:
+        raise StartError(f"MCP servers in agents.toml need `pip install 'firsttoken[mcp]'` ({error})") from None
+
+
+async def _all_tried(tried: Sequence[asyncio.Event]) -> None:
+    try:
+        async with asyncio.timeout(START_S):
+            for event in tried:
+                await event.wait()
+    except TimeoutError:
+        pass  # they go on trying

@@ -1,0 +1,100 @@
+"""The format that an answer must have: text, any JSON object, or JSON of a schema.
+
+The two surfaces spell the last one differently.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, Discriminator, Field, Tag
+
+from agents.turn import AnswerFormat
+from worker.wire.items import Name
+from worker.wire.schemas import bounded, held
+from worker.wire.strict import UNSUPPORTED, Strict
+from worker.wire.tools import Description
+
+ANY_OBJECT = {"type": "object"}
+AnswerSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(held)]
+
+
+class PlainText(Strict):
+    type: Literal["text"] = "text"
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return None
+
+    def echo(self) -> dict[str, Any]:
+        return {"type": self.type}
+
+
+class AnyJson(Strict):
+    type: Literal["json_object"]
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return AnswerFormat(ANY_OBJECT, param)
+
+    def echo(self) -> dict[str, Any]:
+        return {"type": self.type}
+
+
+class NamedSchema(Strict):
+    """Answers are held to the schema whether `strict` or not: nothing is gained by breaking it."""
+
+    name: Name
+    body: AnswerSchema = Field(alias="schema")
+    description: Description | None = None
+    strict: bool | None = None
+
+
+class SchemaFormat(NamedSchema):
+    """As /v1/responses has it."""
+
+    type: Literal["json_schema"]
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return AnswerFormat(self.body, param)
+
+    def echo(self) -> dict[str, Any]:
+        return {
+            "type": self.type,
+            "name": self.name,
+            "description": self.description,
+            "schema": self.body,
+            "strict": bool(self.strict),
+        }
+
+
+class NestedSchemaFormat(Strict):
+    """As chat completions have it."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+    def answer(self, param: str) -> AnswerFormat | None:
+        return AnswerFormat(self.json_schema.body, param)
+
+
+def _kind(format: Any) -> str | None:
+    kind = format.get("type") if isinstance(format, dict) else getattr(format, "type", None)
+    return kind if kind in ("text", "json_object", "json_schema") else None
+
+
+_BY_TYPE = Discriminator(
+    _kind,
+    custom_error_type=UNSUPPORTED,
+    custom_error_message="Formats are of type text, json_object or json_schema.",
+)
+TextFormat: TypeAlias = Annotated[
+    Annotated[PlainText, Tag("text")]
+    | Annotated[AnyJson, Tag("json_object")]
+    | Annotated[SchemaFormat, Tag("json_schema")],
+    _BY_TYPE,
+]
+ChatFormat: TypeAlias = Annotated[
+    Annotated[PlainText, Tag("text")]
+    | Annotated[AnyJson, Tag("json_object")]
+    | Annotated[NestedSchemaFormat, Tag("json_schema")],
+    _BY_TYPE,
+]

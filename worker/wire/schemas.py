@@ -1,0 +1,38 @@
+"""JSON schemas of callers: how large they may be, and whether answers can be held to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from inference.errors import InvalidSchema
+from inference.grammar import json_grammar
+from worker.wire import limits
+
+
+def bounded(schema: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError for a schema that is too large to be shown to a model."""
+    level: list[Any] = [schema]
+    for _ in range(limits.SCHEMA_DEPTH_MAX):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if isinstance(value, dict) else value)
+            if isinstance(child, dict | list)
+        ]
+    if level:
+        raise ValueError(f"a schema may nest {limits.SCHEMA_DEPTH_MAX} levels deep")
+    if len(orjson.dumps(schema)) > limits.SCHEMA_CHARS_MAX:
+        raise ValueError(f"a schema may be {limits.SCHEMA_CHARS_MAX} bytes long")
+    return schema
+
+
+def held(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Raises ValueError for a schema that answers cannot be held to, naming the place that stands against it."""
+    try:
+        json_grammar(schema)
+    except InvalidSchema as error:
+        path = ".".join(part for part in (where, error.path) if part)
+        raise ValueError(f"{path}: {error.reason}" if path else error.reason) from None
+    return schema
