@@ -86,6 +86,11 @@ class Agent:
         finally:
             step.cancel()
 
+    async def count(self, turn: Turn) -> int:
+        """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
+        offer = Offer.of(turn, self._toolbox)
+        return len(await self._encode(self._model.render(assemble(turn), offer.schemas)))
+
     async def _prepare(self, turn: Turn, trace: Trace) -> Progress:
         """Check the turn and search for passages."""
         offer = Offer.of(turn, self._toolbox)

@@ -6,6 +6,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from inference.sequence import TokenLogprob
+
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -41,6 +43,7 @@ class Message:
     citations: tuple[Citation, ...] = ()
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("msg"))
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)  # told once, never read again
 
 
 @dataclass(frozen=True, slots=True)

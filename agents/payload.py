@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import (
+    Citation,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+    storable,
+)
+from inference.sequence import TokenLogprob
 
 # Own keys of an annotation: clients ignore them, our page opens the exact span of the source with them.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"
@@ -57,7 +67,8 @@ def _content(message: Message) -> dict[str, Any]:
     if message.role != "assistant":
         return {"type": "input_text", "text": message.text}
     annotations = [annotation(citation) for citation in message.citations]
-    return {"type": "output_text", "text": message.text, "annotations": annotations, "logprobs": []}
+    logprobs = logprob_payloads(message.logprobs)
+    return {"type": "output_text", "text": message.text, "annotations": annotations, "logprobs": logprobs}
 
 
 def _item(payload: Mapping[str, Any]) -> Item:
@@ -90,3 +101,15 @@ def _citation(note: Mapping[str, Any]) -> Citation:
         start_char=note[START_CHAR],
         end_char=note[END_CHAR],
     )
+
+
+def logprob_payloads(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """How likely the tokens of a text were, in the public shape."""
+    return [
+        {**_likely(each.token, each.logprob), "top_logprobs": [_likely(token, logprob) for token, logprob in each.top]}
+        for each in logprobs
+    ]
+
+
+def _likely(token: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": storable(token.decode("utf-8", "replace")), "bytes": list(token), "logprob": logprob}

@@ -23,7 +23,11 @@ DEFAULT_SYSTEM = "You are a helpful assistant."
 CONCLUDE = "Tool budget exhausted. Answer now with what you have."
 UNANSWERED = "Error: this call was not answered."
 
-_LINE_BREAKS = re.compile(r"\s*\n\s*")
+_BLANK_LINES = re.compile(r"\n\s*\n")
+_CODE = re.compile(r"```|~~~|^(?: {4}|\t)", re.MULTILINE)
+# A line break inside a paragraph only served its source file; before a list item, a table row or a heading it means
+# something. Models answer better from sentences that are whole.
+_SOFT_BREAKS = re.compile(r"\s*\n\s*(?![-*+|#>\s]|\d+[.)] )")
 
 
 def assemble(
@@ -53,12 +57,15 @@ def question(turn: Turn) -> str:
 
 def numbered(passages: Iterable[tuple[int, Passage]]) -> str:
     """Passages as the model sees them: `[1] Title: text`, without blank lines, which end the list."""
-    return "\n".join(_numbered(number, passage) for number, passage in passages)
+    return "\n".join(
+        f"[{number}] {' '.join(passage.title.split())}: {_flowing(passage.text)}" for number, passage in passages
+    )
 
 
-def _numbered(number: int, passage: Passage) -> str:
-    title, text = " ".join(passage.title.split()), _LINE_BREAKS.sub("\n", passage.text.strip())
-    return f"[{number}] {title}: {text}"
+def _flowing(text: str) -> str:
+    """Paragraphs in one line; code keeps its lines and their indentation."""
+    text = _BLANK_LINES.sub("\n", text.strip("\n").rstrip())
+    return text if _CODE.search(text) else _SOFT_BREAKS.sub(" ", text.strip())
 
 
 @dataclass(slots=True)

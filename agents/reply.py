@@ -10,6 +10,7 @@ from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, Reas
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
 from agents.parser.choose import Parser
 from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+from inference.sequence import TokenLogprob
 from retrieval.passage import Passage
 
 CALLS_MAX = 64  # of one step; a model that goes on is going in circles
@@ -28,6 +29,7 @@ class Reply:
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
     exact: bool = True  # the items tell all that was generated, and nothing else
     _open: Message | Reasoning | FunctionCall | None = None
+    _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is not out yet
     _space: str = ""  # white space that is shown only if visible text follows
 
     @property
@@ -38,7 +40,8 @@ class Reply:
     def thinking(self) -> bool:
         return isinstance(self._open, Reasoning)
 
-    def feed(self, text: str) -> list[Event]:
+    def feed(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[Event]:
+        self._told += logprobs
         return self._map(self.parser.feed(storable(text)))
 
     def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
@@ -106,10 +109,13 @@ class Reply:
         return [ItemStarted(self._index, item)]
 
     def _grow(self, text: str) -> list[Event]:
+        if not isinstance(self._open, Message):
+            self._told = ()  # tokens of calls and thoughts are not told
         match self._open:
             case Message() as message:
-                self._open = replace(message, text=message.text + text)
-                return [TextDelta(self._index, message.id, text)]
+                told, self._told = self._told, ()
+                self._open = replace(message, text=message.text + text, logprobs=message.logprobs + told)
+                return [TextDelta(self._index, message.id, text, told)]
             case Reasoning() as reasoning:
                 self._open = replace(reasoning, text=reasoning.text + text)
                 return [ReasoningDelta(self._index, reasoning.id, text)]

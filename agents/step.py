@@ -26,7 +26,7 @@ class Step:
 
     def feed(self, delta: Delta) -> list[Event]:
         self.spans.prefilled()
-        events = self._started(self.reply.feed(delta.text))
+        events = self._started(self.reply.feed(delta.text, delta.logprobs))
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
         return events

@@ -33,6 +33,7 @@ class Backend(Protocol):
     slots: int
     context: int  # tokens per slot
     rows_max: int  # tokens per step
+    exact: bool  # whether a row's result is the same whatever rows are computed beside it
     rewinds: bool  # whether `truncate` can keep a part of a slot; false for recurrent and hybrid models
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:

@@ -22,12 +22,12 @@ from inference.config import EngineConfig
 from inference.constraint import Constraint
 from inference.detokenizer import TextStream
 from inference.drafter import Drafter
-from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
+from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
 from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import Plan, Scheduler, Work
-from inference.sequence import Delta, Finish, Priority, Sampling
+from inference.sequence import Delta, Finish, Priority, Sampling, TokenLogprob
 from inference.slots import Saved
 from inference.speculate import DraftLength, Stream
 from inference.trace import now_ns
@@ -51,6 +51,7 @@ class _News:
     text: str
     finish: Finish | None = None
     error: InferenceError | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Handle:
@@ -106,7 +107,7 @@ class Handle:
         if news.token is not None:
             self.ids.append(news.token)
         if news.text or news.token is not None:
-            self._deltas.append(Delta(news.text, int(news.token is not None)))
+            self._deltas.append(Delta(news.text, int(news.token is not None), news.logprobs))
         self.finish, self._error = news.finish, news.error
         self._changed.set()
 
@@ -171,6 +172,8 @@ class Engine:
             raise PromptTooLong(
                 f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
             )
+        if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
+            raise NotDeterministic("deterministic answers need a CPU and a model that is not recurrent")
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
@@ -182,6 +185,7 @@ class Engine:
             sampler=Sampler(sampling, constraint),
             text=TextStream(self._pieces, sampling.stop),
             salt=salt,
+            exact=sampling.deterministic,
             priority=priority,
         )
         request.stamps.submitted_ns = now_ns()
@@ -328,6 +332,8 @@ class Engine:
 
     def _draft_room(self, request: Request) -> int:
         """Tokens that may be drafted: the answer, and the slot, must hold them and one more."""
+        if request.exact:  # rows of a draft are computed in another way than a single one
+            return 0
         answer = request.max_tokens - len(request.generated)
         return max(0, min(answer, self._backend.context - len(request.tokens)) - 1)
 
@@ -374,7 +380,8 @@ class Engine:
         request.generated.append(token)
         self.totals["generated_tokens"] += 1
         text = request.text.push(token)
-        self._news.append(_News(self._handles[request], token, text))
+        logprobs = request.sampler.told(self._pieces)
+        self._news.append(_News(self._handles[request], token, text, logprobs=logprobs))
         if request.text.stopped:
             self._finish(request, Finish.STOP)
         elif len(request.generated) >= request.max_tokens:

@@ -27,6 +27,14 @@ class UnknownToken(InferenceError):
     param = "logit_bias"
 
 
+class NotDeterministic(InferenceError):
+    """This device or model cannot keep the promise of deterministic answers."""
+
+    status = 400
+    code = "unsupported_value"
+    param = "metadata.deterministic"
+
+
 class InvalidSchema(InferenceError):
     """A JSON schema that no grammar can be made of; `path` is the place in it."""
 

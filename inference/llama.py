@@ -417,6 +417,7 @@ class LlamaContext:
         self._batch = _Batch(rows_max)
         self._threads = ThreadChooser([1, threads] if not gpu else [threads])
         self._unified = gpu
+        self.exact = not gpu  # measured: separate streams without flash attention
         self.slots = slots
         self.context = context
         self.rows_max = rows_max

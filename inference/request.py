@@ -39,6 +39,7 @@ class Request:
     computed: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)
+    exact: bool = False  # deterministic: see `region` and `kept`
     cancelled: bool = False
     finish: Finish | None = None
 
@@ -64,6 +65,17 @@ class Request:
         if self.computed < len(self.prompt):
             return [*self.prompt[self.computed :], *self.generated]
         return self.generated[self.computed - len(self.prompt) :]
+
+    @property
+    def region(self) -> str:
+        """Whose cached prefixes may be reused. Exact requests share theirs among themselves only."""
+        return f"{self.salt}\0exact" if self.exact else self.salt
+
+    @property
+    def kept(self) -> list[int]:
+        """The tokens whose KV may be reused later. What was computed a row at a time (the answer) differs in its last
+        bits from the same tokens computed as prompt, so exact requests leave only their prompt."""
+        return self.held[: len(self.prompt)] if self.exact else self.held
 
     @property
     def held(self) -> list[int]:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.constraint import Constraint
 from inference.errors import GrammarFailed
-from inference.sequence import Sampling
+from inference.sequence import Sampling, TokenLogprob
 
 # Without a top-k of the request, nucleus sampling looks at this many candidates. Sorting a full vocabulary costs
 # milliseconds a token; what lies beyond the 256 most likely tokens is noise.
 CANDIDATES_MAX = 256
+LOGPROB_MIN = -9999.0  # stands for impossible, which JSON has no number for
 _BLOCK = 64  # logits per block when looking for the largest
 
 
@@ -46,14 +48,24 @@ def largest(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:
     return candidates[np.argsort(-values, kind="stable")]
 
 
+def likelihoods(row: NDArray[np.float32], token: int, count: int) -> list[tuple[int, float]]:
+    """The log probability of a token, then the `count` likeliest tokens with theirs."""
+    shifted = row.astype(np.float64) - row.max()
+    logprobs = np.maximum(shifted - np.log(np.exp(shifted).sum()), LOGPROB_MIN)
+    top = largest(row, min(count, len(row))) if count else ()
+    return [(int(each), float(logprobs[each])) for each in (token, *top)]
+
+
 class Sampler:
     """Draws the tokens of one request; remembers what it drew, for the penalties."""
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self._sampling = sampling
         self._constraint = constraint
-        self._random = np.random.default_rng(sampling.seed if sampling.seed is not None else secrets.randbits(64))
+        unseeded = 0 if sampling.deterministic else secrets.randbits(64)
+        self._random = np.random.default_rng(sampling.seed if sampling.seed is not None else unseeded)
         self._counts: Counter[int] = Counter()
+        self._likelihoods: list[tuple[int, float]] = []  # of the drawn token, then of the likeliest ones
 
     def draw(self, logits: NDArray[np.float32]) -> int:
         """logits [vocabulary], left unchanged -> token id. Raises GrammarFailed when no token fits the grammar."""
@@ -64,7 +76,14 @@ class Sampler:
                 token = self._pick(self._masked(row, self._constraint))
             self._constraint.accept(token)
         self._counts[token] += 1
+        if self._sampling.top_logprobs is not None:
+            self._likelihoods = likelihoods(row, token, self._sampling.top_logprobs)
         return token
+
+    def told(self, pieces: Sequence[bytes]) -> tuple[TokenLogprob, ...]:
+        """How likely the last token was, with the text of the tokens; empty where nobody asked."""
+        spelled = [(pieces[token], logprob) for token, logprob in self._likelihoods]
+        return tuple(TokenLogprob(*spelled[0], tuple(spelled[1:])) for _ in spelled[:1])
 
     def _pick(self, row: NDArray[np.float32]) -> int:
         return int(row.argmax()) if self._sampling.temperature <= 0 else self._drawn(row)

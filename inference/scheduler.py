@@ -26,6 +26,8 @@ BITES = tuple(range(512, 0, -16))
 # A step with a bite may take this many times as long as without, where that is more than the target: on a slow machine
 # no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl.
 STRETCH_MAX = 8.0
+# A prompt's row computed alone differs in its last bits from the same row among others: never in exact requests.
+EXACT_ROWS_MIN = 2
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
 
@@ -104,7 +106,7 @@ class Scheduler:
         (self._waiting if request.slot is None else self._running).remove(request)
         self._shares.leave(request.salt)
         if request.slot is not None:
-            self.slots.release(request.slot, request.held)
+            self.slots.release(request.slot, request.kept)
 
     def plan(self) -> Plan:
         """The next step: a row for every stream, then as much of the prompts as fits beside them."""
@@ -152,7 +154,7 @@ class Scheduler:
             self._place(plan, request)
 
     def _place(self, plan: Plan, request: Request) -> None:
-        placement = self.slots.place(request.tokens, request.salt)
+        placement = self.slots.place(request.tokens, request.region, fresh=EXACT_ROWS_MIN if request.exact else 1)
         if placement is None:
             return
         self._waiting.remove(request)
@@ -164,7 +166,7 @@ class Scheduler:
 
     def _preempt(self, plan: Plan, newcomer: Request) -> bool:
         """Make room for a higher class: the youngest request of the lowest class waits again, before all others."""
-        lower = [r for r in self._running if r.priority > newcomer.priority and r.stamps.admitted_ns]
+        lower = [r for r in self._running if r.priority > newcomer.priority and r.stamps.admitted_ns and not r.exact]
         if not lower:
             return False
         victim = max(reversed(lower), key=lambda r: r.priority)
@@ -198,4 +200,13 @@ def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, in
         if more:
             given[request] = given.get(request, 0) + more
             left -= more
-    return list(given.items())
+    shares = [(request, _whole(request, tokens)) for request, tokens in given.items()]
+    return [(request, tokens) for request, tokens in shares if tokens]
+
+
+def _whole(request: Request, tokens: int) -> int:
+    """Fewer tokens where an exact request would be left with, or get, a single row of prompt."""
+    if not request.exact or tokens == request.remaining:
+        return tokens
+    tokens -= int(request.remaining - tokens < EXACT_ROWS_MIN)
+    return tokens if tokens >= EXACT_ROWS_MIN else 0

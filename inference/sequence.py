@@ -30,7 +30,10 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text."""
+    """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text.
+
+    `deterministic`: the same prompt and seed give the same tokens whatever else runs. Without a seed, 0 is taken.
+    """
 
     max_tokens: int = 512
     temperature: float = 1.0
@@ -43,6 +46,8 @@ class Sampling:
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
+    deterministic: bool = False
+    top_logprobs: int | None = None  # likeliest tokens told beside each token; None: no token's likelihood is told
     grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
 
 
@@ -58,11 +63,24 @@ class Stamps:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token, and the likeliest ones at its place: natural logarithms.
+
+    After bias and penalties; before temperature, truncation and grammar, which only choose among the tokens.
+    """
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """A piece of generated text (never half a character, never part of a stop string) and its token count."""
 
     text: str
     tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()  # of these tokens, where the request wants them
 
 
 class Generation(Protocol):

@@ -95,11 +95,11 @@ class Slots:
     def resident(self) -> int:
         return sum(not slot.live and slot.computed > 0 for slot in self._slots)
 
-    def place(self, prompt: Sequence[int], salt: str) -> Placement | None:
+    def place(self, prompt: Sequence[int], salt: str, *, fresh: int = 1) -> Placement | None:
         """Choose and claim a slot. None: every slot is live, or a request that runs is just computing what this
         prompt begins with: waiting for it is cheaper than computing it twice."""
-        # The last prompt token is always computed: its logits are what the first new token is drawn from.
-        beginning = prompt[:-1]
+        # The last prompt tokens are always computed: the first new token is drawn from the logits of the very last.
+        beginning = prompt[:-fresh]
         keys, matched = self._index.match(beginning, salt)
         holders = [self._slots[key] for key in keys]
         prefix = self._prefix(beginning, salt, holders, matched)

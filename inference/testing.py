@@ -132,6 +132,7 @@ class ScriptedBackend:
     context: int
     rows_max: int
     vocabulary: int = 50
+    exact: bool = True
     rewinds: bool = True
     fail_next: bool = False
     steps: list[int] = field(default_factory=list)  # rows of each step

@@ -17,13 +17,26 @@ from worker.routes import (
     models,
     ops,
     pages,
+    response_parts,
     responses,
 )
 from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
 from worker.sign_in import sign_in
 
-RESOURCES = (responses, conversations, chat_completions, embeddings, models, files, ops, metrics, health, pages)
+RESOURCES = (
+    responses,
+    response_parts,
+    conversations,
+    chat_completions,
+    embeddings,
+    models,
+    files,
+    ops,
+    metrics,
+    health,
+    pages,
+)
 
 
 def build_app(services: Services) -> web.Application:

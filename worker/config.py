@@ -89,6 +89,7 @@ class Config:
     body_bytes: Annotated[int, About("largest request body", least=1024)] = 4 * 2**20
     drain_s: Annotated[float, About("seconds that running answers get to finish when told to stop", least=0)] = 20.0
     trace_days: Annotated[float, About("days that traces are kept", least=0.01)] = 7.0
+    event_days: Annotated[float, About("days that the events of responses are kept", least=0.01)] = 1.0
     jwt_secret: Annotated[str | None, About("accept JWTs signed with this HS256 secret")] = None
     jwt_jwks_url: Annotated[str | None, About("accept RS256/ES256 JWTs signed with a key of this JWKS")] = None
     jwt_issuer: Annotated[str | None, About("issuer (iss) that a JWT must name")] = None

@@ -7,11 +7,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
+from typing import TypeAlias
 
 from agents.events import ArgumentsDelta, Event, ReasoningDelta, TextDelta
 
 # Events that may wait for a slow client. A turn that is not read on stands still, which is what slows it down.
 WAITING_MAX = 256
+Delta: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta
 TOKENS = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
 
@@ -77,7 +79,14 @@ def merged(events: Sequence[Event]) -> list[Event]:
     for event in events:
         last = together[-1] if together else None
         if isinstance(event, TOKENS) and isinstance(last, TOKENS) and event.item_id == last.item_id:
-            together[-1] = replace(last, text=last.text + event.text)
+            together[-1] = _joined(last, event)
         else:
             together.append(event)
     return together
+
+
+def _joined(before: Delta, after: Delta) -> Delta:
+    text = before.text + after.text
+    if isinstance(before, TextDelta) and isinstance(after, TextDelta):
+        return replace(before, text=text, logprobs=before.logprobs + after.logprobs)
+    return replace(before, text=text)

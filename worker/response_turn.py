@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -67,11 +67,26 @@ async def hydrate(services: Services, principal: Principal, frame: ResponseFrame
     return ResponseTurn(principal, frame, request.items, history, services.roster.of(frame.model))
 
 
-async def store(services: Services, turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> None:
+async def begin(services: Services, turn: ResponseTurn, worker: int) -> None:
+    """Store that this worker makes the response, unless the caller said to keep nothing."""
+    if turn.frame.request.stored:
+        await services.runs.store.begin(turn.tenant_id, _record(turn, turn.frame.started(), ()), worker)
+
+
+async def finish(
+    services: Services,
+    turn: ResponseTurn,
+    snapshot: dict[str, Any],
+    output: Sequence[Item],
+    *,
+    in_conversation: bool = True,
+) -> None:
     """Keep the response, unless the caller said not to, and its items in the conversation, if there is one."""
     if turn.frame.request.stored:
-        await services.responses.save(turn.tenant_id, _record(turn, snapshot, output))
-    elif turn.conversation_id is not None:
+        record = _record(turn, snapshot, output)
+        record = record if in_conversation else replace(record, conversation_id=None)
+        await services.runs.store.finish(turn.tenant_id, record)
+    elif in_conversation and turn.conversation_id is not None:
         await services.conversations.add_items(turn.tenant_id, turn.conversation_id, (*turn.items, *output))
 
 

@@ -26,7 +26,7 @@ from worker.home import Home, write_atomically
 from worker.keys import LOCAL_TENANT
 from worker.principal import OPERATOR
 from worker.routes.health import DRAINING
-from worker.services import Services
+from worker.services import SERVICES, Services
 from worker.sign_in import link
 from worker.start import open_services
 from worker.version import VERSION
@@ -179,12 +179,18 @@ async def _run(services: Services, listener: socket.socket) -> web.AppRunner:
 async def _drain(runner: web.AppRunner, stop: Stop) -> None:
     """Take no more requests, let the running ones finish for drain_s, unless somebody is in a hurry."""
     runner.app[DRAINING].set()
-    draining = asyncio.create_task(runner.cleanup())
+    draining = asyncio.create_task(_finish_answers(runner))
     hurried = asyncio.create_task(stop.hurried.wait())
     await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
     for task in (draining, hurried):
         task.cancel()
     await asyncio.gather(draining, hurried, return_exceptions=True)
+
+
+async def _finish_answers(runner: web.AppRunner) -> None:
+    """Those that somebody reads, and those that go on alone."""
+    services = runner.app[SERVICES]
+    await asyncio.gather(runner.cleanup(), services.runs.idle(services.config.drain_s))
 
 
 @contextmanager

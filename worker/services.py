@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from worker.admission import Admission
     from worker.auth import Authenticator
     from worker.config import Config
+    from worker.runs import Runs
     from worker.telemetry import Telemetry
 
 
@@ -43,6 +44,7 @@ class Services:
     agent: Agent
     conversations: ConversationStore
     responses: ResponseStore
+    runs: Runs
     authenticator: Authenticator
     admission: Admission
     telemetry: Telemetry

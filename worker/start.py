@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
 from agents.roster import Roster
-from agents.store import ConversationStore, ResponseStore
+from agents.store import ConversationStore, ResponseStore, RunningStore
 from agents.tools import builtin_toolbox
 from inference.bundled import DRAFT_MODEL, EMBEDDER
 from inference.catalogue import find
@@ -32,6 +32,7 @@ from worker.home import Home
 from worker.keys import Keys
 from worker.metrics import Metrics
 from worker.roster import read_roster
+from worker.runs import Runs
 from worker.secret import Secret
 from worker.services import Services
 from worker.session import Sessions
@@ -166,6 +167,8 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start()
+        stack.push_async_callback(services.runs.close)
+        await services.runs.start()
         yield services
 
 
@@ -198,6 +201,7 @@ def _assemble(
         agent=Agent(model, retriever, toolbox),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
+        runs=Runs(RunningStore(database), database, event_days=config.event_days),
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),

@@ -4,5 +4,15 @@ from __future__ import annotations
 
 from agents.store.conversations import Conversation, ConversationStore, Page
 from agents.store.responses import ResponseRecord, ResponseStore
+from agents.store.running import Batch, Chapter, RunningStore
 
-__all__ = ["Conversation", "ConversationStore", "Page", "ResponseRecord", "ResponseStore"]
+__all__ = [
+    "Batch",
+    "Chapter",
+    "Conversation",
+    "ConversationStore",
+    "Page",
+    "ResponseRecord",
+    "ResponseStore",
+    "RunningStore",
+]

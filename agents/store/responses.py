@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from agents.errors import HistoryTooLong, NotFound
+from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item
-from agents.payload import from_payload, to_payload
-from agents.store.conversations import append_items
+from agents.payload import from_payload
 from migrations.database import Database
 
 if TYPE_CHECKING:
@@ -40,30 +39,6 @@ class ResponseStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    async def save(self, tenant_id: UUID, record: ResponseRecord) -> None:
-        """Store a finished response and, when it belongs to a conversation, append its items there: all or nothing.
-
-        Raises NotFound when the conversation was deleted meanwhile.
-        """
-        async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
-                """insert into responses (tenant_id, id, conversation_id, previous_response_id, status, created_at,
-                                          completed_at, input, body)
-                   values ($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
-                tenant_id,
-                record.id,
-                record.conversation_id,
-                record.previous_response_id,
-                record.status,
-                record.created_at,
-                record.completed_at,
-                _payloads(record.input),
-                {**record.body, "output": _payloads(record.output)},
-            )
-            if record.conversation_id is not None:
-                items = (*record.input, *record.output)
-                await append_items(connection, tenant_id, record.conversation_id, items, record.id)
 
     async def get(self, tenant_id: UUID, response_id: str) -> ResponseRecord:
         async with self._database.tenant(tenant_id) as connection:
@@ -99,18 +74,21 @@ class ResponseStore:
         """Everything up to and including this response, oldest first, by walking `previous_response_id`.
 
         A chain that starts inside a conversation begins with what stood there before it. Raises NotFound, also
-        for a deleted link of the chain: a gap would be a silent cut.
+        for a deleted link of the chain: a gap would be a silent cut. Raises InvalidTurn while it is being made.
         """
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 """with recursive chain as (
-                       select id, previous_response_id, conversation_id, input, body->'output' as output, 1 as depth
+                       select id, previous_response_id, conversation_id, status, input, body->'output' as output,
+                              1 as depth
                        from responses where tenant_id = $1 and id = $2
                        union all
-                       select r.id, r.previous_response_id, r.conversation_id, r.input, r.body->'output', depth + 1
+                       select r.id, r.previous_response_id, r.conversation_id, r.status, r.input, r.body->'output',
+                              depth + 1
                        from chain c join responses r on r.tenant_id = $1 and r.id = c.previous_response_id
                        where depth <= $3)
-                   select id, previous_response_id, conversation_id, input, output from chain order by depth desc""",
+                   select id, previous_response_id, conversation_id, status, input, output
+                   from chain order by depth desc""",
                 tenant_id,
                 response_id,
                 CHAIN_RESPONSES_MAX,
@@ -119,6 +97,9 @@ class ResponseStore:
                 raise NotFound("response", response_id)
             if len(rows) > CHAIN_RESPONSES_MAX:
                 raise HistoryTooLong(f"More than {CHAIN_RESPONSES_MAX} responses stand before this one. Start anew.")
+            if rows[-1]["status"] == "in_progress":
+                message = f"The response '{response_id}' is still being made: wait for its end, or cancel it."
+                raise InvalidTurn(message, param="previous_response_id")
             first = rows[0]
             if first["previous_response_id"] is not None:
                 raise NotFound("response", first["previous_response_id"])
@@ -144,10 +125,6 @@ async def _before(
         response_id,
     )
     return [row["payload"] for row in rows]
-
-
-def _payloads(items: Sequence[Item]) -> list[dict[str, Any]]:
-    return [to_payload(item) for item in items]
 
 
 def _items(payloads: Sequence[dict[str, Any]]) -> tuple[Item, ...]:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agents.errors import InvalidTurn
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
-from agents.prompt import CONCLUDE, DEFAULT_SYSTEM, UNANSWERED, assemble, question
+from agents.prompt import CONCLUDE, DEFAULT_SYSTEM, UNANSWERED, assemble, numbered, question
 from agents.turn import ToolChoice, Turn
 from inference.sequence import ChatMessage, ToolCall
 from tests.agents.turns import TENANT, asked, passage, user
@@ -105,9 +107,7 @@ def test_passages_stand_in_the_newest_user_message_only() -> None:
     assert assemble(turn, passages=found)[1:] == [
         ChatMessage("user", "Hi"),
         ChatMessage("assistant", "Hello."),
-        ChatMessage(
-            "user", "Passages:\n[1] Guide: Fact 1.\n[2] Notes: Two\nlines.\n\nQuestion: How?", passage_chars=52
-        ),
+        ChatMessage("user", "Passages:\n[1] Guide: Fact 1.\n[2] Notes: Two lines.\n\nQuestion: How?", passage_chars=52),
     ]
 
 
@@ -134,3 +134,17 @@ def test_a_demanded_call_is_asked_for(choice: ToolChoice, told: str) -> None:
 def test_the_question_is_the_newest_user_message() -> None:
     assert question(Turn(TENANT, (user(" new "), Message("developer", "x")), (user("old"),))) == "new"
     assert question(Turn(TENANT, (Message("assistant", "x"),))) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("One sentence\nin two lines.\n\nAnother.", "One sentence in two lines. Another."),
+        ("A list:\n\n- one\n  goes on\n- two\n1. three", "A list:\n- one goes on\n- two\n1. three"),
+        ("| a | b |\n|---|---|\n| 1 | 2 |", "| a | b |\n|---|---|\n| 1 | 2 |"),
+        ("```python\nif x:\n    y()\n\nz()\n```", "```python\nif x:\n    y()\nz()\n```"),
+        ("    indented\n        code", "    indented\n        code"),
+    ],
+)
+def test_paragraphs_flow_and_what_has_lines_keeps_them(text: str, shown: str) -> None:
+    assert numbered([(1, replace(passage(1), title="T", text=text))]) == f"[1] T: {shown}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,7 @@ import pytest
 
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, new_id
-from agents.store import ConversationStore, ResponseRecord, ResponseStore
+from agents.store import ConversationStore, ResponseRecord, ResponseStore, RunningStore
 from agents.store.conversations import HISTORY_ITEMS_MAX, Order
 from migrations.database import Database
 from tests.agents.turns import user
@@ -25,6 +26,11 @@ def responses(database: Database) -> ResponseStore:
     return ResponseStore(database)
 
 
+@pytest.fixture
+def running(database: Database) -> RunningStore:
+    return RunningStore(database)
+
+
 def numbered(count: int) -> list[Item]:
     return [user(f"message {number}") for number in range(count)]
 
@@ -33,7 +39,7 @@ def record(text: str, *, after: ResponseRecord | None = None, conversation_id: s
     return ResponseRecord(
         new_id("resp"),
         "completed",
-        {"object": "response", "note": text},
+        {"object": "response", "note": text, "output": []},
         datetime.now(UTC),
         datetime.now(UTC),
         (user(f"ask {text}"),),
@@ -41,6 +47,12 @@ def record(text: str, *, after: ResponseRecord | None = None, conversation_id: s
         conversation_id,
         after.id if after else None,
     )
+
+
+async def save(running: RunningStore, tenant_id: UUID, record: ResponseRecord) -> None:
+    """From its beginning to its end."""
+    await running.begin(tenant_id, replace(record, status="in_progress"), worker=1)
+    await running.finish(tenant_id, record)
 
 
 def texts(items: tuple[Item, ...]) -> list[str]:
@@ -173,76 +185,81 @@ async def test_the_same_item_is_not_stored_twice(conversations: ConversationStor
         await conversations.add_items(tenant_id, made.id, items)
 
 
-async def test_a_response_is_kept_with_its_items(responses: ResponseStore, tenant_id: UUID) -> None:
+async def test_a_response_is_kept_with_its_items(
+    responses: ResponseStore, running: RunningStore, tenant_id: UUID
+) -> None:
     saved = record("one")
-    await responses.save(tenant_id, saved)
+    await save(running, tenant_id, saved)
     read = await responses.get(tenant_id, saved.id)
     assert (read.status, read.input, read.output) == ("completed", saved.input, saved.output)
     assert read.body["note"] == "one"
     assert [item["id"] for item in read.body["output"]] == [saved.output[0].id]
 
 
-async def test_the_history_of_a_response_is_its_chain_oldest_first(responses: ResponseStore, tenant_id: UUID) -> None:
+async def test_the_history_of_a_response_is_its_chain_oldest_first(
+    responses: ResponseStore, running: RunningStore, tenant_id: UUID
+) -> None:
     chain = [record("one")]
     for text in ("two", "three"):
         chain.append(record(text, after=chain[-1]))
     for each in chain:
-        await responses.save(tenant_id, each)
+        await save(running, tenant_id, each)
     told = ["ask one", "answer one", "ask two", "answer two", "ask three", "answer three"]
     assert texts(await responses.history(tenant_id, chain[2].id)) == told
     assert texts(await responses.history(tenant_id, chain[0].id)) == told[:2]
 
 
-async def test_a_gap_in_the_chain_is_not_passed_over(responses: ResponseStore, tenant_id: UUID) -> None:
+async def test_a_gap_in_the_chain_is_not_passed_over(
+    responses: ResponseStore, running: RunningStore, tenant_id: UUID
+) -> None:
     first = record("one")
     second = record("two", after=first)
     for each in (first, second):
-        await responses.save(tenant_id, each)
+        await save(running, tenant_id, each)
     await responses.delete(tenant_id, first.id)
     with pytest.raises(NotFound, match=first.id):
         await responses.history(tenant_id, second.id)
 
 
 async def test_a_response_in_a_conversation_adds_its_items_there(
-    conversations: ConversationStore, responses: ResponseStore, tenant_id: UUID
+    conversations: ConversationStore, responses: ResponseStore, running: RunningStore, tenant_id: UUID
 ) -> None:
     made = await conversations.create(tenant_id, items=[user("before")])
     for text in ("one", "two"):
-        await responses.save(tenant_id, record(text, conversation_id=made.id))
+        await save(running, tenant_id, record(text, conversation_id=made.id))
     told = ["before", "ask one", "answer one", "ask two", "answer two"]
     assert texts(await conversations.history(tenant_id, made.id)) == told
 
 
 async def test_a_chain_that_began_in_a_conversation_knows_what_stood_there(
-    conversations: ConversationStore, responses: ResponseStore, tenant_id: UUID
+    conversations: ConversationStore, responses: ResponseStore, running: RunningStore, tenant_id: UUID
 ) -> None:
     made = await conversations.create(tenant_id, items=[user("before")])
     inside = record("inside", conversation_id=made.id)
     later = record("later", conversation_id=made.id)
     branch = record("branch", after=inside)
     for each in (inside, later, branch):
-        await responses.save(tenant_id, each)
+        await save(running, tenant_id, each)
     told = ["before", "ask inside", "answer inside", "ask branch", "answer branch"]
     assert texts(await responses.history(tenant_id, branch.id)) == told
 
 
-async def test_a_response_for_a_deleted_conversation_leaves_nothing_behind(
-    conversations: ConversationStore, responses: ResponseStore, tenant_id: UUID
+async def test_a_response_for_a_deleted_conversation_has_not_ended(
+    conversations: ConversationStore, responses: ResponseStore, running: RunningStore, tenant_id: UUID
 ) -> None:
     made = await conversations.create(tenant_id)
     await conversations.delete(tenant_id, made.id)
     lost = record("lost", conversation_id=made.id)
     with pytest.raises(NotFound, match="no conversation"):
-        await responses.save(tenant_id, lost)
-    with pytest.raises(NotFound, match="no response"):
-        await responses.get(tenant_id, lost.id)
+        await save(running, tenant_id, lost)
+    assert (await responses.get(tenant_id, lost.id)).status == "in_progress"
 
 
 async def test_a_tenant_never_sees_anothers_response(
-    responses: ResponseStore, tenant_id: UUID, other_tenant_id: UUID
+    responses: ResponseStore, running: RunningStore, tenant_id: UUID, other_tenant_id: UUID
 ) -> None:
     saved = record("secret")
-    await responses.save(tenant_id, saved)
+    await save(running, tenant_id, saved)
     attempts: list[Any] = [responses.get, responses.history, responses.delete]
     for attempt in attempts:
         with pytest.raises(NotFound):

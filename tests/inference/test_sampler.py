@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.sampler import Sampler, largest
+from inference.sampler import LOGPROB_MIN, Sampler, largest, likelihoods
 from inference.sequence import Sampling
 
 ROW = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
@@ -61,6 +61,29 @@ def test_penalties_count_what_was_drawn() -> None:
     assert draws(Sampling(temperature=0, presence_penalty=1.0), 3) == [0, 1, 0]
     assert draws(Sampling(temperature=0, frequency_penalty=2.0), 4) == [0, 1, 2, 3]
     assert draws(Sampling(temperature=0, repeat_penalty=3.0), 2) == [0, 1]
+
+
+def test_likelihoods_are_told_after_bias_and_before_temperature() -> None:
+    sampler = Sampler(Sampling(temperature=0, top_logprobs=2, logit_bias={3: 100.0}))
+    assert sampler.draw(ROW) == 3
+    (told,) = sampler.told([b"a", b"b", b"c", b"d"])
+    assert (told.token, [token for token, _ in told.top]) == (b"d", [b"d", b"a"])
+    assert abs(told.logprob) < 1e-6 and told.top[0][1] == told.logprob
+    plain = Sampler(Sampling(temperature=0.1, top_logprobs=4))
+    plain.draw(ROW)
+    (told,) = plain.told([b"a", b"b", b"c", b"d"])
+    assert np.allclose([logprob for _, logprob in told.top], ROW, atol=1e-6)
+
+
+def test_a_token_that_cannot_come_has_a_number_too() -> None:
+    row = np.array([0.0, -np.inf], np.float32)
+    assert likelihoods(row, 0, 2) == [(0, 0.0), (0, 0.0), (1, LOGPROB_MIN)]
+
+
+def test_nothing_is_told_unasked() -> None:
+    sampler = Sampler(Sampling())
+    sampler.draw(ROW)
+    assert sampler.told([b"a", b"b", b"c", b"d"]) == ()
 
 
 def test_the_row_is_left_as_it_was() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from agents.store import RunningStore
 from inference.testing import ScriptedModel
 from migrations.database import Database
 from worker.admission import Admission
@@ -18,6 +19,7 @@ from worker.auth import Authenticator
 from worker.config import Config
 from worker.keys import Keys
 from worker.metrics import Metrics
+from worker.runs import Runs
 from worker.secret import Secret
 from worker.services import Services
 from worker.session import Sessions
@@ -55,6 +57,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         agent=UNUSED,
         conversations=UNUSED,
         responses=UNUSED,
+        runs=Runs(RunningStore(database), database, event_days=config.event_days),
         authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
@@ -68,7 +71,11 @@ async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Cli
     app.add_routes(extra)
     await services.authenticator.start()
     services.telemetry.start()
-    async with TestClient(TestServer(app)) as client:
-        yield client
-    await services.telemetry.close()
-    await services.authenticator.close()
+    await services.runs.start()
+    try:
+        async with TestClient(TestServer(app)) as client:
+            yield client
+    finally:
+        await services.runs.close()
+        await services.telemetry.close()
+        await services.authenticator.close()

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from agents.events import ArgumentsDelta, Event, TextDelta, TurnStarted
+from inference.sequence import TokenLogprob
 from worker.feed import WAITING_MAX, Feed, merged
 
 
@@ -91,3 +92,9 @@ async def test_a_turn_that_ends_without_its_last_event_is_a_bug_that_shows() -> 
 def test_texts_of_different_items_stay_apart() -> None:
     events: list[Event] = [TextDelta(0, "a", "x"), ArgumentsDelta(1, "b", "y"), TextDelta(0, "a", "z")]
     assert merged(events) == events
+
+
+def test_likelihoods_stay_with_the_text_that_is_merged() -> None:
+    a, b = TokenLogprob(b"a", -0.1), TokenLogprob(b"b", -0.2)
+    (one,) = merged([TextDelta(0, "msg", "a", (a,)), TextDelta(0, "msg", "b", (b,))])
+    assert one == TextDelta(0, "msg", "ab", (a, b))

@@ -113,6 +113,11 @@ def test_usage_is_one_more_chunk_without_choices_and_null_before() -> None:
     assert "usage" not in chunks_of(told(Message("assistant", "Hi.")))[-1]
 
 
+def test_metadata_ask_for_the_same_bytes() -> None:
+    assert request_of(metadata={"deterministic": "true"}).turn(uuid4()).sampling.deterministic
+    assert not request_of(metadata={"deterministic": "no"}).turn(uuid4()).sampling.deterministic
+
+
 def test_a_cut_answer_ends_by_length() -> None:
     events = told(Message("assistant", "Hi", status="incomplete"), status="incomplete", reason="max_output_tokens")
     assert chunks_of(events)[-1]["choices"][0]["finish_reason"] == "length"

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from agents.events import ArgumentsDelta, Event, ItemStarted, TextDelta, TurnFinished, TurnStarted, Usage
-from agents.message import FunctionCall, FunctionCallOutput, Message, new_id
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message, new_id
+from agents.payload import logprob_payloads
+from inference.sequence import TokenLogprob
 from worker.wire.chat_request import ChatRequest
 from worker.wire.tier import tier_used
 
@@ -28,7 +30,8 @@ class ChatNarrator:
 
     def tell(self, event: Event) -> list[Chunk]:
         """The chunks that an event becomes. The end of a turn is told by `conclude`."""
-        return [self._chunk(delta) for delta in self._deltas(event)]
+        logprobs = event.logprobs if isinstance(event, TextDelta) else ()
+        return [self._chunk(delta, logprobs=logprobs) for delta in self._deltas(event)]
 
     def conclude(self, finished: TurnFinished) -> list[Chunk]:
         """The last chunks: why the answer ended, and what it cost when the caller asked for that."""
@@ -55,7 +58,7 @@ class ChatNarrator:
             "index": 0,
             "message": message,
             "finish_reason": finish_reason(finished, self.request),
-            "logprobs": None,
+            "logprobs": _logprobs([told for item in finished.output for told in _told(item)]),
         }
         return {**self._frame("chat.completion", [choice]), "usage": usage_object(finished.usage)}
 
@@ -72,8 +75,10 @@ class ChatNarrator:
             case ArgumentsDelta() if event.item_id in self._calls:
                 yield {"tool_calls": [{"index": self._calls[event.item_id], "function": {"arguments": event.text}}]}
 
-    def _chunk(self, delta: dict[str, Any], finish: FinishReason | None = None) -> Chunk:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+    def _chunk(
+        self, delta: dict[str, Any], finish: FinishReason | None = None, logprobs: Sequence[TokenLogprob] = ()
+    ) -> Chunk:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": _logprobs(logprobs)}
         chunk = self._frame("chat.completion.chunk", [choice])
         return {**chunk, "usage": None} if self.request.with_usage else chunk
 
@@ -127,3 +132,11 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 def _call(call: FunctionCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _told(item: Item) -> Sequence[TokenLogprob]:
+    return item.logprobs if isinstance(item, Message) else ()
+
+
+def _logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    return {"content": logprob_payloads(logprobs), "refusal": None} if logprobs else None

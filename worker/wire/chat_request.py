@@ -20,7 +20,8 @@ from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
-from worker.wire.metadata import Metadata
+from worker.wire.logprobs import TopLogprobs
+from worker.wire.metadata import Metadata, asks_for_same_bytes
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
@@ -61,6 +62,9 @@ class ChatRequest(Strict):
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
     stop: Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=limits.STOPS_MAX)] | None = None
 
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+
     stream: bool | None = None
     stream_options: ChatStreamOptions | None = None
     metadata: Metadata | None = None
@@ -70,8 +74,6 @@ class ChatRequest(Strict):
 
     n: Annotated[int | None, only(None, 1)] = None
     response_format: ChatFormat | None = None
-    logprobs: Annotated[bool | None, only(None, False)] = None
-    top_logprobs: Annotated[int | None, only(None, 0)] = None
     store: Annotated[bool | None, only(None, False)] = None
     reasoning_effort: Annotated[str | None, only(None, "none")] = None
     verbosity: Annotated[str | None, only(None, "medium")] = None
@@ -85,6 +87,13 @@ class ChatRequest(Strict):
     moderation: Unsupported = None
     prediction: Unsupported = None
     web_search_options: Unsupported = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _comes_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value and not info.data.get("logprobs"):
+            raise ValueError("it is told only where logprobs is true")
+        return value
 
     @field_validator("tool_choice")
     @classmethod
@@ -128,7 +137,9 @@ class ChatRequest(Strict):
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
+            deterministic=asks_for_same_bytes(self.metadata),
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
             stop=tuple(self.stop or ()),
+            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )

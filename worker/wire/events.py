@@ -42,12 +42,12 @@ def content_part_done(output_index: int, item_id: str, part: dict[str, Any]) -> 
     return _of_text("response.content_part.done", output_index, item_id) | {"part": part}
 
 
-def output_text_delta(output_index: int, item_id: str, delta: str) -> WireEvent:
-    return _of_text("response.output_text.delta", output_index, item_id) | {"delta": delta, "logprobs": []}
+def output_text_delta(output_index: int, item_id: str, delta: str, logprobs: Sequence[dict[str, Any]]) -> WireEvent:
+    return _of_text("response.output_text.delta", output_index, item_id) | {"delta": delta, "logprobs": list(logprobs)}
 
 
-def output_text_done(output_index: int, item_id: str, text: str) -> WireEvent:
-    return _of_text("response.output_text.done", output_index, item_id) | {"text": text, "logprobs": []}
+def output_text_done(output_index: int, item_id: str, text: str, logprobs: Sequence[dict[str, Any]]) -> WireEvent:
+    return _of_text("response.output_text.done", output_index, item_id) | {"text": text, "logprobs": list(logprobs)}
 
 
 def reasoning_text_delta(output_index: int, item_id: str, delta: str) -> WireEvent:

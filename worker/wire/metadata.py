@@ -15,3 +15,9 @@ Metadata: TypeAlias = Annotated[
     ],
     Field(max_length=limits.METADATA_PAIRS_MAX),
 ]
+
+DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
+
+
+def asks_for_same_bytes(metadata: dict[str, str] | None) -> bool:
+    return (metadata or {}).get(DETERMINISTIC) == "true"

@@ -23,10 +23,13 @@ from agents.events import (
     TurnStarted,
 )
 from agents.message import FunctionCall, Item, Message, Reasoning
-from agents.payload import to_payload
+from agents.payload import logprob_payloads, to_payload
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 from worker.wire.response import ResponseFrame
+
+# What a stream ends with; one that was cancelled just ends.
+TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 class Narrator:
@@ -113,7 +116,7 @@ class Narrator:
         item = self._items[event.output_index]
         assert isinstance(item, Message)
         self._items[event.output_index] = replace(item, text=item.text + event.text)
-        yield wire.output_text_delta(event.output_index, event.item_id, event.text)
+        yield wire.output_text_delta(event.output_index, event.item_id, event.text, logprob_payloads(event.logprobs))
 
     def _reasoning(self, event: ReasoningDelta) -> Iterator[WireEvent]:
         item = self._items[event.output_index]
@@ -133,7 +136,7 @@ class Narrator:
             part = payload["content"][0]
             for index, annotation in enumerate(part["annotations"]):
                 yield wire.annotation_added(output_index, item.id, index, annotation)
-            yield wire.output_text_done(output_index, item.id, item.text)
+            yield wire.output_text_done(output_index, item.id, item.text, part["logprobs"])
             yield wire.content_part_done(output_index, item.id, part)
         elif isinstance(item, Reasoning):
             yield wire.reasoning_text_done(output_index, item.id, item.text)
@@ -145,8 +148,13 @@ class Narrator:
 
 def shown(item: Item, with_results: bool = False) -> dict[str, Any]:
     """An item as callers see it: the results of a search only when they asked for them."""
-    return without_results(to_payload(item)) if not with_results else to_payload(item)
+    return _without_results(to_payload(item)) if not with_results else to_payload(item)
 
 
-def without_results(payload: dict[str, Any]) -> dict[str, Any]:
+def without_results(body: dict[str, Any]) -> dict[str, Any]:
+    """A stored response as callers see it who did not ask for the results of searches."""
+    return {**body, "output": [_without_results(item) for item in body["output"]]}
+
+
+def _without_results(payload: dict[str, Any]) -> dict[str, Any]:
     return {**payload, "results": None} if payload.get("type") == "file_search_call" else payload

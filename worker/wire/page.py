@@ -36,11 +36,23 @@ def list_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any
     }
 
 
+def page_of(data: Sequence[dict[str, Any]], query: PageQuery) -> tuple[list[dict[str, Any]], bool]:
+    """The page of a list that is at hand as a whole, oldest first, and whether more follows it."""
+    ordered = list(data) if query.order == "asc" else list(reversed(data))
+    start = next((index for index, entry in enumerate(ordered, 1) if entry["id"] == query.after), 0)
+    if query.after is not None and not start:
+        raise _unknown_after()
+    return ordered[start : start + query.limit], len(ordered) > start + query.limit
+
+
+def _unknown_after() -> ApiError:
+    message = "Invalid 'after': it is the id of the last entry seen."
+    return ApiError(400, message, param="after", code="invalid_value")
+
+
 def _after(value: str | None) -> str | None:
     if value is not None and not ID.fullmatch(value):
-        raise ApiError(
-            400, "Invalid 'after': it is the id of the last entry seen.", param="after", code="invalid_value"
-        )
+        raise _unknown_after()
     return value
 
 

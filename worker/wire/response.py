@@ -78,7 +78,7 @@ class ResponseFrame:
             "top_p": 1.0 if request.top_p is None else request.top_p,
             "presence_penalty": request.presence_penalty or 0.0,
             "frequency_penalty": request.frequency_penalty or 0.0,
-            "top_logprobs": 0,
+            "top_logprobs": request.top_logprobs or 0,
             "reasoning": {"effort": None, "summary": None},
             "usage": None,
             "max_output_tokens": request.max_output_tokens,

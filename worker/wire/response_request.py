@@ -20,7 +20,8 @@ from inference.sequence import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.items import InputItem, as_items
-from worker.wire.metadata import Metadata
+from worker.wire.logprobs import INCLUDED, TopLogprobs
+from worker.wire.metadata import Metadata, asks_for_same_bytes
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
@@ -38,7 +39,7 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 
-Include: TypeAlias = list[Annotated[str, only(RESULTS, *sorted(WITHOUT_EFFECT))]]
+Include: TypeAlias = list[Annotated[str, only(RESULTS, INCLUDED, *sorted(WITHOUT_EFFECT))]]
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]
 
@@ -95,12 +96,12 @@ class ResponseRequest(Strict):
     safety_identifier: ShortKey | None = None
     user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
 
+    top_logprobs: TopLogprobs | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     background: Annotated[bool | None, only(None, False)] = None
     truncation: Annotated[str | None, only(None, "disabled")] = None
     service_tier: ServiceTier | None = None
-    top_logprobs: Annotated[int | None, only(None, 0)] = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
     prompt_cache_options: Unsupported = None
     context_management: Unsupported = None
@@ -180,7 +181,14 @@ class ResponseRequest(Strict):
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
+            deterministic=asks_for_same_bytes(self.metadata),
+            top_logprobs=self._told,
         )
+
+    @property
+    def _told(self) -> int | None:
+        """Likeliest tokens to tell; None: nobody asked for likelihoods."""
+        return self.top_logprobs or 0 if self.top_logprobs or INCLUDED in (self.include or ()) else None
 
     @property
     def _limits(self) -> Limits:

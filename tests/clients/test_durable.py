@@ -1,0 +1,63 @@
+"""The official client reads stored answers again, stops them, and asks what they were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from openai import AsyncOpenAI, OpenAI
+
+from tests.clients.conftest import MODEL
+from tests.serving import Worker
+
+QUESTION = "What is the capital of France?"
+
+
+def test_a_stream_goes_on_where_it_was_left(client: OpenAI) -> None:
+    told = list(client.responses.create(model=MODEL, input=QUESTION, stream=True))
+    id = told[0].response.id  # type: ignore[union-attr]  # the first event is response.created
+    again = list(client.responses.retrieve(id, stream=True, starting_after=3))
+    assert [event.type for event in again] == [event.type for event in told[4:]]
+    assert again[0].sequence_number == 4
+
+
+def test_the_helper_for_streams_takes_a_response_that_is_stored(client: OpenAI) -> None:
+    made = client.responses.create(model=MODEL, input=QUESTION)
+    with client.responses.stream(response_id=made.id) as stream:
+        assert stream.get_final_response().output_text == made.output_text
+
+
+async def test_the_client_stops_an_answer(async_client: AsyncOpenAI) -> None:
+    stream = await async_client.responses.create(model=MODEL, input="Count to a thousand.", stream=True)
+    first = await anext(aiter(stream))
+    stopped = await async_client.responses.cancel(first.response.id)  # type: ignore[union-attr]  # response.created
+    assert stopped.status in ("cancelled", "completed")  # the small model may have been faster
+
+
+def test_the_client_reads_what_was_asked_and_counts_it(client: OpenAI) -> None:
+    made = client.responses.create(model=MODEL, input=QUESTION)
+    (item,) = client.responses.input_items.list(made.id).data
+    assert item.to_dict()["content"] == [{"type": "input_text", "text": QUESTION}]
+    assert made.usage is not None
+    assert client.responses.input_tokens.count(model=MODEL, input=QUESTION).input_tokens == made.usage.input_tokens
+
+
+def test_an_answer_of_a_worker_that_was_killed_has_failed_when_the_next_one_runs(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    killed = Worker(home, "--docs", "", name="killed")
+    ready = killed.wait_until_ready()
+    with OpenAI(base_url=f"{ready['url']}/v1", api_key=ready["api_key"], max_retries=0) as client:
+        stream = client.responses.create(
+            model=MODEL, input="Tell me a story.", stream=True, max_output_tokens=4000, extra_body={"temperature": 2}
+        )
+        id = next(stream).response.id  # type: ignore[union-attr]  # response.created
+        killed.process.kill()
+        killed.process.wait()
+    heir = Worker(home, "--docs", "", name="heir")
+    ready = heir.wait_until_ready()
+    with OpenAI(base_url=f"{ready['url']}/v1", api_key=ready["api_key"], max_retries=0) as client:
+        last = list(client.responses.retrieve(id, stream=True))[-1]
+        response = client.responses.retrieve(id)
+    assert heir.stop() == 0
+    assert last.type == "response.failed"
+    assert response.status == "failed"

@@ -1,0 +1,75 @@
+"""Deterministic requests: the same prompt and seed give the same tokens whatever else runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from inference.config import EngineConfig
+from inference.engine import Engine
+from inference.errors import NotDeterministic
+from inference.model import ChatModel
+from inference.sequence import ChatMessage, Generation, Sampling
+from inference.testing import ScriptedBackend
+
+RUNS = 30
+EXACT = Sampling(max_tokens=12, temperature=1.0, seed=7, deterministic=True)
+QUESTION = [ChatMessage("system", "You are a helpful assistant."), ChatMessage("user", "Tell me about the sea. " * 6)]
+
+
+async def ids(generation: Generation) -> tuple[int, ...]:
+    async for _ in generation:
+        pass
+    return tuple(generation.ids)
+
+
+async def test_one_prompt_gives_one_answer_thirty_times_under_load() -> None:
+    config = EngineConfig(parallel=4, resident=2, prefill_tokens_first=16)
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    prompt = model.encode(model.render(QUESTION))
+    chance = random.Random(1)
+
+    async def disturb() -> None:
+        """Others come and go, with prompts that begin like ours, or not."""
+        while True:
+            cut = chance.randrange(2, len(prompt))
+            other = [*prompt[:cut], *(chance.randrange(300, 2000) for _ in range(chance.randrange(1, 60)))]
+            await ids(model.generate(other, Sampling(max_tokens=chance.randrange(1, 12))))
+            longer = Sampling(max_tokens=1, deterministic=True)
+            await ids(model.generate(other, longer))
+
+    others = [asyncio.create_task(disturb()) for _ in range(2)]
+    answers = {await ids(model.generate(prompt, EXACT)) for _ in range(RUNS)}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    alone = await ids(model.generate(prompt, EXACT))
+    await model.close()
+    assert answers == {alone}
+
+
+async def test_an_answer_just_generated_leads_on_like_one_that_is_read() -> None:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=2, resident=2))
+    await model.start()
+    question = model.encode(model.render(QUESTION))
+    for seed in range(6):
+        wild = replace(EXACT, temperature=2.0, seed=seed)
+        answer = await ids(model.generate(question, replace(wild, max_tokens=60), salt="talking"))
+        prompt = [*question, *answer, *range(500, 510)]
+        talking, reading = [await ids(model.generate(prompt, wild, salt=salt)) for salt in ("talking", f"new {seed}")]
+        assert talking == reading
+    await model.close()
+
+
+async def test_a_device_that_cannot_promise_it_refuses() -> None:
+    config = EngineConfig(parallel=2, resident=0)
+    backend = ScriptedBackend(slots=2, context=100, rows_max=100, exact=False)
+    engine = Engine(backend, [b"a"] * 50, frozenset(), config)
+    engine.start()
+    with pytest.raises(NotDeterministic):
+        engine.submit([1, 2], EXACT)
+    await asyncio.to_thread(engine.close)

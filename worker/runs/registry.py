@@ -1,0 +1,130 @@
+"""The responses that this worker makes, and the care for those whose worker is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import ExitStack, suppress
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from agents.store import RunningStore
+from migrations.database import Database
+from worker.ledger import Ledger
+from worker.response_turn import ResponseTurn, finished_half
+from worker.runs.board import Board
+from worker.runs.disconnect import Disconnect
+from worker.runs.journal import Journal
+from worker.runs.rebuild import rebuilt
+from worker.runs.run import Run
+from worker.services import Services
+
+log = logging.getLogger("firsttoken.runs")
+
+LOOK_EVERY_S = 2.0  # two looks find a response abandoned: its worker may just be connecting anew
+FORGET_EVERY_S = 3600.0
+CLOSE_S = 10.0
+CANCEL_S = 5.0  # how long another worker may take to stop; it goes on doing so afterwards
+NO_EVENTS = 2**31 - 1  # after the last one there can be
+WORKER_GONE = {"code": "server_error", "message": "The worker that made this answer stopped. Please try again."}
+
+
+class Runs:
+    """By id. Also of other tenants: whoever asks says whose it must be."""
+
+    def __init__(self, store: RunningStore, database: Database, *, event_days: float) -> None:
+        self.board = Board(database, self._cancel_if_here)
+        self.store = store
+        self._journal = Journal(store)
+        self._event_days = event_days
+        self._runs: dict[str, Run] = {}
+        self._suspects: set[str] = set()
+        self._forgot_at = float("-inf")
+        self._janitor: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.board.start()
+        self._journal.start()
+        self._janitor = asyncio.create_task(self._look_for_ever(), name="janitor")
+
+    async def close(self) -> None:
+        """Stop what still runs, keeping what was said, and store everything."""
+        for run in self._runs.values():
+            run.cancel()
+        await self.idle(CLOSE_S)
+        if self._janitor:
+            self._janitor.cancel()
+            await asyncio.wait([self._janitor])
+        await self._journal.close()
+        await self.board.close()
+
+    async def idle(self, timeout_s: float) -> None:
+        """Return when nothing runs any more, or after the time."""
+        waits = [asyncio.ensure_future(run.wait()) for run in self._runs.values()]
+        if waits:
+            await asyncio.wait(waits, timeout=timeout_s)
+
+    async def begin(
+        self, services: Services, turn: ResponseTurn, ledger: Ledger, held: ExitStack, on_disconnect: Disconnect
+    ) -> Run:
+        """Start a response; raises what refuses it. `held` is closed at its end."""
+        run = Run(services, turn, ledger, self._journal, self.board.worker)
+        run.on_disconnect = on_disconnect
+        self._runs[run.id] = run
+        held.callback(self._runs.pop, run.id)
+        await run.start(held)
+        return run
+
+    def get(self, tenant_id: UUID, response_id: str) -> Run | None:
+        run = self._runs.get(response_id)
+        return run if run and run.turn.tenant_id == tenant_id else None
+
+    async def cancel(self, tenant_id: UUID, response_id: str) -> dict[str, Any]:
+        """Stop a response wherever it is made, wait for its end and give it as it is then. Raises NotFound."""
+        run = self.get(tenant_id, response_id)
+        if run is not None:
+            run.cancel()
+            await run.wait()
+            return run.snapshot
+        with self.board.watching(response_id) as news:
+            chapter = await self.store.read(tenant_id, response_id, NO_EVENTS)
+            if not chapter.sealed:
+                await self.board.ask_to_cancel(response_id)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_S):
+                    while not chapter.sealed:
+                        await news.wait()
+                        news.clear()
+                        chapter = await self.store.read(tenant_id, response_id, NO_EVENTS)
+        return chapter.body
+
+    def _cancel_if_here(self, response_id: str) -> None:
+        if response_id in self._runs:
+            self._runs[response_id].cancel()
+
+    async def _give_up(self, tenant_id: UUID, response_id: str) -> None:
+        chapter = await self.store.read(tenant_id, response_id, -1)
+        said = finished_half(rebuilt(chapter.events))
+        await self.store.give_up(tenant_id, response_id, WORKER_GONE, said)
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                log.warning("could not look after abandoned responses: %r", error)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look(self) -> None:
+        """End the responses that nobody makes any more, and forget events that are old."""
+        abandoned = [(tenant_id, id) for tenant_id, id in await self.store.abandoned() if id not in self._runs]
+        for tenant_id, response_id in abandoned:
+            if response_id in self._suspects:
+                await self._give_up(tenant_id, response_id)
+        self._suspects = {response_id for _, response_id in abandoned}
+        if time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
+            await self.store.forget(self._event_days)
+            self._forgot_at = time.monotonic()
