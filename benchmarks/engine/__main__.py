@@ -1,6 +1,6 @@
 """Our engine against llama-server, and against itself.
 
-    python -m benchmarks.engine [--quick] [--rounds 3] [--only cold,warm,...] [--json FILE]
+    python -m benchmarks.engine [--quick] [--rounds 3] [--only NAME ...] [--json FILE]
 
 Both sides compute with the same libraries, model file and threads, take turns within every round, and are asked the
 same; the worker is measured whole, through POST /v1/chat/completions. Of llama-server with flash attention on and off
@@ -94,9 +94,9 @@ async def inside(models: dict[str, Path]) -> list[str]:
 
 
 async def measure(options: argparse.Namespace) -> None:
-    models = {name: synthetic(shape, cache_folder() / "models") for name, shape in SHAPES.items()}
+    models = {name: synthetic(SHAPES[name], cache_folder() / "models") for name in options.models}
     small, *larger = models
-    only = tuple(options.only.split(","))
+    only = tuple(options.only)
 
     def chosen(workloads: Sequence[Workload]) -> list[Workload]:
         return [workload for workload in workloads if workload.name.startswith(only)]
@@ -123,7 +123,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the larger model only where it matters: 12 minutes")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every workload (default 3)")
-    parser.add_argument("--only", default="", help="beginnings of the names of workloads, by commas; also: inside")
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of the names of workloads; also: inside")
+    parser.add_argument(
+        "--models", nargs="+", default=list(SHAPES), choices=SHAPES, help="synthetic models, small first"
+    )
     parser.add_argument("--json", type=Path, help="also write every round to this file")
     prepare_process()
     asyncio.run(measure(parser.parse_args()))
