@@ -11,8 +11,7 @@ import logging
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +22,15 @@ from inference.constraint import Constraint
 from inference.detokenizer import TextStream
 from inference.drafter import Drafter
 from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
+from inference.handle import Handle, News, deliver
 from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import Plan, Scheduler, Work
-from inference.sequence import Delta, Finish, Priority, Sampling, TokenLogprob
+from inference.sequence import Finish, Priority, Sampling
 from inference.slots import Saved
-from inference.speculate import DraftLength, Stream
+from inference.speculation import Speculation
 from inference.trace import now_ns
-from inference.verdict import Miss
 
 log = logging.getLogger("firsttoken.engine")
 
@@ -40,76 +39,6 @@ SWITCH_INTERVAL_S = 0.001
 RETRY_AFTER_MIN_S = 0.25
 # Parking takes milliseconds that the next step of a tool loop must not wait for: its tools take less than this.
 PARK_AFTER_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _News:
-    """What one step did for one request, on its way to the event loop."""
-
-    handle: Handle
-    token: int | None
-    text: str
-    finish: Finish | None = None
-    error: InferenceError | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-class Handle:
-    """The event loop's side of a request: a `Generation`. Only the loop reads and writes it."""
-
-    def __init__(self, engine: Engine, request: Request) -> None:
-        self._engine = engine
-        self._request = request
-        self._deltas: deque[Delta] = deque()
-        self._changed = asyncio.Event()
-        self._error: InferenceError | None = None
-        self.stamps = request.stamps
-        self.ids: list[int] = []
-        self.finish: Finish | None = None
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self._request.prompt)
-
-    @property
-    def cached_tokens(self) -> int:
-        return self._request.reused
-
-    @property
-    def miss(self) -> Miss | None:
-        return self._request.miss
-
-    @property
-    def drafted(self) -> int:
-        return self._request.acceptance.drafted
-
-    @property
-    def accepted(self) -> int:
-        return self._request.acceptance.accepted
-
-    def cancel(self) -> None:
-        if self.finish is None:
-            self._request.cancelled = True
-            self._engine.wake()
-
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        while True:
-            while self._deltas:
-                yield self._deltas.popleft()
-            if self._error:
-                raise self._error
-            if self.finish is not None:
-                return
-            self._changed.clear()
-            await self._changed.wait()
-
-    def receive(self, news: _News) -> None:
-        if news.token is not None:
-            self.ids.append(news.token)
-        if news.text or news.token is not None:
-            self._deltas.append(Delta(news.text, int(news.token is not None), news.logprobs))
-        self.finish, self._error = news.finish, news.error
-        self._changed.set()
 
 
 class Engine:
@@ -124,18 +53,16 @@ class Engine:
         drafter: Drafter | None = None,
     ) -> None:
         self._backend = backend
-        self._drafter = drafter if backend.rewinds else None
         self._pieces = pieces
         self._end_tokens = end_tokens
         self._config = config
         self._scheduler = Scheduler(config, rewinds=backend.rewinds)
-        longest = config.draft_max if self._drafter else 0
-        self.draft_length = DraftLength(longest, min(config.draft_min, longest), self._scheduler.cost)
-        if self._drafter:
-            self.draft_length.draft_cost = self._drafter.cost
+        self.speculation = Speculation(
+            drafter if backend.rewinds else None, config, self._scheduler.cost, backend.context
+        )
         self._handles: dict[Request, Handle] = {}
         self._inbox: deque[tuple[Request, Handle]] = deque()
-        self._news: list[_News] = []
+        self._news: list[News] = []
         self._wake = threading.Event()
         self._closing = False
         self._failed: str | None = None
@@ -189,7 +116,7 @@ class Engine:
             priority=priority,
         )
         request.stamps.submitted_ns = now_ns()
-        handle = Handle(self, request)
+        handle = Handle(request, self.wake)
         self._inbox.append((request, handle))
         self.wake()
         return handle
@@ -203,8 +130,7 @@ class Engine:
         self.wake()
         if self._thread.is_alive():
             self._thread.join()
-        if self._drafter:
-            self._drafter.close()
+        self.speculation.close()
         self._backend.close()
 
     @property
@@ -262,7 +188,7 @@ class Engine:
         plan = self._scheduler.plan()
         if not plan.work:
             return
-        self._draft(plan)
+        self.speculation.extend(plan)
         started = now_ns()
         try:
             self._place(plan, started)
@@ -310,33 +236,6 @@ class Engine:
             self._save(saved)
             self._scheduler.slots[saved.slot].parked = True
 
-    def _draft(self, plan: Plan) -> None:
-        """Let the drafter guess on, if that pays. Its failure costs speed, never an answer."""
-        if self._drafter is None or self.draft_length.rests() or not plan.work or not plan.decodes_only:
-            return
-        length = self.draft_length.choose([self._stream(work.request) for work in plan.work])
-        if not length:
-            return
-        try:
-            drafts = self._drafter.propose([(work.slot, work.request.tokens) for work in plan.work], length)
-        except InferenceError:
-            log.exception("the draft model failed; going on without it")
-            self._drafter = None
-            return
-        plan.work = [work.with_draft(drafts.get(work.slot, ())[: self._draft_room(work.request)]) for work in plan.work]
-
-    def _stream(self, request: Request) -> Stream:
-        assert self._drafter is not None and request.slot is not None
-        missing = self._drafter.missing(request.slot, request.tokens)
-        return Stream(request.acceptance, len(request.generated), missing)
-
-    def _draft_room(self, request: Request) -> int:
-        """Tokens that may be drafted: the answer, and the slot, must hold them and one more."""
-        if request.exact:  # rows of a draft are computed in another way than a single one
-            return 0
-        answer = request.max_tokens - len(request.generated)
-        return max(0, min(answer, self._backend.context - len(request.tokens)) - 1)
-
     def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
         """Draw a token from each row, as long as the draft foresaw it.
 
@@ -351,10 +250,7 @@ class Engine:
             accepted += 1
             self._scheduler.advance(request, 1)
         if work.draft:
-            request.acceptance.observe(len(work.draft), accepted)
-            self.draft_length.verified(accepted)
-            self.totals["drafted"] += len(work.draft)
-            self.totals["accepted"] += accepted
+            self.speculation.verified(request, len(work.draft), accepted)
             end = work.position + len(work.tokens)
             self._backend.truncate(work.slot, end - len(work.draft) + accepted)
 
@@ -381,7 +277,7 @@ class Engine:
         self.totals["generated_tokens"] += 1
         text = request.text.push(token)
         logprobs = request.sampler.told(self._pieces)
-        self._news.append(_News(self._handles[request], token, text, logprobs=logprobs))
+        self._news.append(News(self._handles[request], token, text, logprobs=logprobs))
         if request.text.stopped:
             self._finish(request, Finish.STOP)
         elif len(request.generated) >= request.max_tokens:
@@ -390,7 +286,7 @@ class Engine:
     def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
         request.finish = finish
         self._scheduler.remove(request)
-        self._news.append(_News(self._handles.pop(request), None, request.text.flush(), finish, error))
+        self._news.append(News(self._handles.pop(request), None, request.text.flush(), finish, error))
         if finish is not Finish.CANCELLED:
             seconds = (now_ns() - request.stamps.submitted_ns) / 1e9
             self._mean_request_s += 0.1 * (seconds - self._mean_request_s)
@@ -406,7 +302,7 @@ class Engine:
     def _fail_all(self, error: InferenceError) -> None:
         for request in self._scheduler.requests:
             self._finish(request, Finish.ERROR, error)
-        self._news += [_News(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
+        self._news += [News(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
         self._inbox.clear()
         self._publish()
 
@@ -416,11 +312,6 @@ class Engine:
         news, self._news = self._news, []
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(_deliver, news)
+            self._loop.call_soon_threadsafe(deliver, news)
         except RuntimeError:  # the loop is closed: nobody listens any more
             self._closing = True
-
-
-def _deliver(news: list[_News]) -> None:
-    for item in news:
-        item.handle.receive(item)

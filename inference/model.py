@@ -10,8 +10,9 @@ from typing import Any
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
 from inference.constraint import Grammars
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
-from inference.engine import Engine, Handle
+from inference.engine import Engine
 from inference.errors import ModelNotLoaded
+from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
@@ -120,8 +121,8 @@ class ChatModel:
             "parked": len(engine.parked),
             "parked_bytes": engine.parked.bytes,
             "preempted_total": totals["preempted"],
-            "drafted_total": totals["drafted"],
-            "accepted_total": totals["accepted"],
+            "drafted_total": engine.speculation.drafted,
+            "accepted_total": engine.speculation.accepted,
             "restored_total": totals["restored"],
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],

@@ -15,7 +15,7 @@ PACKAGES = (*LAYERS, "migrations")
 
 # A library on the left is imported only by files whose path begins with one of those on the right.
 DOORS = {
-    "llama_cpp": ("inference/llama.py",),
+    "llama_cpp": ("inference/llama/library.py",),
     "aiohttp": ("worker/",),
     "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),

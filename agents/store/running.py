@@ -62,8 +62,14 @@ class RunningStore:
         self._database = database
 
     async def begin(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
-        """Store a response that this worker starts to make, before anybody is told of it."""
+        """Store a response that this worker starts to make, before anybody is told of it.
+
+        Does not wait for the disk, because a first token would: the events and the end that follow do, and they take
+        this row along. A server that crashes in between loses a beginning, and the end then cannot be stored and is
+        told as a failure.
+        """
         async with self._database.tenant(tenant_id) as connection:
+            await connection.execute("set local synchronous_commit = off")
             await connection.execute(
                 """insert into responses (tenant_id, id, conversation_id, previous_response_id, status, created_at,
                                           input, body, worker)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from inference.config import EngineConfig
-from inference.engine import Engine, Handle
+from inference.engine import Engine
 from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
+from inference.handle import Handle
 from inference.sequence import Finish, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 

@@ -15,8 +15,9 @@ from inference.bundled import DRAFT_MODEL, EMBEDDER
 from inference.config import EngineConfig
 from inference.cost import StepCost
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
-from inference.engine import Engine, Handle
+from inference.engine import Engine
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.handle import Handle
 from inference.model import ChatModel
 from inference.sequence import ChatMessage, Finish, Sampling
 from inference.speculate import PRIOR, Acceptance, DraftLength, Stream
@@ -71,7 +72,7 @@ async def test_drafts_save_steps_and_change_no_token(engine: Engine, backend: Sc
     prompts = [[n, n, *range(20)] for n in range(7)]
     answers = await asyncio.gather(*(text(engine.submit(prompt, GREEDY)) for prompt in prompts))
     assert answers == [expected(prompt, 30) for prompt in prompts]
-    assert 0.5 < engine.totals["accepted"] / engine.totals["drafted"] < 0.9
+    assert 0.5 < engine.speculation.accepted / engine.speculation.drafted < 0.9
     assert len(backend.steps) < 7 * 30 / 3 / 1.5  # three at a time, well over one token a step
 
 

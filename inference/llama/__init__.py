@@ -1,0 +1,23 @@
+"""llama.cpp: weights, contexts, grammars and the quantiser, guarded so that nothing asked of them ends the process."""
+
+from inference.llama.context import LlamaContext
+from inference.llama.device import Device, build_features, devices
+from inference.llama.encoder import EmbeddingContext
+from inference.llama.grammar import GrammarMask
+from inference.llama.library import DecodeFailed, has_gpu
+from inference.llama.model import LlamaModel
+from inference.llama.quantizer import QUANTISATIONS, quantize
+
+__all__ = [
+    "QUANTISATIONS",
+    "DecodeFailed",
+    "Device",
+    "EmbeddingContext",
+    "GrammarMask",
+    "LlamaContext",
+    "LlamaModel",
+    "build_features",
+    "devices",
+    "has_gpu",
+    "quantize",
+]

@@ -1,0 +1,53 @@
+"""The rows of a step, as llama.cpp wants them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from inference.backend import Chunk
+from inference.llama.library import DecodeFailed, lib
+
+_i32 = ctypes.c_int32
+
+
+class Batch:
+    """A llama_batch over numpy arrays: filling it is slice assignment instead of one ctypes call a field."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.tokens, self.positions, self.slots = (np.zeros(rows, np.int32) for _ in range(3))
+        self.outputs = np.zeros(rows, np.int8)
+        self._one_slot = np.ones(rows, np.int32)
+        self._slot_pointers = (self.slots.ctypes.data + 4 * np.arange(rows, dtype=np.uint64)).astype(np.uint64)
+        i32 = ctypes.POINTER(_i32)
+        self.raw = lib.llama_batch()
+        self.raw.token = self.tokens.ctypes.data_as(i32)
+        self.raw.pos = self.positions.ctypes.data_as(i32)
+        self.raw.n_seq_id = self._one_slot.ctypes.data_as(i32)
+        self.raw.seq_id = self._slot_pointers.ctypes.data_as(ctypes.POINTER(i32))
+        self.raw.logits = self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self.raw.embd = None
+
+    def fill(self, chunks: Sequence[Chunk], slots: int, context: int) -> int:
+        """Returns the number of outputs. Raises DecodeFailed for what would make llama.cpp abort."""
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        if not 0 < rows <= self.rows:
+            raise DecodeFailed(f"a batch of {rows} rows; 1 to {self.rows} are possible")
+        row = 0
+        self.outputs[:rows] = 0
+        for chunk in chunks:
+            end, last = row + len(chunk.tokens), chunk.position + len(chunk.tokens)
+            if not (0 <= chunk.slot < slots and 0 <= chunk.position < last <= context):
+                raise DecodeFailed(f"slot {chunk.slot}, positions {chunk.position} to {last} are out of range")
+            self.tokens[row:end] = chunk.tokens
+            self.positions[row:end] = np.arange(chunk.position, last)
+            self.slots[row:end] = chunk.slot
+            if not 0 <= chunk.outputs <= len(chunk.tokens):
+                raise DecodeFailed(f"{chunk.outputs} outputs of {len(chunk.tokens)} tokens")
+            self.outputs[end - chunk.outputs : end] = 1
+            row = end
+        self.raw.n_tokens = rows
+        return sum(chunk.outputs for chunk in chunks)

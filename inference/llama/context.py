@@ -1,0 +1,148 @@
+"""The KV cache of a model and the step that computes tokens into it: the engine's device."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.backend import Chunk
+from inference.errors import ModelNotLoaded
+from inference.llama.batch import Batch
+from inference.llama.library import (
+    DecodeFailed,
+    get_logits,
+    has_gpu,
+    lib,
+    memory_copy,
+    memory_last,
+    memory_remove,
+    set_threads,
+)
+from inference.llama.model import LlamaModel
+from inference.threads import ThreadChooser
+
+
+class LlamaContext:
+    """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
+
+    On a CPU each slot is a stream of its own and flash attention is off, which is the fastest there; a GPU gets one
+    unified cache with flash attention. Forking a prefix copies a stream (about a thousandth of computing it) in the
+    first case and only marks cells in the second.
+    """
+
+    def __init__(
+        self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int, outputs_max: int = 0
+    ) -> None:
+        if not model.has_weights:  # llama.cpp would compute with memory that is not there
+            raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
+        self.outputs_max = max(outputs_max, slots)  # with fewer than slots, llama.cpp aborts
+        gpu = has_gpu()
+        parameters = lib.llama_context_default_params()
+        parameters.n_ctx = slots * context
+        parameters.n_batch = parameters.n_ubatch = rows_max
+        parameters.n_seq_max = slots
+        parameters.n_outputs_max = self.outputs_max
+        parameters.kv_unified = gpu
+        parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
+        parameters.no_perf = True
+        self._context = lib.llama_init_from_model(model.handle, parameters)
+        if not self._context:
+            raise ModelNotLoaded(f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}")
+        self._memory = lib.llama_get_memory(self._context)
+        if not self._memory:  # its decode aborts
+            self.close()
+            raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts and not write any")
+        self._batch = Batch(rows_max)
+        self._threads = ThreadChooser([1, threads] if not gpu else [threads])
+        self._unified = gpu
+        self.exact = not gpu  # measured: separate streams without flash attention
+        self.slots = slots
+        self.context = context
+        self.rows_max = rows_max
+        self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
+        self.vocabulary_size = model.vocabulary_size
+
+    def close(self) -> None:
+        if self._context:
+            lib.llama_free(self._context)
+            self._context = None
+
+    def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        """Compute the chunks; returns logits [outputs, vocabulary], valid until the next call, in chunk order.
+
+        A slot may appear once, and chunks must be sorted by slot: with separate streams llama.cpp starts a new
+        micro-batch wherever the order breaks. Raises DecodeFailed.
+        """
+        if not self._context:
+            raise DecodeFailed("the context is closed")
+        outputs = self._batch.fill(chunks, self.slots, self.context)
+        if outputs > self.outputs_max:
+            raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
+        rows = self._batch.raw.n_tokens
+        threads = self._threads.choose(rows)
+        set_threads(self._context, threads, threads)
+        started = perf_counter()
+        code = lib.llama_decode(self._context, self._batch.raw)
+        self._threads.observe(rows, threads, perf_counter() - started)
+        if code:
+            raise DecodeFailed(f"llama_decode returned {code}")
+        shape = (outputs, self.vocabulary_size)
+        if not outputs:
+            return np.empty(shape, np.float32)
+        pointer = get_logits(self._context)  # may move between steps
+        return np.ctypeslib.as_array((ctypes.c_float * (outputs * shape[1])).from_address(pointer)).reshape(shape)
+
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Make `target` hold the first `length` tokens of `source`. Raises DecodeFailed."""
+        if source == target or not 0 <= length <= self.length(source):
+            raise DecodeFailed(f"slot {target} cannot take {length} tokens of slot {source}")
+        self.truncate(target, 0)
+        if self._unified:
+            memory_copy(self._memory, source, target, 0, length)
+        else:
+            memory_copy(self._memory, source, target, -1, -1)  # a part of a stream cannot be copied
+            self.truncate(target, length)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget what a slot holds from token `length` on. Raises DecodeFailed."""
+        self._check(slot)
+        if length < 0 or not memory_remove(self._memory, slot, length or -1, -1):
+            raise DecodeFailed(f"slot {slot} cannot go back to {length} tokens")
+
+    def save(self, slot: int) -> NDArray[np.uint8]:
+        """The state of a slot as bytes. Only a context of the same model and settings can take it back.
+
+        Raises DecodeFailed.
+        """
+        self._check(slot)
+        state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
+        written = lib.llama_state_seq_get_data(self._context, _bytes(state), state.nbytes, slot)
+        if written != state.nbytes:
+            raise DecodeFailed(f"the state of slot {slot} could not be saved")
+        return state
+
+    def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
+        """Make a slot hold what was saved. Raises DecodeFailed, and the slot is empty then."""
+        self.truncate(slot, 0)
+        if not lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot):
+            raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
+
+    def length(self, slot: int) -> int:
+        """Tokens that a slot holds. Raises DecodeFailed."""
+        self._check(slot)
+        return int(memory_last(self._memory, slot)) + 1
+
+    def _check(self, slot: int) -> None:
+        """Raises DecodeFailed where llama.cpp would abort or read memory that was given back."""
+        if not self._context or not 0 <= slot < self.slots:
+            raise DecodeFailed(f"no slot {slot}" if self._context else "the context is closed")
+
+
+def _bytes(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

@@ -1,0 +1,83 @@
+"""Texts to vectors, one for each token."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.errors import ModelNotLoaded
+from inference.llama.batch import Batch
+from inference.llama.library import DecodeFailed, get_embeddings, lib
+from inference.llama.model import LlamaModel
+
+
+class EmbeddingContext:
+    """Runs an encoder over whole texts and returns the vector of every token (no pooling)."""
+
+    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
+        parameters = lib.llama_context_default_params()
+        parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = rows_max
+        parameters.n_seq_max = sequences_max
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.embeddings = True
+        parameters.pooling_type = lib.LLAMA_POOLING_TYPE_NONE
+        parameters.kv_unified = True
+        parameters.no_perf = True
+        self._context = lib.llama_init_from_model(model.handle, parameters)
+        if not self._context:
+            raise ModelNotLoaded(f"{model.path.name} cannot be used as an embedder")
+        self._batch = Batch(rows_max)
+        self._batch.outputs[:] = 1
+        self._rows_max = rows_max
+        self._sequences_max = sequences_max
+        self._dimensions = model.dimensions
+
+    def close(self) -> None:
+        if self._context:
+            lib.llama_free(self._context)
+            self._context = None
+
+    def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
+
+        Raises DecodeFailed.
+        """
+        if not self._context:
+            raise DecodeFailed("the context is closed")
+        vectors: list[NDArray[np.float32]] = []
+        for group in self._groups(sequences):
+            vectors += self._encode_group(group)
+        return vectors
+
+    def _groups(self, sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+        group: list[Sequence[int]] = []
+        rows = 0
+        for sequence in sequences:
+            if not 0 < len(sequence) <= self._rows_max:
+                raise DecodeFailed(f"a text of {len(sequence)} tokens; 1 to {self._rows_max} are possible")
+            if group and (rows + len(sequence) > self._rows_max or len(group) == self._sequences_max):
+                yield group
+                group, rows = [], 0
+            group.append(sequence)
+            rows += len(sequence)
+        if group:
+            yield group
+
+    def _encode_group(self, group: list[Sequence[int]]) -> list[NDArray[np.float32]]:
+        bounds = np.cumsum([0, *map(len, group)])
+        batch = self._batch
+        for slot, sequence in enumerate(group):
+            rows = slice(bounds[slot], bounds[slot + 1])
+            batch.tokens[rows] = sequence
+            batch.positions[rows] = np.arange(len(sequence))
+            batch.slots[rows] = slot
+        batch.raw.n_tokens = int(bounds[-1])
+        code = lib.llama_encode(self._context, batch.raw)
+        if code:
+            raise DecodeFailed(f"llama_encode returned {code}")
+        size = int(bounds[-1]) * self._dimensions
+        array = np.ctypeslib.as_array((ctypes.c_float * size).from_address(get_embeddings(self._context)))
+        return [part.copy() for part in np.split(array.reshape(-1, self._dimensions), bounds[1:-1])]

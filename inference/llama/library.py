@@ -1,0 +1,61 @@
+"""The door to llama.cpp: the only file that imports its bindings. The package builds on what is named here.
+
+Three rules keep the process alive:
+- The library aborts instead of failing on a batch that is too large, on outputs beyond the limit and on sequence ids
+  out of range. Every such value is checked in this package before the call.
+- ctypes.CDLL drops the GIL in each call; after a call of a microsecond, getting it back from a busy thread costs
+  hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and
+  load let go.
+- A context belongs to one thread. Nothing here locks; the owner of the thread is the engine (or the embedder).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any
+
+import llama_cpp.llama_cpp
+
+from inference.errors import InferenceError
+
+lib = llama_cpp.llama_cpp
+log = logging.getLogger("firsttoken.llama")
+
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+
+
+class DecodeFailed(InferenceError):
+    """llama.cpp refused or aborted a batch."""
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _forward_log(level: int, text: bytes, _user_data: object) -> None:
+    log.log(_LEVELS.get(level, logging.DEBUG), "%s", text.decode("utf-8", "replace").rstrip())
+
+
+def _short_call(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_pydll, name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+lib.llama_log_set(_forward_log, ctypes.c_void_p(0))
+lib.llama_backend_init()
+_pydll = ctypes.PyDLL(lib._lib._name)
+_i32, _handle = ctypes.c_int32, ctypes.c_void_p
+memory_remove = _short_call("llama_memory_seq_rm", ctypes.c_bool, _handle, _i32, _i32, _i32)
+memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i32, _i32)
+memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
+get_logits = _short_call("llama_get_logits", _handle, _handle)
+set_threads = _short_call("llama_set_n_threads", None, _handle, _i32, _i32)
+grammar_apply = _short_call("llama_sampler_apply", None, _handle, ctypes.POINTER(lib.llama_token_data_array))
+grammar_accept = _short_call("llama_sampler_accept", None, _handle, _i32)
+grammar_clone = _short_call("llama_sampler_clone", _handle, _handle)
+grammar_free = _short_call("llama_sampler_free", None, _handle)
+get_embeddings = _short_call("llama_get_embeddings", _handle, _handle)
+
+
+def has_gpu() -> bool:
+    """Whether this build of llama.cpp can offload to a GPU that is present."""
+    return bool(lib.llama_supports_gpu_offload())
