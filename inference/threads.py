@@ -51,8 +51,11 @@ class ThreadChooser:
 
     def observe(self, rows: int, threads: int, seconds: float) -> None:
         """What `choose` said was done and took that long."""
-        for choice in self._sizes[rows.bit_length()]:
+        choices = self._sizes[rows.bit_length()]
+        best = min(choices, key=lambda choice: choice.seconds_per_row)
+        for choice in choices:
             if choice.threads == threads:
-                weight = SMOOTHING if choice.looks else 1.0
+                # What was known of a choice that is tried again is old: the machine may have been busy then.
+                weight = SMOOTHING if choice is best and choice.looks else 1.0
                 choice.seconds_per_row += weight * (seconds / rows - choice.seconds_per_row)
                 choice.looks += 1

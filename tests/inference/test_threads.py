@@ -38,6 +38,13 @@ def test_a_change_of_the_machine_turns_the_choice_around() -> None:
     assert after[1] > 900
 
 
+def test_when_a_busy_machine_is_free_again_one_try_tells() -> None:
+    chooser = ThreadChooser([1, 2])
+    run(chooser, 8, lambda threads: {1: 3.0, 2: 9.0}[threads], 1000)
+    after = run(chooser, 8, lambda threads: {1: 3.0, 2: 1.7}[threads], 500)
+    assert after[2] > 250
+
+
 def test_one_odd_step_changes_nothing() -> None:
     chooser = ThreadChooser([1, 2])
     run(chooser, 64, lambda threads: 1.0 / threads, 100)

@@ -1,0 +1,136 @@
+"""Our engine against llama-server, and against itself.
+
+    python -m benchmarks.engine [--quick] [--rounds 3] [--only NAME ...] [--json FILE]
+
+Both sides compute with the same libraries, model file and threads, take turns within every round, and are asked the
+same; the worker is measured whole, through POST /v1/chat/completions. Of llama-server with flash attention on and off
+the better one counts, workload by workload. Numbers are medians over the rounds; a ratio is ours to theirs in the same
+round. Prints a Markdown table. Needs the development dependencies; the first call compiles llama-server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from benchmarks.engine.drafts import drafted, pair
+from benchmarks.engine.inside import idle_bytes, python_share, resume_ratio
+from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.rounds import Result, compare
+from benchmarks.engine.servers import KEPT_SLOTS, Setup, firsttoken
+from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.synthetic import SHAPES, synthetic
+from benchmarks.engine.target import Endpoint, session
+from benchmarks.engine.workloads import Workload, cold, interrupted, returning, warm
+from inference.bundled import CHAT_MODEL
+from worker.config import prepare_process
+
+STREAMS = 16
+CONTEXT = 6144  # holds the long prompt, and chats that run beside it
+RETURNING_CONTEXT = 1024
+ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
+QUICK = [cold(8), warm(8, 1)]  # of the larger model: where its size could matter most
+RETURNING = returning(64, 300, 20)
+DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
+HEAD = "| model | workload | llama-server | measure | theirs | ours | ratio | goal |\n|---|---|---|---|---|---|---|---|"
+
+
+@asynccontextmanager
+async def sides(setup: Setup, slots: int) -> AsyncIterator[tuple[Endpoint, list[Endpoint], Endpoint]]:
+    """Ours; llama-server with flash attention off and on; and one without memory for conversations beyond its slots."""
+    program = await asyncio.to_thread(llama_server, cache_folder())
+    start = partial(llama_server_process, program, setup, slots=slots)
+    async with session() as http, AsyncExitStack() as running:
+        ours = await running.enter_async_context(firsttoken(setup, http))
+        off = await running.enter_async_context(start(http, flash=False))
+        on = await running.enter_async_context(start(http, flash=True))
+        forgetful = await running.enter_async_context(start(http, flash=False, host_cache=False))
+        for side in (ours, off, on, forgetful):
+            await warm(8, 1).run(side, "nothing is measured yet")
+        yield ours, [off, on], forgetful
+
+
+async def against(setup: Setup, slots: int, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
+    results: list[Result] = []
+    if not workloads:
+        return results
+    async with sides(setup, slots) as (ours, peers, forgetful):
+        for workload in workloads:
+            results.append(_shown(await compare(name, workload, ours, peers, rounds)))
+            if workload is RETURNING:  # its memory is as good an idea as ours: what it would be without
+                results.append(_shown(await compare(name, workload, ours, [forgetful], 1)))
+    return results
+
+
+async def with_drafts(workloads: Sequence[Workload], rounds: int) -> list[Result]:
+    if not workloads:
+        return []
+    async with pair() as (ours, without):
+        for side in (ours, without):
+            await drafted(1, 8).run(side, "nothing is measured yet")
+        return [_shown(await compare("bundled", workload, ours, [without], rounds)) for workload in workloads]
+
+
+async def inside(models: dict[str, Path]) -> list[str]:
+    """Lines about our own engine."""
+    lines = []
+    for name, path in {**models, "bundled": CHAT_MODEL}.items():
+        share = await python_share(Setup(path, 8, 2048), warm(8, 2))
+        lines.append(f"- Python's share of the engine's time, {name}, 8 clients: {share:.2f} %")
+    for name, path in models.items():
+        each, per_token = await idle_bytes(Setup(path, 8, RETURNING_CONTEXT), 12, 300)
+        lines.append(
+            f"- a parked conversation of 300 tokens, {name}: {each / 1e6:.2f} MB, {per_token:.0f} bytes a token"
+        )
+        lines.append(f"- resuming 1024 parked tokens, {name}: 1/{1 / await resume_ratio(path):.0f} of computing them")
+    print(*lines, sep="\n", flush=True)
+    return lines
+
+
+async def measure(options: argparse.Namespace) -> None:
+    models = {name: synthetic(SHAPES[name], cache_folder() / "models") for name in options.models}
+    small, *larger = models
+    only = tuple(options.only)
+
+    def chosen(workloads: Sequence[Workload]) -> list[Workload]:
+        return [workload for workload in workloads if workload.name.startswith(only)]
+
+    print(HEAD, flush=True)
+    results = await with_drafts(chosen(DRAFTS), options.rounds)
+    returning_setup = Setup(models[small], 1, RETURNING_CONTEXT)
+    results += await against(returning_setup, 1 + KEPT_SLOTS, small, chosen([RETURNING]), options.rounds)
+    results += await against(Setup(models[small], STREAMS, CONTEXT), STREAMS, small, chosen(ALL), options.rounds)
+    for name in larger:
+        workloads = chosen(QUICK if options.quick else ALL)
+        results += await against(Setup(models[name], STREAMS, CONTEXT), STREAMS, name, workloads, options.rounds)
+    lines = await inside(models) if "inside".startswith(only) else []
+    if options.json:
+        options.json.write_text(json.dumps({"results": list(map(asdict, results)), "inside": lines}, indent=2))
+
+
+def _shown(result: Result) -> Result:
+    print(*result.lines(), sep="\n", flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the larger model only where it matters: 12 minutes")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of every workload (default 3)")
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of the names of workloads; also: inside")
+    parser.add_argument(
+        "--models", nargs="+", default=list(SHAPES), choices=SHAPES, help="synthetic models, small first"
+    )
+    parser.add_argument("--json", type=Path, help="also write every round to this file")
+    prepare_process()
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

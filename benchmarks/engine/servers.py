@@ -1,0 +1,129 @@
+"""Starts the sides: processes of their own, with the same model, threads, slots and libraries."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.engine.target import Bare, Endpoint
+from benchmarks.served import serve
+from inference.config import EngineConfig, default_threads
+from inference.model import ChatModel
+
+START_MAX_S = 120.0
+OURS = "firsttoken"
+KEPT_SLOTS = EngineConfig().resident  # places for idle conversations that the worker always has more than streams
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What both sides get."""
+
+    model: Path
+    streams: int
+    context: int  # tokens of a conversation
+    draft: Path | None = None  # a draft model, for ours alone
+
+    @property
+    def threads(self) -> int:
+        return default_threads()
+
+
+@asynccontextmanager
+async def firsttoken(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
+    """The whole worker, with database, sign-in and traces, as users run it."""
+    flags = {"model": setup.model, "streams": setup.streams, "context": setup.context, "threads": setup.threads}
+    arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as home:
+        async with serve(Path(home), *arguments, "--docs", "") as worker:
+            yield Endpoint(OURS, worker.url, http, worker.headers)
+
+
+@asynccontextmanager
+async def bare(setup: Setup) -> AsyncIterator[Bare]:
+    config = EngineConfig(
+        model_path=setup.model,
+        draft_path=setup.draft,
+        parallel=setup.streams,
+        context=setup.context,
+        threads=setup.threads,
+    )
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    try:
+        yield Bare("engine", model)
+    finally:
+        await model.close()
+
+
+@asynccontextmanager
+async def llama_server(
+    program: Path, setup: Setup, http: aiohttp.ClientSession, *, slots: int, flash: bool, host_cache: bool = True
+) -> AsyncIterator[Endpoint]:
+    """Its defaults, which are its best, but for flash attention: on some machines it is slower with it.
+
+    `host_cache` is its own memory for conversations that left their slot.
+    """
+    port = _free_port()
+    flash_attention = "on" if flash else "off"
+    options: dict[str, object] = {
+        "--model": setup.model,
+        "--threads": setup.threads,
+        "--threads-batch": setup.threads,
+        "--parallel": slots,
+        "--ctx-size": slots * setup.context,
+        "--flash-attn": flash_attention,
+        "--host": "127.0.0.1",
+        "--port": port,
+    }
+    if not host_cache:
+        options["--cache-ram"] = 0
+    command = [str(program), "--no-webui", *(str(part) for option in options.items() for part in option)]
+    silent = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, env=_environment(program), stdout=silent, stderr=silent)
+    try:
+        name = f"-fa {flash_attention}" + ("" if host_cache else " --cache-ram 0")
+        endpoint = Endpoint(name, f"http://127.0.0.1:{port}", http)
+        await _ready(endpoint, process)
+        yield endpoint
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+def _environment(program: Path) -> dict[str, str]:
+    """The installed wheel's libraries before the program's own: the same machine code computes on both sides."""
+    spec = find_spec("llama_cpp")
+    assert spec is not None and spec.origin is not None
+    libraries = [Path(spec.origin).parent / "lib", program.parent]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
+
+
+async def _ready(endpoint: Endpoint, process: asyncio.subprocess.Process) -> None:
+    for _ in range(int(START_MAX_S / 0.1)):
+        if process.returncode is not None:
+            break
+        try:
+            async with endpoint.http.get(f"{endpoint.url}/health") as answer:
+                if answer.status == 200:
+                    return
+        except aiohttp.ClientConnectionError:
+            pass
+        await asyncio.sleep(0.1)
+    raise RuntimeError(f"llama-server {endpoint.name} did not start")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
