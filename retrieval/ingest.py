@@ -17,13 +17,14 @@ from uuid import UUID
 from inference.embedder import Embedder
 from inference.windows import PassageVectors
 from retrieval.errors import UnreadableFile
+from retrieval.filter import Attributes
 from retrieval.loaders import formats
 from retrieval.loaders.document import Document
-from retrieval.loaders.source import read_bytes
 from retrieval.records import NewFile, VectorStore
+from retrieval.sources import Content, FileSource, Source, WebSource
 from retrieval.split import Chunk, embedded_text, split
 from retrieval.store import PassageStore
-from retrieval.walk import FileError, Listing, stored_path, walk
+from retrieval.walk import FileError, Listing, walk
 
 EMBED_CHUNKS = 32  # between two reports of progress: two to three seconds on one core
 
@@ -32,12 +33,20 @@ EMBED_CHUNKS = 32  # between two reports of progress: two to three seconds on on
 class Progress:
     files_done: int
     files_total: int
+    bytes_done: int  # of files; how large something on the web is, nobody knows before
+    bytes_total: int
     chunks: int  # embedded so far
     seconds: float
 
     @property
     def chunks_per_s(self) -> float:
         return self.chunks / self.seconds if self.seconds else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """If what is left goes as what is done: None before anything is."""
+        done = self.bytes_done / self.bytes_total if self.bytes_total else self.files_done / max(self.files_total, 1)
+        return self.seconds * (1 - done) / done if done else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +68,30 @@ async def ingest(
     tenant_id: UUID,
     store: PassageStore,
     embedder: Embedder,
+    urls: Sequence[str] = (),
+    allow_private: bool = False,
+    attributes: Attributes | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> IngestReport:
-    """Bring a vector store (made if need be) up to the state of these files and folders.
+    """Bring a vector store (made if need be) up to the state of these files, folders and web addresses.
 
+    `attributes` are given to all of them, in place of those they had; None leaves those of unchanged files alone.
+    Addresses of this machine and its networks are refused unless `allow_private`.
     A file that cannot be read is reported and does not stop the rest; what was read of it before stays.
     Raises EmbeddingModelChanged.
     """
     opened = await store.open(tenant_id, store_name, embedding_model=embedder.name, dimensions=embedder.dimensions)
     listing = await asyncio.to_thread(walk, paths)
     known = await store.sources(tenant_id, opened.id)
-    run = _Run(tenant_id, opened, store, embedder, listing, progress)
-    for path, name in listing.files.items():
-        await run.take(path, name, known.get(stored_path(path)))
+    files: list[Source] = [FileSource(path, name) for path, name in listing.files.items()]
+    files += [WebSource(url, allow_private) for url in dict.fromkeys(urls)]
+    sizes = await asyncio.to_thread(lambda: [source.size for source in files])
+    run = _Run(tenant_id, opened, store, embedder, listing, attributes, progress, len(files), sum(sizes))
+    for source, size in zip(files, sizes, strict=True):
+        await run.take(source, known.get(source.place))
+        run.step(size)
+    if attributes is not None:
+        await store.describe(tenant_id, opened.id, [source.place for source in files], attributes)
     gone = listing.gone(list(known))
     if gone:
         await store.remove(tenant_id, opened.id, gone)
@@ -96,9 +116,13 @@ class _Run:
     store: PassageStore
     embedder: Embedder
     listing: Listing
+    attributes: Attributes | None
     progress: Callable[[Progress], None]
+    files: int
+    bytes_total: int
     started: float = field(default_factory=time.monotonic)
     done: int = 0
+    bytes_done: int = 0
     written: int = 0
     unchanged: int = 0
     chunks: int = 0
@@ -107,30 +131,34 @@ class _Run:
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
-    async def take(self, path: Path, name: str, known_sha256: bytes | None) -> None:
+    async def take(self, source: Source, known_sha256: bytes | None) -> None:
         try:
-            data = await asyncio.to_thread(read_bytes, path)
-            sha256 = hashlib.sha256(data).digest()
-            if sha256 == known_sha256 or not await self._write(path, name, data, sha256):
+            content = await asyncio.to_thread(source.read)
+            sha256 = hashlib.sha256(content.data).digest()
+            if sha256 == known_sha256 or not await self._write(source, content, sha256):
                 self.unchanged += 1
             else:
                 self.written += 1
         except UnreadableFile as error:
-            self.listing.errors.append(FileError(stored_path(path), str(error)))
+            self.listing.errors.append(FileError(source.place, str(error)))
+
+    def step(self, size: int) -> None:
         self.done += 1
+        self.bytes_done += size
         self._report()
 
-    async def _write(self, path: Path, name: str, data: bytes, sha256: bytes) -> bool:
-        document, chunks = await asyncio.to_thread(_read, path, data, self.embedder.count)
+    async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
+        document, chunks = await asyncio.to_thread(_read, content, self.embedder.count)
         file = NewFile(
-            path=stored_path(path),
-            filename=name,
+            path=source.place,
+            filename=source.name,
             title=document.title,
             media_type=document.media_type,
-            size=len(data),
+            size=len(content.data),
             sha256=sha256,
             content=document.text,
             chunks=list(zip(chunks, await self._embed(document.title, chunks), strict=True)),
+            attributes=self.attributes or {},
         )
         return await self.store.put(self.tenant_id, self.opened.id, file)
 
@@ -144,11 +172,11 @@ class _Run:
         return vectors
 
     def _report(self) -> None:
-        self.progress(Progress(self.done, len(self.listing.files), self.chunks, self.seconds))
+        self.progress(Progress(self.done, self.files, self.bytes_done, self.bytes_total, self.chunks, self.seconds))
 
 
-def _read(path: Path, data: bytes, count: Callable[[str], int]) -> tuple[Document, list[Chunk]]:
-    document = formats.load(path, data)
+def _read(content: Content, count: Callable[[str], int]) -> tuple[Document, list[Chunk]]:
+    document = formats.load(content.path, content.data)
     chunks = split(document, count)
     if not chunks:
         raise UnreadableFile("contains no words")

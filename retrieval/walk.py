@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from retrieval.loaders import formats
 
 FILES_MAX = 100_000  # beyond it somebody named the wrong folder
+MACHINE_MADE = frozenset({"node_modules", "__pycache__", "site-packages"})  # beside source code; nobody asks about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,21 @@ def walk(paths: Sequence[Path], *, files_max: int = FILES_MAX) -> Listing:
         place = Path(os.path.abspath(path))
         if place.is_dir():
             _walk_folder(place, listing, files_max)
+        elif glob.has_magic(str(path)) and not place.exists():
+            _match(place, listing, files_max)
         else:
             listing.files.setdefault(place, place.name)
     return listing
+
+
+def _match(pattern: Path, listing: Listing, files_max: int) -> None:
+    """A pattern that the shell did not expand; "**" goes through folders."""
+    found = (Path(name) for name in sorted(glob.iglob(str(pattern), recursive=True)))
+    files = [path for path in islice(found, files_max) if path.is_file()]
+    if not files:
+        listing.errors.append(FileError(stored_path(pattern), "matches no file"))
+    for path in files:
+        listing.files.setdefault(path, path.name)
 
 
 def _walk_folder(root: Path, listing: Listing, files_max: int) -> None:
@@ -67,7 +82,7 @@ def _walk_folder(root: Path, listing: Listing, files_max: int) -> None:
 
     listing.folders.append(root)
     for folder, folders, names in os.walk(root, onerror=report):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in MACHINE_MADE)
         for name in sorted(name for name in names if not name.startswith(".")):
             path = Path(folder, name)
             if not formats.readable(path):

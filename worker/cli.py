@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -15,6 +17,7 @@ from worker.version import VERSION
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # as filters take them
 SETTING_NAMES = frozenset(setting.name for setting in settings())
 
 
@@ -92,7 +95,23 @@ def _parser() -> argparse.ArgumentParser:
     link = _command(commands, "link", "show_link", "print a link that signs a browser in, once")
 
     ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
-    ingest.add_argument("paths", nargs="+", metavar="PATH", help="Markdown, text and HTML files, or folders of them")
+    ingest.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="files (Markdown, text, HTML, PDF, DOCX, CSV, source code), folders of them, or web addresses",
+    )
+    ingest.add_argument(
+        "--attribute",
+        dest="attributes",
+        action="append",
+        type=_attribute,
+        metavar="KEY=VALUE",
+        help="what searches may filter these files by; may be repeated",
+    )
+    ingest.add_argument(
+        "--allow-private", action="store_true", help="also fetch from this machine and its private networks"
+    )
     ingest.add_argument("--store", required=True, metavar="NAME", help="name of the vector store; made if it is new")
 
     for command in (create, listing, revoke, ingest):
@@ -138,6 +157,20 @@ def _command(
 def _settings_table() -> str:
     rows = [f"  {setting.flag:<20} {setting.help}" for setting in settings()]
     return "\n".join(["settings, as a flag of the command or as an environment variable (in brackets):", *rows])
+
+
+def _attribute(text: str) -> tuple[str, str | int | float | bool]:
+    """year=2024 is a number, draft=true is a boolean, everything else is text."""
+    key, equals, value = text.partition("=")
+    if not equals or not 1 <= len(key) <= ATTRIBUTE_KEY_MAX or not 1 <= len(value) <= ATTRIBUTE_VALUE_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be KEY=VALUE, with at most {ATTRIBUTE_KEY_MAX} and {ATTRIBUTE_VALUE_MAX} characters"
+        )
+    try:
+        read = json.loads(value)
+    except ValueError:
+        return key, value
+    return key, read if isinstance(read, bool | int) or (isinstance(read, float) and math.isfinite(read)) else value
 
 
 def _positive_int(text: str) -> int:

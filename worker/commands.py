@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -20,6 +21,7 @@ from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, migrate
 from retrieval.errors import RetrievalError
 from retrieval.ingest import Progress, ingest
+from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.config import Config
 from worker.doctor import doctor
@@ -100,7 +102,15 @@ async def show_link(config: Config, *, url: str | None) -> None:
     print(link(address.rstrip("/"), token))
 
 
-async def ingest_files(config: Config, *, paths: list[str], store: str, tenant: str) -> None:
+async def ingest_files(
+    config: Config,
+    *,
+    paths: list[str],
+    store: str,
+    tenant: str,
+    attributes: list[tuple[str, Any]] | None,
+    allow_private: bool,
+) -> None:
     home = Home(config.home)
     home.prepare()
     async with open_embedder(config) as embedder, open_database(config) as database:
@@ -108,11 +118,15 @@ async def ingest_files(config: Config, *, paths: list[str], store: str, tenant: 
         with tqdm(unit=" passages", disable=None) as bar:
 
             def show(progress: Progress) -> None:
-                bar.set_description(f"{progress.files_done} of {progress.files_total} files")
+                left = "" if progress.left_s is None else f", {tqdm.format_interval(progress.left_s)} left"
+                bar.set_description(f"{progress.files_done} of {progress.files_total} files{left}")
                 bar.update(progress.chunks - bar.n)
 
             report = await ingest(
-                [Path(path) for path in paths],
+                [Path(path) for path in paths if not is_url(path)],
+                urls=[path for path in paths if is_url(path)],
+                allow_private=allow_private,
+                attributes=dict(attributes) if attributes else None,
                 store_name=_checked(store, "the store's name"),
                 tenant_id=tenant_id,
                 store=PassageStore(database),

@@ -21,17 +21,22 @@ _BOMS = (
 )
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     """Raises UnreadableFile when there is no such file, no permission, nothing in it or too much."""
     try:
         if not path.is_file():
             raise UnreadableFile("is not a file" if path.exists() else "there is no such file")
         with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+            data = file.read(bytes_max + 1)
     except OSError as error:
         raise UnreadableFile(f"cannot be read: {error.strerror or error}") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise UnreadableFile(f"is larger than {FILE_BYTES_MAX // 1024**2} MB; split it into smaller files")
+    return checked(data, bytes_max)
+
+
+def checked(data: bytes, bytes_max: int) -> bytes:
+    """Raises UnreadableFile when it is nothing, or more than the limit."""
+    if len(data) > bytes_max:
+        raise UnreadableFile(f"is larger than {bytes_max // 1024**2} MB; split it into smaller files")
     if not data.strip():
         raise UnreadableFile("is empty")
     return data

@@ -13,6 +13,7 @@ from inference.trace import Trace
 from migrations.database import Database
 from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelChanged
+from retrieval.filter import Comparison
 from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
@@ -203,3 +204,48 @@ async def test_a_tenants_files_are_found_by_nobody_else(
         trace=Trace(),
     )
     assert [passage.filename for passage in found] == ["bread.md"]
+
+
+async def test_attributes_are_given_and_changed_without_embedding_again(
+    folder: Path, store: PassageStore, embedder: Embedder, tenant_id: UUID
+) -> None:
+    async def found(year: int) -> int:
+        result = await store.search(
+            tenant_id,
+            ["notes"],
+            query="harbour",
+            vector=None,
+            embedding_model=embedder.name,
+            limit=9,
+            filters=Comparison(type="eq", key="year", value=year),
+        )
+        return result.chunks
+
+    for year, embedded in ((2023, 3), (2024, 0)):
+        report = await ingest(
+            [folder],
+            store_name="notes",
+            tenant_id=tenant_id,
+            store=store,
+            embedder=embedder,
+            attributes={"year": year},
+        )
+        assert report.chunks == embedded
+        assert await found(year) == 3
+    assert await found(2023) == 0
+
+
+async def test_an_address_that_cannot_be_fetched_is_reported_and_the_rest_goes_in(
+    folder: Path, store: PassageStore, embedder: Embedder, tenant_id: UUID
+) -> None:
+    url = "http://127.0.0.1:1/guide"
+    report = await ingest([folder], urls=[url], store_name="notes", tenant_id=tenant_id, store=store, embedder=embedder)
+    assert [(error.path, "private network" in error.reason) for error in report.errors] == [(url, True)]
+    assert report.written == 2
+
+
+def test_what_is_left_is_told_from_what_is_done() -> None:
+    assert Progress(0, 4, 0, 100, 0, 1.0).left_s is None
+    assert Progress(1, 4, 25, 100, 9, 10.0).left_s == pytest.approx(30)
+    assert Progress(1, 2, 0, 0, 9, 10.0).left_s == pytest.approx(10)
+    assert Progress(4, 4, 100, 100, 9, 10.0).left_s == 0

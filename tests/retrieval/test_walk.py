@@ -56,3 +56,18 @@ def test_too_many_files_are_reported(folder: Path) -> None:
     assert len(listing.files) == 2
     assert "more than 2 files" in listing.errors[0].reason
     assert listing.gone([str(folder / "sub" / "deep" / "c.html")]) == []
+
+
+def test_a_pattern_that_the_shell_left_is_matched_here(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("a.md", "deep/b.md", "c.txt"):
+        (tmp_path / name).write_text("x")
+    assert set(walk([tmp_path / "**" / "*.md"]).files) == {tmp_path / "a.md", tmp_path / "deep" / "b.md"}
+    assert [error.reason for error in walk([tmp_path / "*.pdf"]).errors] == ["matches no file"]
+
+
+def test_what_machines_put_beside_source_code_is_left_out(tmp_path: Path) -> None:
+    for name in ("node_modules", "src"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.js").write_text("x")
+    assert set(walk([tmp_path]).files) == {tmp_path / "src" / "a.js"}

@@ -1,0 +1,50 @@
+"""Tables as text (CSV, TSV): a line for each row, every value behind the name of its column."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+
+from retrieval.errors import UnreadableFile
+from retrieval.loaders.document import Document, clipped, sections
+from retrieval.loaders.source import decode
+
+COLUMNS_MAX = 200  # names are repeated in every line
+COLUMN_CHARS_MAX = 60
+CHARS_MAX = 20_000_000
+SNIFF_CHARS = 16_384
+DELIMITERS = ",;\t|"
+
+
+def load(data: bytes, name: str) -> Document:
+    """The first row names the columns. Raises UnreadableFile."""
+    source = decode(data)
+    try:
+        rows = csv.reader(StringIO(source, newline=""), delimiter=_delimiter(source), strict=True)
+        columns = [clipped(column, COLUMN_CHARS_MAX) for column in next(rows)]
+        if len(columns) > COLUMNS_MAX:
+            raise UnreadableFile(f"has more than {COLUMNS_MAX} columns")
+        lines: list[str] = []
+        chars = 0
+        for row in rows:
+            lines.append(_line(columns, row))
+            chars += len(lines[-1])
+            if chars > CHARS_MAX:
+                raise UnreadableFile(f"makes more than {CHARS_MAX // 1_000_000} million characters of text")
+    except (csv.Error, StopIteration) as error:
+        raise UnreadableFile(f"is not a table that can be read: {error}") from error
+    text = "\n".join(line for line in lines if line)
+    if not text:
+        raise UnreadableFile("contains no rows under its first one, which names the columns")
+    return Document(name, "text/csv", text, sections([], title=name, start=0, end=len(text)))
+
+
+def _delimiter(source: str) -> str:
+    """The one that is most frequent in the first line: sniffing more of a file guesses wrong more often."""
+    first = source[:SNIFF_CHARS].lstrip("\n").partition("\n")[0]
+    return max(DELIMITERS, key=first.count)
+
+
+def _line(columns: list[str], row: list[str]) -> str:
+    named = ((columns[i] if i < len(columns) else "", " ".join(value.split())) for i, value in enumerate(row))
+    return "; ".join(f"{column}: {value}" if column else value for column, value in named if value)
