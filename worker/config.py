@@ -67,9 +67,7 @@ class Config:
     ] = None
     draft: Annotated[
         Path | None,
-        About(
-            "draft model for speculation, of the same vocabulary: a GGUF file or a name (default: the bundled pair's)"
-        ),
+        About("draft model for speculation, of the same vocabulary: a GGUF file or a name (default: none)"),
     ] = None
     draft_tokens: Annotated[
         int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=16)

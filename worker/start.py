@@ -12,7 +12,7 @@ from agents.agent import Agent
 from agents.roster import Roster
 from agents.store import ConversationStore, ResponseStore, RunningStore
 from agents.tools import builtin_toolbox
-from inference.bundled import DRAFT_MODEL, EMBEDDER
+from inference.bundled import EMBEDDER
 from inference.catalogue import find
 from inference.config import EngineConfig
 from inference.embedder import Embedder
@@ -106,7 +106,7 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 def engine_config(config: Config) -> EngineConfig:
     """Raises ModelNotLoaded when there is no such model."""
     models = Home(config.home).models
-    draft = find(config.draft, models) if config.draft else None if config.model else DRAFT_MODEL
+    draft = find(config.draft, models) if config.draft else None
     return EngineConfig(
         model_path=find(config.model, models),
         draft_path=draft if config.draft_tokens else None,

@@ -23,6 +23,7 @@ log = logging.getLogger("firsttoken.runs")
 CANCEL = "cancel"
 PROBE_S = 15.0  # a connection that died without a word is noticed within so long
 RETRY_S = 0.5
+START_S = 2.0  # without its database a worker starts all the same and says that it is not ready
 DATABASE_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 
@@ -40,9 +41,11 @@ class Board:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Return when this worker holds its lock and hears the others."""
+        """Return when this worker holds its lock and hears the others, or when the database lets it wait too long."""
         self._task = asyncio.create_task(self._listen_for_ever(), name="board")
-        await self._listening.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                await self._listening.wait()
 
     async def close(self) -> None:
         self._closing = True
