@@ -100,7 +100,3 @@ class Trace:
     @property
     def duration_ms(self) -> float:
         return ((self.end_ns or now_ns()) - self.start_ns) / 1e6
-
-    def total_ms(self, name: str) -> float:
-        """Summed duration of all spans of that name."""
-        return sum(span.duration_ms for span in self.spans if span.name == name)
