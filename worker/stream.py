@@ -26,6 +26,7 @@ class EventStream:
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self._response = web.StreamResponse(headers=sse.HEADERS)
+        self._opening = asyncio.Lock()  # the choices of one completion open it together
         self.blocked_ns = 0
 
     @property
@@ -37,9 +38,11 @@ class EventStream:
         return self._response.prepared
 
     async def open(self) -> None:
-        """Send the headers: the client knows now that its request was accepted, and what that took."""
-        self._response.headers["Server-Timing"] = server_timing(self._request[TRACE])
-        await self._response.prepare(self._request)
+        """Send the headers, once: the client knows now that its request was accepted, and what that took."""
+        async with self._opening:
+            if not self.is_open:
+                self._response.headers["Server-Timing"] = server_timing(self._request[TRACE])
+                await self._response.prepare(self._request)
 
     async def write(self, data: bytes) -> None:
         """Raises ClientGone."""

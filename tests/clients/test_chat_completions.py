@@ -95,6 +95,24 @@ def test_stop_seed_and_bias_reach_the_sampler(client: OpenAI) -> None:
     assert unknown.value.param == "logit_bias"
 
 
+def test_choices_differ_by_their_seed_and_share_their_prompt(client: OpenAI) -> None:
+    whole = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=1.5, seed=3, n=3, max_tokens=16)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    texts = [choice.message.content for choice in whole.choices]
+    assert len(set(texts)) > 1
+    one = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=1.5, seed=4, max_tokens=16)
+    assert one.choices[0].message.content == texts[1]
+    assert one.usage is not None and whole.usage is not None
+    assert whole.usage.prompt_tokens == one.usage.prompt_tokens
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(
+        model=MODEL, messages=HELLO, temperature=1.5, seed=3, n=3, max_tokens=16, stream=True
+    ):
+        for piece in chunk.choices:
+            streamed[piece.index] += piece.delta.content or ""
+    assert streamed == texts
+
+
 def test_a_limit_ends_an_answer(client: OpenAI) -> None:
     short = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0, max_completion_tokens=2)
     assert short.choices[0].finish_reason == "length"
@@ -103,8 +121,8 @@ def test_a_limit_ends_an_answer(client: OpenAI) -> None:
 
 def test_errors_are_the_types_that_the_client_knows(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as many:
-        client.chat.completions.create(model=MODEL, messages=HELLO, n=2)
-    assert (many.value.param, many.value.code) == ("n", "unsupported_parameter")
+        client.chat.completions.create(model=MODEL, messages=HELLO, modalities=["audio"])
+    assert (many.value.param, many.value.code) == ("modalities", "unsupported_parameter")
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="gpt-9", messages=HELLO)
 

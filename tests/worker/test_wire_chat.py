@@ -8,9 +8,9 @@ from uuid import uuid4
 import orjson
 
 from agents.events import Event, TurnFinished
-from agents.message import FunctionCall, FunctionCallOutput, Message
+from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from tests.worker.turns import told
-from worker.wire.chat_completion import ChatNarrator
+from worker.wire.chat_completion import Completion, failure, usage_of
 from worker.wire.chat_request import ChatRequest
 from worker.wire.parse import parse
 
@@ -23,10 +23,19 @@ def request_of(**body: Any) -> ChatRequest:
 
 
 def chunks_of(events: list[Event], **body: Any) -> list[dict[str, Any]]:
-    narrator = ChatNarrator(request_of(**body), "demo-chat")
+    completion = Completion(request_of(**body), "demo-chat")
+    (narrator,) = completion.narrators()
     finished = events[-1]
     assert isinstance(finished, TurnFinished)
-    return [chunk for event in events for chunk in narrator.tell(event)] + narrator.conclude(finished)
+    pieces = [piece for event in events for piece in narrator.tell(event)] + [narrator.conclude(finished)]
+    return [*map(completion.chunk, pieces), *completion.usage([finished])]
+
+
+def choice_of(finished: Event, **body: Any) -> dict[str, Any]:
+    assert isinstance(finished, TurnFinished)
+    (narrator,) = Completion(request_of(**body), "m").narrators()
+    whole: dict[str, Any] = narrator.whole(finished)
+    return whole
 
 
 def deltas_of(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -97,11 +106,9 @@ def test_a_call_of_a_function_that_nobody_gave_is_not_shown() -> None:
     output = FunctionCall("call_1", "g", "{}"), FunctionCallOutput("call_1", "Error"), Message("assistant", "Sorry.")
     events = told(*output)
     assert [delta for delta in deltas_of(chunks_of(events, tools=[TOOL])) if "tool_calls" in delta] == []
-    finished = events[-1]
-    assert isinstance(finished, TurnFinished)
-    whole = ChatNarrator(request_of(tools=[TOOL]), "m").whole(finished)
-    assert "tool_calls" not in whole["choices"][0]["message"]
-    assert whole["choices"][0]["finish_reason"] == "stop"
+    whole = choice_of(events[-1], tools=[TOOL])
+    assert "tool_calls" not in whole["message"]
+    assert whole["finish_reason"] == "stop"
 
 
 def test_usage_is_one_more_chunk_without_choices_and_null_before() -> None:
@@ -124,12 +131,31 @@ def test_a_cut_answer_ends_by_length() -> None:
 
 
 def test_a_failure_in_the_middle_is_an_error_that_clients_raise() -> None:
-    assert chunks_of(told(status="failed"))[-1]["error"]["type"] == "server_error"
+    finished = told(status="failed")[-1]
+    assert isinstance(finished, TurnFinished)
+    assert failure(finished)["type"] == "server_error"
+
+
+def test_thoughts_are_told_apart_from_the_answer() -> None:
+    events = told(Reasoning("Seven is prime."), Message("assistant", "Yes."))
+    deltas = deltas_of(chunks_of(events))
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "Seven is prime."
+    assert "".join(delta.get("content", "") for delta in deltas) == "Yes."
+    assert choice_of(events[-1])["message"]["reasoning_content"] == "Seven is prime."
+
+
+def test_choices_have_seeds_of_their_own_and_one_prompt_that_counts_once() -> None:
+    request = request_of(n=3, seed=7)
+    assert [turn.sampling.seed for turn in request.turns(uuid4())] == [7, 8, 9]
+    finished = told(Message("assistant", "Hi."))[-1]
+    assert isinstance(finished, TurnFinished)
+    one, three = usage_of([finished]), usage_of([finished] * 3)
+    assert (three.input_tokens, three.cached_tokens) == (one.input_tokens, one.cached_tokens)
+    assert three.output_tokens == 3 * one.output_tokens > 0
 
 
 def test_a_whole_completion_holds_text_and_open_calls() -> None:
     finished = told(Message("assistant", "Let me see."), FunctionCall("call_1", "f", "{}"))[-1]
-    assert isinstance(finished, TurnFinished)
-    message = ChatNarrator(request_of(tools=[TOOL]), "m").whole(finished)["choices"][0]["message"]
+    message = choice_of(finished, tools=[TOOL])["message"]
     assert message["content"] == "Let me see."
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}

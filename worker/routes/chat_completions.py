@@ -1,22 +1,21 @@
-"""POST /v1/chat/completions: one stateless turn, streamed or whole."""
+"""POST /v1/chat/completions: one stateless turn for each choice, streamed or whole."""
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import ExitStack, suppress
 
 from aiohttp import web
 
 from agents.turn import Turn
 from worker import sse
 from worker.checks import check_model
+from worker.choice import Choice, all_of
 from worker.errors import ApiError
-from worker.ledger import Ledger
-from worker.relay import gather, relay
 from worker.reply import reply
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
-from worker.wire.chat_completion import ChatNarrator, Chunk, failure
+from worker.wire.chat_completion import Completion, failure
 from worker.wire.chat_request import ChatRequest
 from worker.wire.parse import parse
 
@@ -30,51 +29,37 @@ async def create(request: web.Request) -> web.StreamResponse:
     with trace.span("edge"):
         body = parse(ChatRequest, await request.read())
         model = check_model(body.model, services)
-    narrator = ChatNarrator(body, model)
-    with services.admission.turn(principal.tenant_id):
-        turn = services.roster.of(model).applied(body.turn(principal.tenant_id, watched=principal.is_watching))
-        return await (_stream if body.stream else _whole)(request, turn, narrator)
+    completion = Completion(body, model)
+    with ExitStack() as places:
+        for _ in range(body.choices):
+            places.enter_context(services.admission.turn(principal.tenant_id))
+        turns = body.turns(principal.tenant_id, watched=principal.is_watching)
+        applied = [services.roster.of(model).applied(turn) for turn in turns]
+        return await (_stream if body.stream else _whole)(request, completion, applied)
 
 
-async def _stream(request: web.Request, turn: Turn, narrator: ChatNarrator) -> web.StreamResponse:
-    trace, stream = request[TRACE], EventStream(request)
-    ledger = Ledger.of(request, narrator.id)
-    status = "refused"
-    try:
-        events = request.app[SERVICES].agent.run(turn, trace)
-        finished = await relay(events, stream, lambda event: _spell(narrator.tell(event)), trace)
-        status = finished.status
-        with trace.span("flush", blocked_ms=stream.blocked_ns / 1e6):
-            await stream.write(_spell(narrator.conclude(finished)) + sse.DONE)
-        ledger.close(finished.status)
-    except ClientGone:
-        status = "cancelled"
-    except asyncio.CancelledError:
-        status = "cancelled"
-        raise
-    finally:
-        ledger.record(status)
+async def _stream(request: web.Request, completion: Completion, turns: list[Turn]) -> web.StreamResponse:
+    stream = EventStream(request)
+    choices = _choices(request, completion, turns)
+    with suppress(ClientGone):  # every choice has been closed and recorded by then
+        finished = await all_of([choice.stream(stream, completion.chunk) for choice in choices])
+        await stream.write(b"".join(map(sse.encode_data, completion.usage(finished))) + sse.DONE)
     return await stream.close()
 
 
-async def _whole(request: web.Request, turn: Turn, narrator: ChatNarrator) -> web.Response:
-    trace = request[TRACE]
-    ledger = Ledger.of(request, narrator.id)
-    status = "refused"
-    try:
-        finished = await gather(request.app[SERVICES].agent.run(turn, trace), trace)
-        status = finished.status
-        ledger.close(finished.status)
-    except asyncio.CancelledError:
-        status = "cancelled"
-        raise
-    finally:
-        ledger.record(status)
-    if finished.status == "failed":
-        error = failure(finished)
-        raise ApiError(500, error["message"], type=error["type"], code=error["code"])
-    return reply(narrator.whole(finished), headers={"Server-Timing": server_timing(trace)})
+async def _whole(request: web.Request, completion: Completion, turns: list[Turn]) -> web.Response:
+    choices = _choices(request, completion, turns)
+    finished = await all_of([choice.whole() for choice in choices])
+    for each in finished:
+        if each.status == "failed":
+            error = failure(each)
+            raise ApiError(500, error["message"], type=error["type"], code=error["code"])
+    told = [choice.narrator.whole(each) for choice, each in zip(choices, finished, strict=True)]
+    return reply(completion.whole(told, finished), headers={"Server-Timing": server_timing(request[TRACE])})
 
 
-def _spell(chunks: list[Chunk]) -> bytes:
-    return b"".join(map(sse.encode_data, chunks))
+def _choices(request: web.Request, completion: Completion, turns: list[Turn]) -> list[Choice]:
+    return [
+        Choice.of(request, turn, narrator, completion.id)
+        for turn, narrator in zip(turns, completion.narrators(), strict=True)
+    ]

@@ -39,6 +39,7 @@ class AssistantMessage(Strict):
     tool_calls: Annotated[list[ToolCall], Field(max_length=limits.TOOLS_MAX)] | None = None
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
     refusal: Ignored = None
+    reasoning_content: Ignored = None  # what a completion said before comes back; models think anew
     annotations: Ignored = None
     audio: Unsupported = None
     function_call: Unsupported = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
@@ -72,7 +73,7 @@ class ChatRequest(Strict):
     safety_identifier: ShortKey | None = None
     user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
 
-    n: Annotated[int | None, only(None, 1)] = None
+    n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] | None = None
     response_format: ChatFormat | None = None
     store: Annotated[bool | None, only(None, False)] = None
     reasoning_effort: Annotated[str | None, only(None, "none")] = None
@@ -111,8 +112,17 @@ class ChatRequest(Strict):
     def functions_given(self) -> frozenset[str]:
         return frozenset(tool.name for tool in self.tools or ())
 
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    def turns(self, tenant_id: UUID, *, watched: bool = False) -> list[Turn]:
+        """One for each choice, which differ in nothing but their seed. `watched`: a person sits in front of it."""
+        turn = self.turn(tenant_id, watched=watched)
+        return [replace(turn, sampling=_apart(turn.sampling, index)) for index in range(self.choices)]
+
     def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
-        """`watched`: a person sits in front of it."""
+        """The turn of the first choice."""
         return Turn(
             tenant_id=tenant_id,
             input=tuple(item for message in self.messages for item in message.items()),
@@ -143,3 +153,8 @@ class ChatRequest(Strict):
             stop=tuple(self.stop or ()),
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
+
+
+def _apart(sampling: Sampling, choice: int) -> Sampling:
+    """The same seed for all choices would say the same thing several times."""
+    return sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + choice) % SEED_MODULUS)

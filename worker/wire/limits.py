@@ -20,6 +20,7 @@ STORES_MAX = 16  # vector stores of one search
 RESULTS_MAX = 50  # passages of one search
 
 OUTPUT_TOKENS_MAX = 1_000_000  # the model's context is the real limit; this one keeps numbers sane
+CHOICES_MAX = 8  # of one completion; each holds a place in the KV cache while it is written
 STOPS_MAX = 4
 STOP_CHARS_MAX = 256  # the detokenizer holds back this much text
 BIAS_MAX = 1_024  # entries of a logit bias, applied to every token

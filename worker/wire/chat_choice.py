@@ -1,0 +1,104 @@
+"""One choice of a chat completion, whole and in pieces. Pure: pieces are made of what happens in a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from agents.events import ArgumentsDelta, Event, ItemStarted, ReasoningDelta, TextDelta, TurnFinished, TurnStarted
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.payload import logprob_payloads
+from inference.sequence import TokenLogprob
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+Choice: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class ChoiceNarrator:
+    """Tells one choice. Calls of functions that the caller did not give are not shown: nobody could run them.
+
+    Thoughts are told as `reasoning_content`, the name that servers of open models gave them.
+    """
+
+    functions: frozenset[str]
+    index: int = 0
+    _calls: dict[str, int] = field(default_factory=dict)  # item id -> index among the shown calls
+
+    def tell(self, event: Event) -> list[Choice]:
+        """The pieces that an event becomes. The end of a turn is told by `conclude`."""
+        logprobs = event.logprobs if isinstance(event, TextDelta) else ()
+        return [self._piece(delta, logprobs=logprobs) for delta in self._deltas(event)]
+
+    def conclude(self, finished: TurnFinished) -> Choice:
+        """The last piece: why the choice ended."""
+        return self._piece({}, self.finish_reason(finished))
+
+    def whole(self, finished: TurnFinished) -> Choice:
+        """The choice as one object."""
+        texts = [item.text for item in finished.output if isinstance(item, Message) and item.text]
+        thoughts = [item.text for item in finished.output if isinstance(item, Reasoning) and item.text]
+        calls = self.open_calls(finished)
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": "\n".join(texts) if texts or not calls else None,
+            "refusal": None,
+            "annotations": [],
+        }
+        if thoughts:
+            message["reasoning_content"] = "\n".join(thoughts)
+        if calls:
+            message["tool_calls"] = [_call(call) for call in calls]
+        return {
+            "index": self.index,
+            "message": message,
+            "finish_reason": self.finish_reason(finished),
+            "logprobs": _logprobs([told for item in finished.output for told in _told(item)]),
+        }
+
+    def open_calls(self, finished: TurnFinished) -> list[FunctionCall]:
+        """Calls that wait for the caller."""
+        answered = {item.call_id for item in finished.output if isinstance(item, FunctionCallOutput)}
+        return [
+            item
+            for item in finished.output
+            if isinstance(item, FunctionCall) and item.name in self.functions and item.call_id not in answered
+        ]
+
+    def finish_reason(self, finished: TurnFinished) -> FinishReason:
+        if finished.status == "incomplete":
+            return "length"
+        return "tool_calls" if self.open_calls(finished) else "stop"
+
+    def _deltas(self, event: Event) -> Iterator[dict[str, Any]]:
+        match event:
+            case TurnStarted():
+                yield {"role": "assistant", "content": ""}
+            case TextDelta():
+                yield {"content": event.text}
+            case ReasoningDelta():
+                yield {"reasoning_content": event.text}
+            case ItemStarted(_, FunctionCall() as call) if call.name in self.functions:
+                # The arguments begin in a fragment of their own: clients lose what rides with the name.
+                index = self._calls[call.id] = len(self._calls)
+                yield {"tool_calls": [{"index": index, **_call(call)}]}
+            case ArgumentsDelta() if event.item_id in self._calls:
+                yield {"tool_calls": [{"index": self._calls[event.item_id], "function": {"arguments": event.text}}]}
+
+    def _piece(
+        self, delta: dict[str, Any], finish: FinishReason | None = None, logprobs: Sequence[TokenLogprob] = ()
+    ) -> Choice:
+        return {"index": self.index, "delta": delta, "finish_reason": finish, "logprobs": _logprobs(logprobs)}
+
+
+def _call(call: FunctionCall) -> dict[str, Any]:
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _told(item: Item) -> Sequence[TokenLogprob]:
+    return item.logprobs if isinstance(item, Message) else ()
+
+
+def _logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    return {"content": logprob_payloads(logprobs), "refusal": None} if logprobs else None
