@@ -28,6 +28,7 @@ CONTEXT = 32_768
 HEAD = 64
 KV_HEADS = 2
 BLOCK = 32  # weights that share a scale in Q8_0: a half-precision number, then a byte each
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 SPREAD = 127 / 3**0.5  # standard deviation of bytes drawn evenly from -127 to 127
 
 
@@ -55,35 +56,48 @@ def synthetic(shape: Shape, folder: Path) -> Path:
     return path
 
 
-def vocabulary() -> tuple[list[str], list[str]]:
-    """Tokens and merges of a byte-level BPE in which every word of WORDS is one token, alone and after a space."""
+def byte_tokens() -> list[str]:
+    """What byte-level BPE begins with, a token for each byte."""
     letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
     rest = [chr(256 + i) for i in range(256 - len(letters))]  # GPT-2's stand-ins for bytes that are no letters
+    return [*letters, *rest]
+
+
+def vocabulary() -> tuple[list[str], list[str]]:
+    """Tokens and merges of a byte-level BPE in which every word of WORDS is one token, alone and after a space."""
     merged = [*SYLLABLES, *WORDS, *(SPACE + word for word in WORDS)]
     merges = [" ".join(syllable) for syllable in SYLLABLES]
     merges += [f"{word[:2]} {word[2:]}" for word in WORDS]
     merges += [f"{SPACE} {word}" for word in WORDS]
-    tokens = [*SPECIAL, *letters, *rest, *merged]
+    tokens = [*SPECIAL, *byte_tokens(), *merged]
     return tokens + [f"<unused {i}>" for i in range(VOCABULARY - len(tokens))], merges
 
 
 def _write(shape: Shape, path: Path) -> None:
     writer = gguf.GGUFWriter(path, "llama")
-    _describe(writer, shape)
+    describe(writer, shape)
     tokens = _add_vocabulary(writer)
-    random = np.random.default_rng(0)
     said = np.array([token.startswith(SPACE) and len(token) > 1 for token in tokens])
-    for name, tensor in _tensors(shape, random, said):
-        writer.add_tensor(
-            name, tensor, raw_dtype=None if tensor.dtype == np.float32 else gguf.GGMLQuantizationType.Q8_0
-        )
+    for name, tensor in tensors(shape, VOCABULARY):
+        if name == OUTPUT:
+            tensor[~said] = 0
+        add_tensor(writer, name, tensor)
+    finish(writer)
+
+
+def add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32] | NDArray[np.uint8]) -> None:
+    """Bytes are Q8_0."""
+    writer.add_tensor(name, tensor, raw_dtype=None if tensor.dtype == np.float32 else gguf.GGMLQuantizationType.Q8_0)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
+def describe(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_name(f"synthetic-{shape.name}")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_context_length(CONTEXT)
@@ -113,18 +127,15 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> list[str]:
     return tokens
 
 
-def _tensors(
-    shape: Shape, random: np.random.Generator, said: NDArray[np.bool_]
-) -> Iterator[tuple[str, NDArray[np.float32] | NDArray[np.uint8]]]:
-    """Names as llama.cpp wants them; `said` marks the tokens that the model may say."""
+def tensors(shape: Shape, vocabulary: int) -> Iterator[tuple[str, NDArray[np.float32] | NDArray[np.uint8]]]:
+    """Random ones, by the names that llama.cpp wants; the same at every call."""
+    random = np.random.default_rng(0)
     width, kv = shape.width, KV_HEADS * HEAD
     ones = np.ones(width, np.float32)
     by_width, by_inner = width**-0.5, shape.feed_forward**-0.5
-    yield "token_embd.weight", quantised(random, VOCABULARY, width, 1.0)
+    yield EMBEDDING, quantised(random, vocabulary, width, 1.0)
     yield "output_norm.weight", ones
-    output = quantised(random, VOCABULARY, width, by_width)
-    output[~said] = 0
-    yield "output.weight", output
+    yield OUTPUT, quantised(random, vocabulary, width, by_width)
     for layer in range(shape.layers):
         block = f"blk.{layer}."
         yield block + "attn_norm.weight", ones
