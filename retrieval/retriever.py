@@ -27,6 +27,16 @@ from retrieval.store import PassageStore, SearchResult
 LANE = "retrieval"
 
 
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What came out of each stage for one question; lists are best first."""
+
+    candidates: list[Candidate]  # of the search, in no order
+    fused: list[Scored]
+    reranked: list[Scored]
+    passages: list[Passage]
+
+
 class Retriever:
     """Finds passages for a tenant. Stages over their budget are skipped, never failed."""
 
@@ -52,17 +62,40 @@ class Retriever:
 
         Raises StoreNotFound, EmbeddingModelChanged.
         """
+        found = await self.stages(
+            query,
+            tenant_id=tenant_id,
+            stores=stores,
+            limit=limit,
+            score_threshold=score_threshold,
+            trace=trace,
+            filters=filters,
+        )
+        return found.passages
+
+    async def stages(
+        self,
+        query: str,
+        *,
+        tenant_id: UUID,
+        stores: Sequence[str],
+        limit: int,
+        score_threshold: float,
+        trace: Trace,
+        filters: Filter | None = None,
+    ) -> Stages:
+        """As `retrieve`, with what came out of each stage on the way."""
         with trace.span("retrieve", stores=len(stores)) as span:
             text = _clean(query)
-            passages: list[Passage] = []
+            found = Stages([], [], [], [])
             if text and stores:
                 parent = trace.index(span)
                 search = _Search(
                     self._store, self._embedder, self._config, trace, parent, tenant_id, stores, filters, text
                 )
-                passages = await search.run(min(limit, PASSAGES_MAX), score_threshold)
-            span.attributes["passages"] = len(passages)
-            return passages
+                found = await search.run(min(limit, PASSAGES_MAX), score_threshold)
+            span.attributes["passages"] = len(found.passages)
+            return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +112,14 @@ class _Search:
     filters: Filter | None
     query: str
 
-    async def run(self, limit: int, score_threshold: float) -> list[Passage]:
+    async def run(self, limit: int, score_threshold: float) -> Stages:
         vectors = await self._embed()
         cut: Cut = whole
-        ranked = self._fuse(await self._find(vectors))
+        candidates = await self._find(vectors)
+        fused = reranked = self._fuse(candidates)
         if vectors is not None:
-            ranked, cut = await self._rerank(ranked, vectors)
-        return await self._compress(ranked, limit, score_threshold, cut)
+            reranked, cut = await self._rerank(fused, vectors)
+        return Stages(candidates, fused, reranked, await self._compress(reranked, limit, score_threshold, cut))
 
     async def _embed(self) -> QueryVectors | None:
         with self.trace.span("embed", lane=LANE, parent=self.parent, cached=self.embedder.knows(self.query)) as span:

@@ -114,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     ingest.add_argument("--store", required=True, metavar="NAME", help="name of the vector store; made if it is new")
 
-    for command in (create, listing, revoke, ingest):
+    judge = _add_evaluation(commands)
+
+    for command in (create, listing, revoke, ingest, judge):
         command.add_argument(
             "--tenant", default="local", metavar="NAME", help="default: local, the one of this machine"
         )
@@ -143,6 +145,28 @@ def _add_models(commands: Any) -> None:
     quantize.add_argument("--text", metavar="FILE", help="compare both models on this text (default: a model card)")
     for command in (listing, info, quantize):
         command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+
+
+def _add_evaluation(commands: Any) -> argparse.ArgumentParser:
+    kinds = commands.add_parser("eval", help="measure how well passages are found").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    retrieval = _command(kinds, "retrieval", "evaluate_retrieval", "ask a vector store questions with known answers")
+    retrieval.add_argument("--store", required=True, metavar="NAME", help="the vector store")
+    retrieval.add_argument(
+        "--questions",
+        required=True,
+        metavar="FILE",
+        help='JSON lines: {"question": ..., "file": ..., "text": ...}, where the text stands that answers it',
+    )
+    retrieval.add_argument(
+        "--limit", type=int, default=5, metavar="N", help="passages that a turn asks for (default: 5)"
+    )
+    retrieval.add_argument(
+        "--score-threshold", type=float, default=0.0, metavar="SCORE", help="that a turn asks with (default: 0)"
+    )
+    retrieval.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+    return retrieval
 
 
 def _command(

@@ -26,6 +26,7 @@ from retrieval.store import PassageStore
 from worker.config import Config
 from worker.doctor import doctor
 from worker.errors import StartError
+from worker.evaluate import evaluate_retrieval
 from worker.home import Home
 from worker.keys import LOCAL_TENANT, Keys
 from worker.models import list_models, pull_model, show_model
@@ -37,7 +38,17 @@ from worker.sign_in import link
 from worker.start import open_database, open_embedder, open_owner_dsn, read_secret
 from worker.version import VERSION
 
-__all__ = ["FAILURES", "doctor", "list_agents", "list_models", "pull_model", "quantize_model", "serve", "show_model"]
+__all__ = [
+    "FAILURES",
+    "doctor",
+    "evaluate_retrieval",
+    "list_agents",
+    "list_models",
+    "pull_model",
+    "quantize_model",
+    "serve",
+    "show_model",
+]
 
 # What a person can do something about; anything else is a bug and keeps its traceback.
 FAILURES = (

@@ -140,6 +140,17 @@ class PassageStore:
             raise FileNotFound(file_id)
         return StoredFile(**row)
 
+    async def filenames(self, tenant_id: UUID, store_id: str) -> dict[str, str]:
+        """The ids of a store's files, each with its name."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                "select v.file_id, f.filename from vector_store_files v "
+                "join files f on f.tenant_id = v.tenant_id and f.id = v.file_id "
+                "where v.tenant_id = $1 and v.vector_store_id = $2 order by f.filename, v.file_id",
+                *(tenant_id, store_id),
+            )
+        return {row["file_id"]: row["filename"] for row in rows}
+
     async def sources(self, tenant_id: UUID, store_id: str) -> dict[str, bytes]:
         """The paths that a store was filled from, with the SHA-256 of what was read there."""
         async with self._database.tenant(tenant_id) as connection:

@@ -1,0 +1,108 @@
+"""Whether the right passages are found, and how fast, by each part of retrieval and by all of it.
+
+    python -m benchmarks.retrieval [--beir FOLDER ...] [--pods FOLDER] [--home FOLDER] [--json FILE]
+
+Ingests documents of this machine as a user would, asks questions whose answers are known, and prints a table for each
+collection. Every question runs once through all stages, so that the rankings of a table share what the machine was
+doing. With --home what was ingested is kept, and a second run starts at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.retrieval.beir import beir
+from benchmarks.retrieval.bench import Bench, opened
+from benchmarks.retrieval.corpora import PODS, Corpus, corpora
+from benchmarks.retrieval.sides import sides
+from retrieval.config import SCORE_THRESHOLD
+from retrieval.quality.evaluate import Evaluation, evaluate
+from retrieval.quality.measures import judge
+from retrieval.quality.questions import Question
+from retrieval.quality.report import as_dict, quality_table, stage_table
+from retrieval.records import SourceSpan
+from retrieval.retriever import Retriever
+from worker.config import prepare_process
+
+PASSAGES = 5  # as a turn asks for by default
+TENANT = "benchmark"
+
+
+async def measure(bench: Bench, corpus: Corpus) -> Evaluation:
+    tenant_id = await bench.tenant(TENANT)
+    corpus.write(bench.folder / corpus.name)
+    report = await bench.ingest(bench.folder / corpus.name, tenant_id, corpus.name)
+    questions = await bench.questions(corpus.lines, tenant_id, report.store.id)
+    held = report.store
+    print(f"\n## {corpus.name}\n\n{len(questions)} questions, {held.chunks} chunks of {held.files} files\n")
+    with tqdm(desc=f"{corpus.name}: ask", total=len(questions), disable=None, leave=False) as bar:
+        evaluation = await evaluate(
+            questions,
+            Retriever(bench.store, bench.embedder),
+            tenant_id=tenant_id,
+            store=report.store.id,
+            limit=PASSAGES,
+            score_threshold=0.0,
+            by_file=corpus.by_file,
+            progress=bar.update,
+        )
+    show(evaluation, questions)
+    print(f"\n{await sides(bench, questions, tenant_id, held.id)}")
+    return evaluation
+
+
+def show(evaluation: Evaluation, questions: Sequence[Question]) -> None:
+    print(quality_table(evaluation))
+    print(f"\n{stage_table(evaluation)}\n")
+    for single in ("vectors alone", "words alone"):
+        low, high = evaluation.gain("reranked", single)
+        print(f"- MRR@10 of reranked over {single}: {low:+.3f} to {high:+.3f} (95 %)")
+    print(f"- given to the model: {evaluation.tokens:.0f} tokens a question")
+    kept, tokens = above_threshold(evaluation, questions)
+    print(f"- with the threshold {SCORE_THRESHOLD} of the search tool: recall {kept:.3f} with {tokens:.0f} tokens")
+    print(f"- stages over their budget: {evaluation.skipped}")
+
+
+def above_threshold(evaluation: Evaluation, questions: Sequence[Question]) -> tuple[float, float]:
+    """The share of the targets that are still met, and the tokens that are left of a question's passages."""
+    found = [[passage for passage in passages if passage.score >= SCORE_THRESHOLD] for passages in evaluation.passages]
+    recalls = [
+        judge([SourceSpan(p.file_id, p.start_char, p.end_char) for p in passages], question.targets).recall(PASSAGES)
+        for passages, question in zip(found, questions, strict=True)
+    ]
+    return mean(recalls), mean(sum(p.tokens for p in passages) for passages in found)
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    async with opened(options.home) as bench:
+        for corpus in (*map(beir, options.beir), *corpora(options.pods)):
+            found[corpus.name] = as_dict(await measure(bench, corpus))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--beir", type=Path, nargs="*", default=[], metavar="FOLDER", help="collections in BEIR's format"
+    )
+    parser.add_argument("--pods", type=Path, default=PODS, help=f"where Perl's documentation lies (default {PODS})")
+    parser.add_argument("--home", type=Path, help="keep the database here (default: thrown away)")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    options = parser.parse_args()
+    prepare_process()
+    found = asyncio.run(run(options))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A database of one's own to fill and search, and what the measurements share."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from tqdm import tqdm
+
+from inference.embedder import Embedder
+from migrations.database import Database
+from retrieval.ingest import IngestReport, Progress, ingest
+from retrieval.quality.questions import Line, Question, resolve
+from retrieval.store import PassageStore
+from worker.config import load
+from worker.home import Home
+from worker.keys import Keys
+from worker.start import open_database, open_embedder, read_secret
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    database: Database
+    embedder: Embedder
+    keys: Keys
+    folder: Path  # of documents: those that are there again in the next run are not embedded again
+
+    @property
+    def store(self) -> PassageStore:
+        return PassageStore(self.database)
+
+    async def tenant(self, name: str) -> UUID:
+        return await self.keys.tenant(name)
+
+    async def ingest(self, folder: Path, tenant_id: UUID, store_name: str) -> IngestReport:
+        with tqdm(desc=f"{store_name}: ingest", unit=" passages", disable=None, leave=False) as bar:
+
+            def show(progress: Progress) -> None:
+                bar.update(progress.chunks - bar.n)
+
+            return await ingest(
+                [folder],
+                store_name=store_name,
+                tenant_id=tenant_id,
+                store=self.store,
+                embedder=self.embedder,
+                progress=show,
+            )
+
+    async def questions(self, lines: Sequence[Line], tenant_id: UUID, store_id: str) -> list[Question]:
+        resolved = await resolve(lines, tenant_id=tenant_id, store=self.store, store_id=store_id)
+        for error in resolved.errors:
+            print(error, file=sys.stderr)
+        return resolved.questions
+
+
+@contextmanager
+def kept_or_not(home: Path | None) -> Iterator[Path]:
+    if home is not None:
+        yield home
+        return
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # Postgres does not run as root and has to get in
+        yield Path(folder)
+
+
+@asynccontextmanager
+async def opened(home: Path | None) -> AsyncIterator[Bench]:
+    """In this home, or in one that is thrown away."""
+    with kept_or_not(home) as folder:
+        config = load({"home": str(folder)})
+        place = Home(config.home)
+        place.prepare()
+        async with open_embedder(config) as embedder, open_database(config) as database:
+            yield Bench(database, embedder, Keys(database, read_secret(config, place)), folder / "documents")

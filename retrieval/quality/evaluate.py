@@ -1,0 +1,137 @@
+"""Ask judged questions and measure every stage of retrieval: what it finds, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+from uuid import UUID
+
+import numpy as np
+
+from inference.trace import Trace
+from retrieval.candidate import Candidate
+from retrieval.compress import Scored
+from retrieval.passage import Passage
+from retrieval.quality.measures import Judgement, Quality, judge, mrr_gain, quality
+from retrieval.quality.questions import Question
+from retrieval.records import SourceSpan
+from retrieval.retriever import Retriever, Stages
+
+Ranking: TypeAlias = Literal["vectors alone", "words alone", "fused", "reranked", "given to the model"]
+RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
+STAGES = ("embed", "search", "fuse", "rerank", "compress")
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    p50: float
+    p95: float
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What was measured so far. `judgements` and `passages` are in the order of the questions."""
+
+    judgements: dict[Ranking, list[Judgement]] = field(default_factory=lambda: {ranking: [] for ranking in RANKINGS})
+    passages: list[list[Passage]] = field(default_factory=list)
+    stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
+    skipped: int = 0  # stages over their budget: those questions were found with less than the rest
+
+    def add(self, stages: Stages, question: Question, trace: Trace, *, by_file: bool) -> None:
+        for ranking, spans in _rankings(stages):
+            self.judgements[ranking].append(judge(_files(spans) if by_file else spans, question.targets))
+        self.passages.append(stages.passages)
+        for span in trace.spans:
+            if span.name in self.stage_ms:
+                self.stage_ms[span.name].append(span.duration_ms)
+                self.skipped += "skipped" in span.attributes
+
+    @property
+    def qualities(self) -> dict[Ranking, Quality]:
+        return {ranking: quality(judgements) for ranking, judgements in self.judgements.items()}
+
+    def gain(self, ranking: Ranking, over: Ranking) -> tuple[float, float]:
+        """The 95 % interval of the gain in MRR of one ranking over another."""
+        return mrr_gain(self.judgements[ranking], self.judgements[over])
+
+    @property
+    def percentiles_ms(self) -> dict[str, Percentiles]:
+        return {stage: percentiles(values) for stage, values in self.stage_ms.items() if values}
+
+    @property
+    def tokens(self) -> float:
+        """Of the passages of a question, on average: what the model has to read."""
+        return sum(p.tokens for passages in self.passages for p in passages) / max(len(self.passages), 1)
+
+    @property
+    def missed(self) -> list[int]:
+        """Indices of the questions whose answer is in none of the passages that the model gets."""
+        return [index for index, j in enumerate(self.judgements["given to the model"]) if not any(j.met)]
+
+
+async def evaluate(
+    questions: Sequence[Question],
+    retriever: Retriever,
+    *,
+    tenant_id: UUID,
+    store: str,
+    limit: int,
+    score_threshold: float,
+    by_file: bool = False,
+    progress: Callable[[int], object] = lambda _: None,
+) -> Evaluation:
+    """Ask one question after another, as a turn would with this limit and threshold; `progress` is told of each.
+
+    `by_file` judges the order of files, as test collections with one text a file do.
+    Raises StoreNotFound, EmbeddingModelChanged.
+    """
+    evaluation = Evaluation()
+    for question in questions:
+        trace = Trace()
+        stages = await retriever.stages(
+            question.text,
+            tenant_id=tenant_id,
+            stores=[store],
+            limit=limit,
+            score_threshold=score_threshold,
+            trace=trace,
+        )
+        evaluation.add(stages, question, trace, by_file=by_file)
+        progress(1)
+    return evaluation
+
+
+def percentiles(values: Iterable[float]) -> Percentiles:
+    p50, p95 = np.percentile(list(values), (50, 95))
+    return Percentiles(float(p50), float(p95))
+
+
+def _rankings(stages: Stages) -> Iterator[tuple[Ranking, list[SourceSpan]]]:
+    """What one side alone would have found stands first among what both found, in its own order.
+
+    Candidates of equal coverage have no order in words alone: their keys give one, as when nothing was embedded.
+    """
+    nearest = [c for c in stages.candidates if c.cosine is not None]
+    worded = [c for c in stages.candidates if c.coverage > 0]
+    yield "vectors alone", _spans(sorted(nearest, key=lambda c: (-(c.cosine or 0.0), c.key)))
+    yield "words alone", _spans(sorted(worded, key=lambda c: (-c.coverage, c.key)))
+    yield "fused", _spans(_candidates(stages.fused))
+    yield "reranked", _spans(_candidates(stages.reranked))
+    yield "given to the model", [SourceSpan(p.file_id, p.start_char, p.end_char) for p in stages.passages]
+
+
+def _candidates(ranked: Iterable[Scored]) -> list[Candidate]:
+    return [candidate for _, candidate in ranked]
+
+
+def _spans(candidates: Iterable[Candidate]) -> list[SourceSpan]:
+    return [SourceSpan(candidate.key.file_id, candidate.start, candidate.end) for candidate in candidates]
+
+
+def _files(spans: Iterable[SourceSpan]) -> list[SourceSpan]:
+    """The first span of each file."""
+    first: dict[str, SourceSpan] = {}
+    for span in spans:
+        first.setdefault(span.file_id, span)
+    return list(first.values())

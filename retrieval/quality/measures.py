@@ -1,0 +1,108 @@
+"""How good an order of passages is, given which ones a question should find. Pure.
+
+A question wants one or several targets, each a span of a file or a whole file, with a grade. A passage meets a target
+if the two share at least half of the shorter one; only the first passage that meets a target gains by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retrieval.records import SourceSpan
+
+RANKS_MAX = 10  # of MRR and nDCG, as the literature has it
+RECALL_RANKS = (1, 5, 20)
+RESAMPLES = 2000  # of the bootstrap: its interval is then stable to the third digit
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What should be found: the characters [start, end) of a file, or with end None any part of it."""
+
+    file_id: str
+    start: int = 0
+    end: int | None = None
+    grade: float = 1.0
+
+    def is_met_by(self, passage: SourceSpan) -> bool:
+        if passage.file_id != self.file_id:
+            return False
+        if self.end is None:
+            return True
+        shared = min(passage.end, self.end) - max(passage.start, self.start)
+        return shared > 0 and 2 * shared >= min(passage.end - passage.start, self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One order of passages under one question: `met` has, rank by rank, the grades of the targets first met there."""
+
+    met: tuple[tuple[float, ...], ...]
+    wanted: tuple[float, ...]  # the grades of all targets, at least one
+
+    def recall(self, ranks: int) -> float:
+        """Share of the targets met by the first `ranks` passages."""
+        return sum(map(len, self.met[:ranks])) / len(self.wanted)
+
+    @property
+    def reciprocal_rank(self) -> float:
+        """1 / rank of the first passage that meets a target; 0 if it is not among the first RANKS_MAX."""
+        return next((1 / rank for rank, grades in enumerate(self.met[:RANKS_MAX], 1) if grades), 0.0)
+
+    @property
+    def ndcg(self) -> float:
+        """Discounted gain over the best possible one (Järvelin and Kekäläinen, 2002), of the first RANKS_MAX.
+
+        A passage over the edge of two targets meets both at one rank, which the best order of targets cannot: hence 1
+        at most.
+        """
+        best = _discounted(sorted(self.wanted, reverse=True))
+        return min(1.0, _discounted(map(sum, self.met)) / best)
+
+
+def judge(passages: Iterable[SourceSpan], targets: Sequence[Target]) -> Judgement:
+    left = list(targets)
+    met: list[tuple[float, ...]] = []
+    for passage in passages:
+        found = [target for target in left if target.is_met_by(passage)]
+        left = [target for target in left if target not in found]
+        met.append(tuple(target.grade for target in found))
+    return Judgement(tuple(met), tuple(target.grade for target in targets))
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Means over questions."""
+
+    recall: dict[int, float]
+    mrr: float
+    ndcg: float
+
+
+def quality(judgements: Sequence[Judgement]) -> Quality:
+    """Of at least one question."""
+    return Quality(
+        recall={ranks: _mean([j.recall(ranks) for j in judgements]) for ranks in RECALL_RANKS},
+        mrr=_mean([j.reciprocal_rank for j in judgements]),
+        ndcg=_mean([j.ndcg for j in judgements]),
+    )
+
+
+def mrr_gain(ours: Sequence[Judgement], theirs: Sequence[Judgement]) -> tuple[float, float]:
+    """The 95 % interval of how much better the mean reciprocal rank is, question by question (paired bootstrap)."""
+    differences = np.array([o.reciprocal_rank - t.reciprocal_rank for o, t in zip(ours, theirs, strict=True)])
+    picked = np.random.default_rng(0).integers(0, len(differences), (RESAMPLES, len(differences)))
+    low, high = np.percentile(differences[picked].mean(axis=1), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def _discounted(gains: Iterable[float]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(list(gains)[:RANKS_MAX], 1))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
