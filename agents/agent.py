@@ -19,6 +19,7 @@ from agents.message import FunctionCall
 from agents.offer import Offer
 from agents.parser.choose import Parser, choose
 from agents.parser.formatted import FormattedParser
+from agents.prices import FREE, Prices
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble
 from agents.reply import CALLS_MAX, Reply
@@ -41,8 +42,11 @@ NOTHING_LEFT = "I could not finish that because the tool budget is used up."
 
 
 class Agent:
-    def __init__(self, model: LanguageModel, retriever: Searcher | None, toolbox: Toolbox) -> None:
+    def __init__(
+        self, model: LanguageModel, retriever: Searcher | None, toolbox: Toolbox, prices: Prices = FREE
+    ) -> None:
         self._model = model
+        self._prices = prices
         self._retriever = retriever
         self._toolbox = toolbox
         self._dialect = choose(model.chat_template)
@@ -94,7 +98,7 @@ class Agent:
     async def _prepare(self, turn: Turn, trace: Trace) -> Progress:
         """Check the turn and search for passages."""
         offer = Offer.of(turn, self._toolbox)
-        budget = Budget(turn.limits, now_ns())
+        budget = Budget(turn.limits, now_ns(), self._prices)
         sources = await search(turn, self._retriever, trace)
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         return Progress(

@@ -1,7 +1,7 @@
 """Budgets of one turn, without clock and without I/O: what was used goes in, decisions come out.
 
 When a budget is spent the model is told and answers once more from what it has. Names of budgets are those of
-TurnFinished.budget: steps, calls, wall_clock, tokens, repeated_call.
+TurnFinished.budget: steps, calls, wall_clock, tokens, cost, repeated_call.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
+from agents.events import Usage
+from agents.prices import FREE, Prices
 from agents.turn import Limits
 
 # The same call with the same arguments twice may be a fresh look; a third time the model is going in circles.
@@ -22,9 +24,11 @@ ANSWER_TOKENS = 256
 class Budget:
     limits: Limits
     started_ns: int
+    prices: Prices = FREE
     steps: int = 0
     calls: int = 0
     tokens: int = 0
+    cost: float = 0.0
     circling: bool = False
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -34,10 +38,17 @@ class Budget:
         self._seen[same] += 1
         if self._seen[same] > IDENTICAL_CALLS_MAX:
             self.circling = True
-        if self.circling or self.calls >= self.limits.calls:
+        if self.circling or self.calls >= self.limits.calls or self.cost >= self.limits.cost:
             return False
         self.calls += 1
+        self.cost += self.prices.of_call(name)
         return True
+
+    def add_step(self, usage: Usage) -> None:
+        """Account for a step that has ended."""
+        self.steps += 1
+        self.tokens += usage.output_tokens
+        self.cost += self.prices.of_step(usage)
 
     def spent(self, now_ns: int) -> str | None:
         """The budget that forbids more tools, so that the next step must be the answer; None while all is well."""
@@ -51,6 +62,8 @@ class Budget:
             return "wall_clock"
         if self.remaining_tokens <= min(ANSWER_TOKENS, self.limits.tokens // 4):
             return "tokens"
+        if self.cost >= self.limits.cost:
+            return "cost"
         return None
 
     def remaining_s(self, now_ns: int) -> float:

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agents.turn import FileSearch, Limits, Turn
+from agents.bounds import Bounds
+from agents.turn import FileSearch, Turn
 
-# Bounds of what a file may ask for: well above any sensible agent, well below what hurts the others.
+# Limits of what a file may hold: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
 TOOLS_MAX, STORES_MAX, RESULTS_MAX = 64, 8, 50
 
-Number = TypeVar("Number", int, float)
+Surface: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class BudgetTable(_Table):
-    """Bounds of one turn. A request may ask for less, never for more."""
-
-    steps: Annotated[int, Field(ge=1, le=64)] = Limits().steps
-    calls: Annotated[int, Field(ge=0, le=256)] = Limits().calls
-    tokens: Annotated[int, Field(ge=1, le=131_072)] = Limits().tokens
-    seconds: Annotated[float, Field(gt=0, le=3600)] = Limits().wall_clock_s
-    tool_seconds: Annotated[float, Field(gt=0, le=600)] = Limits().tool_timeout_s
-
-    def bound(self, asked: Limits) -> Limits:
-        """What a request left at its default becomes the agent's; what it asked for is cut to it."""
-        usual = Limits()
-        return Limits(
-            steps=_bounded(asked.steps, usual.steps, self.steps),
-            calls=_bounded(asked.calls, usual.calls, self.calls),
-            wall_clock_s=_bounded(asked.wall_clock_s, usual.wall_clock_s, self.seconds),
-            tokens=_bounded(asked.tokens, usual.tokens, self.tokens),
-            tool_timeout_s=_bounded(asked.tool_timeout_s, usual.tool_timeout_s, self.tool_seconds),
-            tool_result_chars=asked.tool_result_chars,
-        )
 
 
 class SearchTable(_Table):
@@ -57,9 +36,10 @@ class Definition(_Table):
     description: Annotated[str, StringConstraints(max_length=500)] = ""
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
     model: Name | None = None  # the worker must run this one
+    surface: Surface | None = None  # under which its turns are counted; None: chat or embedded, by who asks
     tools: Annotated[list[Name], Field(max_length=TOOLS_MAX)] = Field(default_factory=list)
     search: SearchTable | None = None
-    budget: BudgetTable = BudgetTable()
+    budget: Bounds = Bounds()
 
     def applied(self, turn: Turn) -> Turn:
         """The turn as this agent does it: its instructions before the request's, its tools beside them, its bounds."""
@@ -78,7 +58,3 @@ class Definition(_Table):
     def _search(self) -> FileSearch | None:
         table = self.search
         return FileSearch(tuple(table.stores), table.results, table.score_threshold) if table else None
-
-
-def _bounded(asked: Number, usual: Number, own: Number) -> Number:
-    return own if asked == usual else min(asked, own)

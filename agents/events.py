@@ -103,7 +103,7 @@ class TurnFinished:
     output: tuple[Item, ...]
     usage: Usage
     reason: str | None = None
-    budget: str | None = None  # steps | calls | wall_clock | tokens | repeated_call: concluded gracefully
+    budget: str | None = None  # steps | calls | wall_clock | tokens | cost | repeated_call: concluded gracefully
     error_code: str | None = None
     error_message: str | None = None
 

@@ -51,11 +51,9 @@ class Progress:
         """Account for a step that has ended."""
         generation = step.generation
         self.output += step.reply.items
-        self.budget.steps += 1
-        self.budget.tokens += len(generation.ids)
-        self.usage += Usage(
-            generation.prompt_tokens, generation.cached_tokens, len(generation.ids), step.reasoning_tokens
-        )
+        usage = Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids), step.reasoning_tokens)
+        self.budget.add_step(usage)
+        self.usage += usage
 
     def add_result(self, call: FunctionCall, output: str) -> tuple[int, FunctionCallOutput]:
         """The new item and its output index."""
@@ -89,6 +87,7 @@ class Progress:
             "firsttoken.cached_tokens": self.usage.cached_tokens,
             "firsttoken.steps": self.budget.steps,
             "firsttoken.tool_calls": self.budget.calls,
+            "firsttoken.cost": round(self.budget.cost, 6),
             "firsttoken.budget": self.concluding,
         }
         return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding)

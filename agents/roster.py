@@ -8,6 +8,10 @@ budget = { steps = 4, seconds = 30 }
 
 [mcp.files]
 command = ["npx", "@modelcontextprotocol/server-filesystem", "/srv/files"]
+
+[prices]
+output = 2.0
+tools = { files_search = 0.5 }
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from agents.definition import Definition
 from agents.errors import AgentError
+from agents.prices import FREE, Prices
 from agents.servers import SERVERS_MAX, AbsentTool, ServerName, ServerTable
 
 PREFIX = "agent/"  # before the name of an agent where a request names its model
@@ -40,12 +45,14 @@ class _File(BaseModel):
 
     agents: Annotated[dict[AgentName, Definition], Field(max_length=AGENTS_MAX)] = Field(default_factory=dict)
     mcp: Annotated[dict[ServerName, ServerTable], Field(max_length=SERVERS_MAX)] = Field(default_factory=dict)
+    prices: Prices = FREE
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
     agents: Mapping[str, Definition] = field(default_factory=dict)
     servers: Mapping[str, ServerTable] = field(default_factory=dict)
+    prices: Prices = FREE
 
     @classmethod
     def read(cls, path: Path) -> Roster:
@@ -61,7 +68,7 @@ class Roster:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
             raise InvalidAgents(f"{path}: {place}: {problem['msg']}") from None
-        return cls(file.agents, file.mcp)
+        return cls(file.agents, file.mcp, file.prices)
 
     @property
     def models(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -52,6 +53,7 @@ class Limits:
     tokens: int = 4096  # generated, over all steps
     tool_timeout_s: float = 20.0
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
+    cost: float = inf  # of all steps and calls, in the units of the prices
 
 
 @dataclass(frozen=True, slots=True)

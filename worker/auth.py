@@ -85,7 +85,7 @@ class Authenticator:
         if grant is None:
             raise _unauthorized("This API key is wrong, has expired or was revoked.")
         expires_at = grant.expires_at.timestamp() if grant.expires_at else float("inf")
-        return Principal(grant.tenant_id, grant.id, grant.scopes, "api_key"), expires_at
+        return Principal(grant.tenant_id, grant.id, grant.scopes, "api_key", grant.bounds), expires_at
 
     async def _verify_token(self, token: str, trace: Trace) -> tuple[Principal, float]:
         try:

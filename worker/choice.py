@@ -20,7 +20,7 @@ from worker.relay import gather, relay
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.stream import ClientGone, EventStream
 from worker.wire.chat_choice import ChoiceNarrator
-from worker.wire.chat_completion import Chunk, failure
+from worker.wire.chat_completion import Chunk, Completion, failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,13 @@ class Choice:
     ledger: Ledger
 
     @classmethod
-    def of(cls, request: web.Request, turn: Turn, narrator: ChoiceNarrator, completion_id: str) -> Choice:
+    def of(cls, request: web.Request, turn: Turn, narrator: ChoiceNarrator, completion: Completion) -> Choice:
         """The first choice is what the request's own trace tells; each other one has a trace of the same beginning."""
         services, trace = request.app[SERVICES], request[TRACE]
         if narrator.index:
             trace = Trace(start_ns=trace.start_ns, started_at=trace.started_at, attributes={"choice": narrator.index})
-        return cls(services.agent, turn, narrator, Ledger(services, request[PRINCIPAL], trace, completion_id))
+        ledger = Ledger(services, request[PRINCIPAL], trace, completion.id, model=completion.model)
+        return cls(services.agent, turn, narrator, ledger)
 
     @property
     def trace(self) -> Trace:

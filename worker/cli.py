@@ -84,6 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("name", metavar="NAME", help="what the key is for")
     create.add_argument("--operator", action="store_true", help="may see latencies of all tenants, and the metrics")
     create.add_argument("--days", type=_positive_int, help="days until the key expires (default: never)")
+    create.add_argument(
+        "--budget",
+        dest="budget",
+        action="append",
+        default=[],
+        type=_bound,
+        metavar="NAME=NUMBER",
+        help="bound of a turn: steps, calls, tokens, seconds, tool_seconds or cost; may be repeated",
+    )
     listing = _command(keys, "list", "list_keys", "show the keys of a tenant")
     revoke = _command(keys, "revoke", "revoke_key", "end a key; running workers notice within half a minute")
     revoke.add_argument("id", metavar="ID", help="as `firsttoken keys list` shows it")
@@ -195,6 +204,15 @@ def _attribute(text: str) -> tuple[str, str | int | float | bool]:
     except ValueError:
         return key, value
     return key, read if isinstance(read, bool | int) or (isinstance(read, float) and math.isfinite(read)) else value
+
+
+def _bound(text: str) -> tuple[str, int | float]:
+    """steps=4"""
+    name, _, value = text.partition("=")
+    try:
+        return name, int(value) if value.isdigit() else float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be NAME=NUMBER, as in steps=4") from None
 
 
 def _positive_int(text: str) -> int:

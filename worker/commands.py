@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +12,10 @@ from uuid import UUID
 
 import asyncpg
 import orjson
+from pydantic import ValidationError
 from tqdm import tqdm
 
+from agents.bounds import Bounds
 from agents.errors import AgentError
 from inference.errors import InferenceError
 from migrations.database import UnsafeRole
@@ -78,12 +80,22 @@ async def migrate_database(config: Config) -> None:
     print("\n".join(f"applied {version}" for version in applied) or "nothing to do")
 
 
-async def create_key(config: Config, *, name: str, tenant: str, operator: bool, days: int | None) -> None:
+async def create_key(
+    config: Config,
+    *,
+    name: str,
+    tenant: str,
+    operator: bool,
+    days: int | None,
+    budget: Sequence[tuple[str, int | float]],
+) -> None:
+    bounds = _bounds(budget)
     async with _open_keys(config) as keys:
         tenant_id = await _tenant(keys, tenant)
         expires_at = datetime.now(UTC) + timedelta(days=days) if days else None
         scopes = [OPERATOR] if operator else []
-        id, key = await keys.create(tenant_id, _checked(name, "the key's name"), scopes=scopes, expires_at=expires_at)
+        name = _checked(name, "the key's name")
+        id, key = await keys.create(tenant_id, name, scopes=scopes, expires_at=expires_at, bounds=bounds)
     print(f"{key}\n\n{id} of tenant {tenant}. Keep it: it is not shown again.")
 
 
@@ -94,7 +106,8 @@ async def list_keys(config: Config, *, tenant: str) -> None:
         used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
         scopes = ",".join(sorted(key.scopes)) or "-"
         made = key.created_at.strftime(TIME_FORMAT)
-        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<9} made {made}  used {used:<16}  {key.name}")
+        bounds = "".join(f"  {bound}={value:g}" for bound, value in key.bounds.items())
+        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<9} made {made}  used {used:<16}  {key.name}{bounds}")
     if not found:
         print(f"tenant {tenant} has no keys")
 
@@ -160,6 +173,15 @@ async def _open_keys(config: Config) -> AsyncIterator[Keys]:
     home.prepare()
     async with open_database(config) as database:
         yield Keys(database, read_secret(config, home))
+
+
+def _bounds(budget: Sequence[tuple[str, int | float]]) -> Bounds | None:
+    try:
+        return Bounds.model_validate(dict(budget)) if budget else None
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        known = ", ".join(Bounds.model_fields)
+        raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Bounds are {known}.") from None
 
 
 async def _tenant(keys: Keys, name: str) -> UUID:

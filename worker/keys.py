@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from agents.bounds import Bounds
 from migrations.database import Database
 from worker.secret import Secret
 
@@ -30,6 +31,7 @@ class ApiKey:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    bounds: Mapping[str, float]
 
     @property
     def state(self) -> str:
@@ -46,6 +48,7 @@ class Grant:
     tenant_id: UUID
     scopes: frozenset[str]
     expires_at: datetime | None = None
+    bounds: Bounds | None = None
 
 
 class Keys:
@@ -62,15 +65,22 @@ class Keys:
         return tenant_id
 
     async def create(
-        self, tenant_id: UUID, name: str, *, scopes: Iterable[str] = (), expires_at: datetime | None = None
+        self,
+        tenant_id: UUID,
+        name: str,
+        *,
+        scopes: Iterable[str] = (),
+        expires_at: datetime | None = None,
+        bounds: Bounds | None = None,
     ) -> tuple[str, str]:
         """A new key: (id, the key itself, which nobody can read again)."""
+        told = bounds.model_dump(exclude_unset=True) if bounds else {}
         key, id = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES), f"key_{secrets.token_hex(12)}"
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
-                "insert into api_keys (id, tenant_id, name, hash, hint, scopes, expires_at) "
-                "values ($1, $2, $3, $4, $5, $6, $7)",
-                id, tenant_id, name, self._hash(key), key[:HINT_CHARS], sorted(scopes), expires_at,
+                "insert into api_keys (id, tenant_id, name, hash, hint, scopes, expires_at, bounds) "
+                "values ($1, $2, $3, $4, $5, $6, $7, $8)",
+                id, tenant_id, name, self._hash(key), key[:HINT_CHARS], sorted(scopes), expires_at, told,
             )  # fmt: skip
         return id, key
 
@@ -78,7 +88,7 @@ class Keys:
         """All keys of a tenant, newest first, dead ones included."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
-                "select id, name, hint, scopes, created_at, expires_at, revoked_at, last_used_at "
+                "select id, name, hint, scopes, created_at, expires_at, revoked_at, last_used_at, bounds "
                 "from api_keys order by created_at desc, id"
             )
         return [ApiKey(**{**row, "scopes": frozenset(row["scopes"])}) for row in rows]
@@ -97,7 +107,8 @@ class Keys:
             row = await connection.fetchrow("select * from authenticate_api_key($1)", self._hash(key))
         if row is None:
             return None
-        return Grant(row["key_id"], row["tenant_id"], frozenset(row["scopes"]), row["expires_at"])
+        bounds = Bounds.model_validate(row["bounds"]) if row["bounds"] else None
+        return Grant(row["key_id"], row["tenant_id"], frozenset(row["scopes"]), row["expires_at"], bounds)
 
     async def create_link(self, tenant_id: UUID, *, scopes: Iterable[str] = ()) -> str:
         """A token that signs one browser in, once."""

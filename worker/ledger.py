@@ -23,15 +23,17 @@ class Ledger:
     trace: Trace
     response_id: str
     conversation_id: str | None = None
+    model: str = ""  # as the request names it: an agent may have a surface of its own
 
     @classmethod
-    def of(cls, request: web.Request, response_id: str, conversation_id: str | None = None) -> Ledger:
-        return cls(request.app[SERVICES], request[PRINCIPAL], request[TRACE], response_id, conversation_id)
+    def of(cls, request: web.Request, response_id: str, model: str, conversation_id: str | None = None) -> Ledger:
+        return cls(request.app[SERVICES], request[PRINCIPAL], request[TRACE], response_id, conversation_id, model)
 
     @property
     def surface(self) -> str:
-        """People in a browser chat; programs embed."""
-        return "chat" if self.principal.is_watching else "embedded"
+        """Where the answer is read: people in a browser chat, programs embed; or what its agent says."""
+        usual = "chat" if self.principal.is_watching else "embedded"
+        return self.services.roster.of(self.model).surface or usual
 
     def close(self, status: str) -> dict[str, Any]:
         """End the trace and give its public form. Nothing is added to it afterwards."""

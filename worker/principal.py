@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 from uuid import UUID
+
+from agents.bounds import Bounds
+from agents.turn import Turn
 
 OPERATOR = "operator"  # may see the latencies of every tenant
 
@@ -15,6 +18,15 @@ class Principal:
     subject: str  # key id, JWT subject or session id: for logs and traces, never a secret
     scopes: frozenset[str]
     via: Literal["api_key", "jwt", "session"]
+    bounds: Bounds | None = None  # of every turn; None: as usual
+
+    def bounded(self, turn: Turn) -> Turn:
+        """The turn within the bounds of the credential. Those of an agent come after: they are never widened by it."""
+        if self.bounds is None:
+            return turn
+        limits = self.bounds.bound(turn.limits)
+        sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, limits.tokens))
+        return replace(turn, limits=limits, sampling=sampling)
 
     @property
     def is_watching(self) -> bool:

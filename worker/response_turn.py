@@ -38,7 +38,8 @@ class ResponseTurn:
     @property
     def turn(self) -> Turn:
         watched = self.principal.is_watching
-        return self.agent.applied(self.frame.request.turn(self.tenant_id, self.items, self.history, watched=watched))
+        asked = self.frame.request.turn(self.tenant_id, self.items, self.history, watched=watched)
+        return self.agent.applied(self.principal.bounded(asked))
 
     @property
     def conversation_id(self) -> str | None:

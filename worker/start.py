@@ -198,7 +198,7 @@ def _assemble(
         embedder=embedder,
         retriever=retriever,
         passages=passages,
-        agent=Agent(model, retriever, toolbox),
+        agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
         runs=Runs(RunningStore(database), database, event_days=config.event_days),

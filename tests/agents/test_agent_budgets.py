@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agents.agent import NOTHING_LEFT
+from agents.prices import Prices
 from agents.prompt import CONCLUDE
 from agents.turn import Limits
 from inference.testing import ScriptedModel
@@ -44,6 +45,24 @@ async def test_the_answer_after_a_spent_budget_is_the_models_own() -> None:
     model = ScriptedModel([call("double", x=1), f"It is 2.{call('double', x=9)}"])
     ran = await run(model, asked(server_tools=("double",), limits=Limits(steps=2)), [double])
     assert (ran.answer, ran.finished.budget, ran.results) == ("It is 2.", "steps", ["2"])
+
+
+async def test_a_turn_costs_what_it_read_wrote_and_called() -> None:
+    model = ScriptedModel([call("double", x=1), "It is 2."])
+    prices = Prices(input=1000, cached=100, output=10_000, tools={"double": 7})
+    ran = await run(model, asked(server_tools=("double",)), [double], prices=prices)
+    usage = ran.finished.usage
+    computed = usage.input_tokens - usage.cached_tokens
+    cost = computed + 0.1 * usage.cached_tokens + 10 * usage.output_tokens + 7
+    assert ran.trace.attributes["firsttoken.cost"] == pytest.approx(cost)
+
+
+async def test_what_a_turn_may_cost_is_a_budget() -> None:
+    model = ScriptedModel([call("double", x=number) for number in range(20)])
+    limits = Limits(cost=15)
+    ran = await run(model, asked(server_tools=("double",), limits=limits), [double], prices=Prices(tools={"double": 7}))
+    assert ran.results == ["0", "2", "4"]
+    assert (ran.answer, ran.finished.budget) == (NOTHING_LEFT, "cost")
 
 
 async def test_calls_over_the_budget_are_not_run() -> None:

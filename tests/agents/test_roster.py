@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.definition import BudgetTable, Definition, SearchTable
+from agents.bounds import Bounds
+from agents.definition import Definition, SearchTable
+from agents.events import Usage
 from agents.roster import FILE_BYTES_MAX, InvalidAgents, Roster
 from agents.turn import FileSearch, Limits
 from inference.sequence import Sampling
@@ -64,19 +66,31 @@ def test_a_request_adds_to_an_agent() -> None:
 
 
 def test_a_request_may_ask_for_less_than_the_bounds_and_gets_no_more() -> None:
-    agent = Definition(budget=BudgetTable(calls=30, tokens=100, steps=2))
+    agent = Definition(budget=Bounds(calls=30, tokens=100, steps=2))
     asked_less = agent.applied(asked(limits=Limits(calls=3, tokens=50, steps=1))).limits
     assert (asked_less.calls, asked_less.tokens, asked_less.steps) == (3, 50, 1)
     asked_more = agent.applied(asked(limits=Limits(calls=99, tokens=9999, steps=60))).limits
     assert (asked_more.calls, asked_more.tokens, asked_more.steps) == (30, 100, 2)
     asked_nothing = agent.applied(asked()).limits
     assert (asked_nothing.calls, asked_nothing.tokens, asked_nothing.steps) == (30, 100, 2)
+    assert Bounds(cost=5).bound(Limits(cost=9)).cost == Bounds(cost=5).bound(Limits()).cost == 5
+    assert Bounds(cost=5).bound(Limits(cost=2)).cost == Bounds().bound(Limits(cost=2)).cost == 2
+
+
+def test_prices_stand_in_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "agents.toml"
+    path.write_text("[prices]\noutput = 2.0\ntools = { files_read = 0.5 }")
+    prices = Roster.read(path).prices
+    assert prices.of_step(Usage(1000, 400, 500)) == pytest.approx(1.0)
+    assert (prices.of_call("files_read"), prices.of_call("calculator")) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[agents", "is not TOML"),
+        ("[prices]\noutput = -1", "prices.output"),
+        ('[agents.a]\nsurface = "Help Desk"', "agents.a.surface"),
         ("agents = 3", "agents: Input should be a valid dictionary"),
         ("[agent.support]", "agent: Extra inputs are not permitted"),
         ("[agents.Support]", "agents.Support"),

@@ -22,6 +22,7 @@ from agents.events import (
     TurnStarted,
 )
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.prices import FREE, Prices
 from agents.search import Searcher
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
@@ -91,10 +92,16 @@ async def boom() -> str:
     raise RuntimeError
 
 
-async def run(model: ScriptedModel, turn: Turn, tools: Sequence[Tool] = (), searcher: Searcher | None = None) -> Ran:
+async def run(
+    model: ScriptedModel,
+    turn: Turn,
+    tools: Sequence[Tool] = (),
+    searcher: Searcher | None = None,
+    prices: Prices = FREE,
+) -> Ran:
     """Run a turn to its end and check the order of its events."""
     trace = Trace()
-    agent = Agent(model, searcher, Toolbox(tools))
+    agent = Agent(model, searcher, Toolbox(tools), prices)
     events = [event async for event in agent.run(turn, trace)]
     check_order(events)
     return Ran(events, trace)

@@ -11,7 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from agents.definition import BudgetTable, Definition, SearchTable
+from agents.bounds import Bounds
+from agents.definition import Definition, SearchTable
 from agents.roster import Roster
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
@@ -21,13 +22,15 @@ from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
 from tests.worker.test_cli import complaint, firsttoken
 from worker.keys import Keys
+from worker.services import Services
 
 CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'
 HELPER = Definition(
     instructions="You double numbers.",
+    surface="desk",
     tools=["double"],
     search=SearchTable(stores=["docs"]),
-    budget=BudgetTable(tokens=60),
+    budget=Bounds(tokens=60),
 )
 
 
@@ -37,9 +40,13 @@ def model() -> ScriptedModel:
 
 
 @pytest.fixture
-async def client(database: Database, model: ScriptedModel) -> AsyncIterator[Client]:
+def services(database: Database, model: ScriptedModel) -> Services:
     embedder = cast(Any, SimpleNamespace(name="embedder"))
-    services = replace(services_with(database, model), roster=Roster({"helper": HELPER}), embedder=embedder)
+    return replace(services_with(database, model), roster=Roster({"helper": HELPER}), embedder=embedder)
+
+
+@pytest.fixture
+async def client(database: Database, services: Services) -> AsyncIterator[Client]:
     keys = Keys(database, SECRET)
     async with serving(services) as client:
         key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
@@ -68,6 +75,37 @@ async def test_its_budget_holds(client: Client, model: ScriptedModel) -> None:
     response = await post(client, "/v1/responses", {"model": "agent/helper", "input": "talk"})
     assert response["status"] == "incomplete"
     assert response["usage"]["output_tokens"] == 60
+
+
+async def test_a_budget_of_the_request_ends_the_turn_and_is_named_in_the_answer(
+    client: Client, model: ScriptedModel
+) -> None:
+    body = {"model": "agent/helper", "input": "double 21", "metadata": {"max_steps": "1", "mine": "too"}}
+    response = await post(client, "/v1/responses", body)
+    assert (response["status"], len(model.prompts)) == ("completed", 1)
+    assert response["metadata"] == {"max_steps": "1", "mine": "too", "firsttoken:budget": "steps"}
+
+
+async def test_the_bounds_of_a_key_hold_for_every_turn(
+    client: Client, model: ScriptedModel, database: Database
+) -> None:
+    keys = Keys(database, SECRET)
+    tenant_id = await keys.tenant(f"test-{uuid4()}")
+    key = (await keys.create(tenant_id, "guest", bounds=Bounds(steps=1, tokens=30)))[1]
+    client.session.headers["Authorization"] = f"Bearer {key}"
+    response = await post(client, "/v1/responses", {"input": "double 21", "tools": [{"type": "firsttoken:double"}]})
+    assert response["metadata"] == {"firsttoken:budget": "steps"}
+    model.replies = ["word " * 400]
+    completion = await post(client, "/v1/chat/completions", {"messages": [{"role": "user", "content": "talk"}]})
+    assert completion["usage"]["completion_tokens"] == 30
+
+
+async def test_the_turns_of_an_agent_are_counted_under_its_surface(client: Client, services: Services) -> None:
+    await post(client, "/v1/responses", {"model": "agent/helper", "input": "double 21"})
+    await post(client, "/v1/responses", {"input": "hello"})
+    told = services.telemetry.metrics.render().decode()
+    assert 'firsttoken_turns_total{status="completed",surface="desk"} 1.0' in told
+    assert 'firsttoken_turns_total{status="completed",surface="embedded"} 1.0' in told
 
 
 async def test_an_agent_that_is_not_there_is_named(client: Client) -> None:

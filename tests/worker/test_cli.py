@@ -110,6 +110,14 @@ def test_migrations_are_applied_once(home: str) -> None:
     assert second.stdout == "nothing to do\n"
 
 
+def test_a_key_has_the_bounds_that_it_was_made_with(home: str) -> None:
+    made = firsttoken("keys", "create", "guest", "--home", home, "--budget", "steps=2", "--budget", "cost=0.5")
+    assert made.returncode == 0
+    assert "guest  cost=0.5  steps=2" in firsttoken("keys", "list", "--home", home).stdout
+    assert "--budget steps" in complaint("keys", "create", "x", "--home", home, "--budget", "steps=0")
+    assert "--budget wishes" in complaint("keys", "create", "x", "--home", home, "--budget", "wishes=3")
+
+
 def test_a_key_is_made_listed_and_revoked(home: str) -> None:
     made = firsttoken("keys", "create", "laptop", "--home", home, "--operator", "--days", "3")
     key, _, note = made.stdout.split("\n", 2)

@@ -81,6 +81,9 @@ def refused(model: type[Strict], body: Any) -> ApiError:
         ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
         ({"metadata": {f"k{i}": "" for i in range(17)}}, "metadata", "array_above_max_length"),
         ({"metadata": {"a": "x" * 513}}, "metadata.a", "string_above_max_length"),
+        ({"metadata": {"max_steps": "2.5"}}, "metadata", "invalid_value"),
+        ({"metadata": {"max_cost": "nan"}}, "metadata", "invalid_value"),
+        ({"metadata": {"max_seconds": "0"}}, "metadata", "invalid_value"),
         ({"include": ["everything"]}, "include[0]", "unsupported_parameter"),
     ],
 )
@@ -132,7 +135,7 @@ def test_values_that_ask_for_nothing_pass() -> None:
         ({"messages": ["hello"]}, "messages[0]"),
         ({"messages": [{"role": "assistant"}]}, "messages[0]"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
-        ({"messages": [{"role": "user", "content": "x"}], "n": 2}, "n"),
+        ({"messages": [{"role": "user", "content": "x"}], "n": 9}, "n"),
         ({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": "x"}], "logit_bias": {"5": 101}}, "logit_bias.5"),

@@ -33,9 +33,9 @@ async def create(request: web.Request) -> web.StreamResponse:
     with ExitStack() as places:
         for _ in range(body.choices):
             places.enter_context(services.admission.turn(principal.tenant_id))
-        turns = body.turns(principal.tenant_id, watched=principal.is_watching)
-        applied = [services.roster.of(model).applied(turn) for turn in turns]
-        return await (_stream if body.stream else _whole)(request, completion, applied)
+        asked = body.turns(principal.tenant_id, watched=principal.is_watching)
+        turns = [services.roster.of(model).applied(principal.bounded(turn)) for turn in asked]
+        return await (_stream if body.stream else _whole)(request, completion, turns)
 
 
 async def _stream(request: web.Request, completion: Completion, turns: list[Turn]) -> web.StreamResponse:
@@ -60,6 +60,6 @@ async def _whole(request: web.Request, completion: Completion, turns: list[Turn]
 
 def _choices(request: web.Request, completion: Completion, turns: list[Turn]) -> list[Choice]:
     return [
-        Choice.of(request, turn, narrator, completion.id)
+        Choice.of(request, turn, narrator, completion)
         for turn, narrator in zip(turns, completion.narrators(), strict=True)
     ]

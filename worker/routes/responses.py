@@ -44,7 +44,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         with trace.span("hydrate") as span:
             turn = await hydrate(services, principal, ResponseFrame(body, model))
             span.attributes["items"] = len(turn.history)
-        ledger = Ledger.of(request, turn.frame.id, turn.conversation_id)
+        ledger = Ledger.of(request, turn.frame.id, model, turn.conversation_id)
         run = await services.runs.begin(services, turn, ledger, held.pop_all(), on_disconnect)
     return await (_stream if body.stream else _whole)(request, run)
 

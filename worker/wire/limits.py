@@ -28,6 +28,7 @@ BIAS_MAX = 1_024  # entries of a logit bias, applied to every token
 METADATA_PAIRS_MAX = 16
 METADATA_KEY_MAX = 64
 METADATA_VALUE_MAX = 512
+BUDGET_DIGITS_MAX = 9  # of a budget in metadata: more than any turn takes
 KEY_CHARS_MAX = 64  # prompt_cache_key, safety_identifier
 USER_CHARS_MAX = 256
 

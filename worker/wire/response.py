@@ -9,9 +9,11 @@ from typing import Any, Literal, TypeAlias
 
 from agents.events import TurnFinished, Usage
 from agents.message import new_id
+from worker.wire import limits
 from worker.wire.response_request import ResponseRequest
 from worker.wire.tier import tier_used
 
+BUDGET = "firsttoken:budget"  # metadata of an answer that was concluded because this budget was spent
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
@@ -46,6 +48,8 @@ class ResponseFrame:
             snapshot["completed_at"] = int(time.time())
         if turn.status == "incomplete":
             snapshot["incomplete_details"] = {"reason": turn.reason or "max_output_tokens"}
+        if turn.budget is not None and len(snapshot["metadata"]) < limits.METADATA_PAIRS_MAX:
+            snapshot["metadata"] = {**snapshot["metadata"], BUDGET: turn.budget}
         if turn.status == "failed":
             snapshot["error"] = {
                 "code": turn.error_code or "server_error",

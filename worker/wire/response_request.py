@@ -21,7 +21,7 @@ from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.items import InputItem, as_items
 from worker.wire.logprobs import INCLUDED, TopLogprobs
-from worker.wire.metadata import Metadata, asks_for_same_bytes
+from worker.wire.metadata import Metadata, asks_for_same_bytes, within
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
@@ -193,7 +193,5 @@ class ResponseRequest(Strict):
     @property
     def _limits(self) -> Limits:
         usual = Limits()
-        return Limits(
-            calls=min(usual.calls, self.max_tool_calls or usual.calls),
-            tokens=self.max_output_tokens or usual.tokens,
-        )
+        calls = min(usual.calls, self.max_tool_calls or usual.calls)
+        return within(self.metadata, Limits(calls=calls, tokens=self.max_output_tokens or usual.tokens))
