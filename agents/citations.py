@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from agents.message import Citation
 from retrieval.passage import Passage
@@ -16,13 +16,24 @@ _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # there, [1] is an
 
 def find_citations(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...]:
     """Citations in order; `sources[i]` is cited as `[i + 1]`. Numbers without a source are left out."""
-    code = [match.span() for match in _CODE.finditer(text)]
     found = [
-        _citation(int(mark[1]), mark.span(), sources[int(mark[1]) - 1])
-        for mark in _MARK.finditer(text)
-        if 1 <= int(mark[1]) <= len(sources) and not any(start <= mark.start() < end for start, end in code)
+        _citation(number, mark.span(), sources[number - 1])
+        for number, mark in _marks(text)
+        if 1 <= number <= len(sources)
     ]
     return tuple(found[:CITATIONS_MAX])
+
+
+def count_unknown(text: str, sources: Sequence[Passage]) -> int:
+    """Citations of passages that were not given; without any passage, a number in brackets is no citation."""
+    return sum(not 1 <= number <= len(sources) for number, _ in _marks(text)) if sources else 0
+
+
+def _marks(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    code = [match.span() for match in _CODE.finditer(text)]
+    for mark in _MARK.finditer(text):
+        if not any(start <= mark.start() < end for start, end in code):
+            yield int(mark[1]), mark
 
 
 def _citation(number: int, span: tuple[int, int], source: Passage) -> Citation:

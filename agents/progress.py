@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from agents.budget import Budget
+from agents.citations import count_unknown
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
 from agents.step import Step
 from agents.tool import ToolContext
@@ -81,6 +82,7 @@ class Progress:
         return replace(self._finished("failed"), error_code=code, error_message=message)
 
     def _finished(self, status: TurnStatus, reason: str | None = None) -> TurnFinished:
+        messages = [item for item in self.output if isinstance(item, Message)]
         self.trace.attributes |= {
             "gen_ai.usage.input_tokens": self.usage.input_tokens,
             "gen_ai.usage.output_tokens": self.usage.output_tokens,
@@ -89,5 +91,7 @@ class Progress:
             "firsttoken.tool_calls": self.budget.calls,
             "firsttoken.cost": round(self.budget.cost, 6),
             "firsttoken.budget": self.concluding,
+            "firsttoken.citations": sum(len(message.citations) for message in messages),
+            "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }
         return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding)

@@ -37,6 +37,12 @@ class Metrics:
         )
         self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
         self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
+        self.citations = Counter(
+            "firsttoken_citations",
+            "Citations in answers, of passages and of what was none",
+            ["kind"],
+            registry=self._registry,
+        )
         self.requests = Counter(
             "firsttoken_http_requests", "HTTP requests", ["method", "route", "status"], registry=self._registry
         )
@@ -51,6 +57,10 @@ class Metrics:
             self.ttft.labels(surface).observe(ttft_ms / 1e3)
         if tpot_ms is not None:
             self.tpot.labels(surface).observe(tpot_ms / 1e3)
+        for kind, attribute in (("known", "firsttoken.citations"), ("unknown", "firsttoken.citations_unknown")):
+            cited = trace.attributes.get(attribute)
+            if isinstance(cited, int):
+                self.citations.labels(kind).inc(cited)
         for span in trace.spans:
             self.spans.labels(self._span_label(span.name)).observe(span.duration_ms / 1e3)
             for attribute, kind in (("new_tokens", "prefilled"), ("cached_tokens", "cached"), ("tokens", "generated")):

@@ -30,6 +30,16 @@ async def test_sources_are_known_before_the_first_token_and_cited_after() -> Non
     ]
 
 
+async def test_a_citation_of_a_passage_that_was_not_given_is_left_out_and_counted() -> None:
+    model, shelf = ScriptedModel(["Fact 2 [2], and [7] [0]."]), ShelfSearcher([passage(1), passage(2)])
+    ran = await run(model, asked("Which fact?", file_search=DOCS), searcher=shelf)
+    _, answer = ran.output
+    assert isinstance(answer, Message)
+    assert [citation.number for citation in answer.citations] == [2]
+    attributes = ran.trace.attributes
+    assert (attributes["firsttoken.citations"], attributes["firsttoken.citations_unknown"]) == (1, 2)
+
+
 async def test_the_newest_user_message_is_what_is_searched_for() -> None:
     shelf = ShelfSearcher([])
     turn = Turn(TENANT, (user("And now?"),), (user("Before"), Message("assistant", "Yes.")), file_search=DOCS)

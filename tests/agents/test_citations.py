@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agents.citations import CITATIONS_MAX, find_citations
+from agents.citations import CITATIONS_MAX, count_unknown, find_citations
 from tests.agents.turns import passage
 
 SOURCES = [passage(1), passage(2)]
@@ -23,6 +23,11 @@ def test_neighbours_and_repetitions_all_count() -> None:
 
 def test_unknown_numbers_are_left_out() -> None:
     assert marks("[0] [3] [99] [1000] [x] []") == []
+
+
+def test_what_was_cited_without_being_given_is_counted() -> None:
+    assert count_unknown("A [1][3]. B[0], [7](https://example.org) `row[9]`, [2] [3].", SOURCES) == 3
+    assert count_unknown("The list is [1] or [2].", []) == 0
 
 
 def test_links_and_code_are_no_citations() -> None:

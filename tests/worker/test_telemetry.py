@@ -205,6 +205,7 @@ def test_metrics_count_turns_tokens_and_spans(database: Database) -> None:
     trace = make_trace(edge=1)
     trace.add("prefill", 0, 8_000_000, new_tokens=30, cached_tokens=12)
     trace.add("decode", 0, 8_000_000, tokens=5)
+    trace.attributes |= {"firsttoken.citations": 3, "firsttoken.citations_unknown": 1}
     record(telemetry, trace, UUID(int=1), ttft_ms=30.0, tpot_ms=8.0)
     text = telemetry.metrics.render().decode()
     for line in (
@@ -212,6 +213,8 @@ def test_metrics_count_turns_tokens_and_spans(database: Database) -> None:
         'firsttoken_tokens_total{kind="cached"} 12.0',
         'firsttoken_tokens_total{kind="prefilled"} 30.0',
         'firsttoken_tokens_total{kind="generated"} 5.0',
+        'firsttoken_citations_total{kind="known"} 3.0',
+        'firsttoken_citations_total{kind="unknown"} 1.0',
         'gen_ai_server_time_to_first_token_seconds_bucket{le="0.025",surface="responses"} 0.0',
         'gen_ai_server_time_to_first_token_seconds_bucket{le="0.05",surface="responses"} 1.0',
         'gen_ai_server_time_per_output_token_seconds_count{surface="responses"} 1.0',
