@@ -73,7 +73,8 @@ class Client:
 
     async def turn(self, body: dict[str, Any]) -> dict[str, float]:
         """Run one streamed turn; returns milliseconds by span name, and the totals."""
-        body = {"model": "demo-chat", "stream": True, "temperature": 0, "max_output_tokens": 64, **body}
+        usual = {"model": "demo-chat", "stream": True, "temperature": 0, "max_output_tokens": 64}
+        body = {**usual, "include": ["firsttoken:trace"], **body}
         trace: dict[str, Any] | None = None
         async with self._http.post(
             self._target.url + "/v1/responses", json=body, headers=self._target.headers

@@ -44,7 +44,8 @@ class Answer:
 
 async def ask(server: Mapping[str, Any], body: Json, headers: Mapping[str, str] | None = None) -> Answer:
     headers = {"Authorization": f"Bearer {server['api_key']}", **(headers or {})}
-    body = {"model": "demo-chat", "stream": True, "temperature": 0, **body}
+    own = ["firsttoken:sources", "firsttoken:trace"]
+    body = {"model": "demo-chat", "stream": True, "temperature": 0, "include": own, **body}
     async with (
         aiohttp.ClientSession() as http,
         http.post(server["url"] + "/v1/responses", json=body, headers=headers) as answer,

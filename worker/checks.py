@@ -6,8 +6,8 @@ from aiohttp import web
 
 from worker.errors import ApiError
 from worker.services import Services
+from worker.wire.include import RESULTS
 from worker.wire.page import ID
-from worker.wire.response_request import RESULTS
 
 
 def check_model(name: str | None, services: Services) -> str:

@@ -14,6 +14,7 @@ from agents.events import TurnFinished
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.store import ResponseRecord
 from agents.turn import Turn
+from worker.attachments import items_of
 from worker.errors import ApiError
 from worker.principal import Principal
 from worker.services import Services
@@ -65,7 +66,8 @@ async def hydrate(services: Services, principal: Principal, frame: ResponseFrame
         param = "conversation" if request.conversation is not None else "previous_response_id"
         code = "conversation_not_found" if request.conversation is not None else "previous_response_not_found"
         raise ApiError(404, str(error), type="not_found_error", param=param, code=code) from None
-    return ResponseTurn(principal, frame, request.items, history, services.roster.of(frame.model))
+    items = await items_of(services, tenant_id, request.input, "input")
+    return ResponseTurn(principal, frame, items, history, services.roster.of(frame.model))
 
 
 async def begin(services: Services, turn: ResponseTurn, worker: int) -> None:

@@ -73,8 +73,15 @@ class Served:
     async def run(self, number: int) -> Ran:
         watch = Watch()
         tools: Any = [{"type": f"firsttoken:{TOOL}"}]  # the client's types do not know a server's own tools
+        told: Any = ["firsttoken:trace"]
         stream = await self.client.responses.create(
-            model=self.model, instructions=SYSTEM, input=asked(number), tools=tools, temperature=0, stream=True
+            model=self.model,
+            instructions=SYSTEM,
+            input=asked(number),
+            tools=tools,
+            include=told,
+            temperature=0,
+            stream=True,
         )
         async for event in stream:
             if event.type == "response.output_text.delta":

@@ -37,7 +37,7 @@ def test_the_tier_and_who_asks_decide_the_class(
             turn = parse(ChatRequest, orjson.dumps({**CHAT, "service_tier": tier})).turn(uuid4(), watched=watched)
         else:
             request = parse(ResponseRequest, orjson.dumps({"input": "x", "service_tier": tier}))
-            turn = request.turn(uuid4(), request.items, (), watched=watched)
+            turn = request.turn(uuid4(), (), (), watched=watched)
         assert turn.priority == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,9 @@ from retrieval.filter import Comparison
 from tests.worker.reader import Reader, check_response
 from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.feed import merged
+from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
+from worker.wire.include import SOURCES, TRACE
 from worker.wire.narrator import Narrator, shown
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
@@ -36,7 +39,7 @@ WEATHER: dict[str, Any] = {
 
 def turn_of(**body: Any) -> Turn:
     request = parse(ResponseRequest, orjson.dumps(body))
-    return request.turn(uuid4(), request.items, ())
+    return request.turn(uuid4(), tuple(entry.item() for entry in request.input), ())
 
 
 def narrated(frame: ResponseFrame, events: list[Event]) -> list[WireEvent]:
@@ -136,7 +139,7 @@ def test_usage_counts_what_was_read_from_the_cache() -> None:
 
 
 def test_a_search_is_told_step_by_step_and_its_sources_come_before_the_text() -> None:
-    reader = Reader.read(narrated(frame(), told(SEARCH, ANSWER)))
+    reader = Reader.read(narrated(frame(include=[SOURCES, TRACE]), told(SEARCH, ANSWER)))
     assert reader.types[2:9] == [
         "response.output_item.added",
         "response.file_search_call.in_progress",
@@ -149,8 +152,26 @@ def test_a_search_is_told_step_by_step_and_its_sources_come_before_the_text() ->
     assert reader.types[-2:] == ["firsttoken:trace", "response.completed"]
 
 
+def test_events_of_our_own_are_told_only_to_those_who_ask_for_them() -> None:
+    reader = Reader.read(narrated(frame(), told(SEARCH, ANSWER)))
+    assert [kind for kind in reader.types if not kind.startswith("response.")] == []
+
+
+def test_the_other_dialect_has_its_own_name_for_thoughts_and_tells_an_error_before_the_end() -> None:
+    made = replace(frame(), dialect=Dialect.OPEN_RESPONSES)
+    failed = TurnFinished("failed", (), Usage(), error_code="server_error", error_message="no more memory")
+    events = narrated(made, [*told(Reasoning("Hm."), ANSWER)[:-1], failed])
+    kinds = [event["type"] for event in events]
+    assert "response.reasoning.delta" in kinds and "response.reasoning.done" in kinds
+    assert not [kind for kind in kinds if kind.startswith("response.reasoning_text")]
+    assert kinds[-2:] == ["error", "response.failed"]
+    assert events[-2]["error"]["message"] == "no more memory"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
 def test_sources_have_the_numbers_under_which_the_answer_cites_them() -> None:
-    (sources,) = [e for e in narrated(frame(), told(SEARCH, ANSWER)) if e["type"] == "firsttoken:sources"]
+    made = frame(include=[SOURCES])
+    (sources,) = [e for e in narrated(made, told(SEARCH, ANSWER)) if e["type"] == "firsttoken:sources"]
     (source,) = sources["passages"]
     assert (source["number"], source["file_id"], source["start_char"]) == (1, PASSAGE.file_id, PASSAGE.start_char)
 

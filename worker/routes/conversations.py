@@ -7,6 +7,7 @@ from uuid import UUID
 from aiohttp import web
 
 from agents.store import ConversationStore
+from worker.attachments import items_of
 from worker.checks import includes_results, path_id
 from worker.reply import reply
 from worker.services import PRINCIPAL, SERVICES
@@ -39,7 +40,8 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = parse(ConversationCreate, await request.read())
-    return reply(conversation_object(await store.create(tenant_id, body.metadata or {}, body.new_items())))
+    items = await items_of(request.app[SERVICES], tenant_id, body.items or (), "items")
+    return reply(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
 
 
 async def list_conversations(request: web.Request) -> web.Response:
@@ -69,7 +71,8 @@ async def delete(request: web.Request) -> web.Response:
 
 async def add_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    items = parse(ItemsCreate, await request.read()).new_items()
+    body = parse(ItemsCreate, await request.read())
+    items = await items_of(request.app[SERVICES], tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
     return reply(list_object([shown(item) for item in items], has_more=False))
 

@@ -17,6 +17,7 @@ from worker.runs.reading import read_run, read_stored
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
+from worker.wire.dialect import Dialect
 from worker.wire.narrator import without_results
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
@@ -42,7 +43,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with ExitStack() as held:
         held.enter_context(services.admission.turn(principal.tenant_id))
         with trace.span("hydrate") as span:
-            turn = await hydrate(services, principal, ResponseFrame(body, model))
+            turn = await hydrate(services, principal, ResponseFrame(body, model, dialect=Dialect.of(request.headers)))
             span.attributes["items"] = len(turn.history)
         ledger = Ledger.of(request, turn.frame.id, model, turn.conversation_id)
         run = await services.runs.begin(services, turn, ledger, held.pop_all(), on_disconnect)

@@ -161,7 +161,8 @@ class Run:
         self.frames += map(sse.encode, events)
         if self.turn.frame.request.stored:
             self._journal.note(self.turn.tenant_id, self.id, events, last=last)
-        self._wake()
+        if events:
+            self._wake()
 
     def _wake(self) -> None:
         self._news.set()

@@ -8,7 +8,9 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from worker.wire import limits
-from worker.wire.items import Arguments, CallId, Content, Name, joined
+from worker.wire.items import Arguments, CallId, Name
+from worker.wire.parts import SpokenContent as Content
+from worker.wire.parts import joined
 from worker.wire.strict import Ignored, Strict, Unsupported
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from agents.message import Item
 from agents.store import Conversation
 from worker.wire import limits
 from worker.wire.items import InputItem
@@ -20,9 +19,6 @@ class ConversationCreate(Strict):
     items: Items | None = None
     metadata: Metadata | None = None
 
-    def new_items(self) -> tuple[Item, ...]:
-        return tuple(entry.item() for entry in self.items or ())
-
 
 class ConversationUpdate(Strict):
     metadata: Metadata | None
@@ -30,9 +26,6 @@ class ConversationUpdate(Strict):
 
 class ItemsCreate(Strict):
     items: Annotated[Items, Field(min_length=1)]
-
-    def new_items(self) -> tuple[Item, ...]:
-        return tuple(entry.item() for entry in self.items)
 
 
 def conversation_object(conversation: Conversation) -> dict[str, Any]:

@@ -18,6 +18,11 @@ def response(kind: str, snapshot: dict[str, Any]) -> WireEvent:
     return {"type": f"response.{kind}", "response": snapshot}
 
 
+def error(details: dict[str, Any]) -> WireEvent:
+    """What went wrong; `details` are type, code, message and param. The OpenAI client raises it at once."""
+    return {"type": "error", "error": details}
+
+
 def output_item_added(output_index: int, item: dict[str, Any]) -> WireEvent:
     return {"type": "response.output_item.added", "output_index": output_index, "item": item}
 

@@ -4,56 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
+from worker.wire.parts import Content, joined
 from worker.wire.strict import UNSUPPORTED, Id, Ignored, Strict, Text, Unsupported
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
 CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Arguments: TypeAlias = Annotated[str, StringConstraints(max_length=limits.ARGUMENTS_CHARS_MAX)]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"] | None
-
-
-class TextPart(Strict):
-    """Text that somebody wrote. Annotations and logprobs come back from clients that return what they were sent."""
-
-    type: Literal["input_text", "output_text", "text"]
-    text: Text
-    annotations: Ignored = None
-    logprobs: Ignored = None
-    parsed: Ignored = None
-    prompt_cache_breakpoint: Unsupported = None
-
-
-class RefusalPart(Strict):
-    type: Literal["refusal"]
-    refusal: Text
-
-    @property
-    def text(self) -> str:
-        return self.refusal
-
-
-def _part_kind(part: Any) -> str | None:
-    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    return {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}.get(str(kind))
-
-
-Part: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")],
-    Discriminator(
-        _part_kind, custom_error_type=UNSUPPORTED, custom_error_message="This model reads text: send text parts."
-    ),
-]
-
-
-def _as_parts(content: Any) -> Any:
-    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-
-
-Content: TypeAlias = Annotated[list[Part], BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX)]
 
 
 class MessageItem(Strict):
@@ -149,10 +110,6 @@ InputItem: TypeAlias = Annotated[
         custom_error_message="Items are message, reasoning, function_call, function_call_output or file_search_call.",
     ),
 ]
-
-
-def joined(parts: list[Part], between: str) -> str:
-    return between.join(part.text for part in parts)
 
 
 def as_items(value: Any) -> Any:

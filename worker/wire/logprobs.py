@@ -6,6 +6,5 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-INCLUDED = "message.output_text.logprobs"
 TOP_MAX = 20  # as in the public contract
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=TOP_MAX)]

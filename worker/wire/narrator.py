@@ -26,6 +26,7 @@ from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import logprob_payloads, to_payload
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
+from worker.wire.include import SOURCES, TRACE
 from worker.wire.response import ResponseFrame
 
 # What a stream ends with; one that was cancelled just ends.
@@ -45,7 +46,8 @@ class Narrator:
         return self._numbered(self._narrate(event))
 
     def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
-        return self._numbered([wire.trace(payload)])
+        """Where the time went, for those who asked."""
+        return self._numbered([wire.trace(payload)] if self._frame.request.includes(TRACE) else [])
 
     def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
         """The terminal event, named after the status of the final response; one that was cancelled just ends."""
@@ -62,7 +64,8 @@ class Narrator:
         )
 
     def _numbered(self, events: Iterable[WireEvent]) -> list[WireEvent]:
-        numbered = [{**event, "sequence_number": n} for n, event in enumerate(events, self._next_number)]
+        spelled = (each for event in events for each in self._frame.dialect.spelled(event))
+        numbered = [{**event, "sequence_number": n} for n, event in enumerate(spelled, self._next_number)]
         self._next_number += len(numbered)
         return numbered
 
@@ -99,7 +102,8 @@ class Narrator:
         self._items[event.output_index] = event.item
         yield wire.file_search("completed", event.output_index, event.item.id)
         yield wire.output_item_done(event.output_index, shown(event.item, self._frame.request.with_results))
-        yield wire.sources(self._frame.id, event.output_index, event.passages)
+        if self._frame.request.includes(SOURCES):
+            yield wire.sources(self._frame.id, event.output_index, event.passages)
 
     def _item_started(self, event: ItemStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item

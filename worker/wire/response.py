@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from agents.events import TurnFinished, Usage
 from agents.message import new_id
 from worker.wire import limits
+from worker.wire.dialect import Dialect
 from worker.wire.response_request import ResponseRequest
 from worker.wire.tier import tier_used
 
@@ -35,6 +36,7 @@ class ResponseFrame:
     model: str
     id: str = field(default_factory=lambda: new_id("resp"))
     created_at: int = field(default_factory=lambda: int(time.time()))
+    dialect: Dialect = Dialect.OPENAI
 
     def started(self) -> dict[str, Any]:
         return self.snapshot("in_progress", ())

@@ -19,27 +19,14 @@ from agents.turn import Limits, Turn
 from inference.sequence import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
+from worker.wire.include import LOGPROBS, RESULTS, Include
 from worker.wire.items import InputItem, as_items
-from worker.wire.logprobs import INCLUDED, TopLogprobs
+from worker.wire.logprobs import TopLogprobs
 from worker.wire.metadata import Metadata, asks_for_same_bytes, within
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
-RESULTS = "file_search_call.results"
-# Known values that ask for parts of items which this server never makes: nothing to include, nothing to refuse.
-WITHOUT_EFFECT = frozenset(
-    {
-        "reasoning.encrypted_content",
-        "web_search_call.results",
-        "web_search_call.action.sources",
-        "message.input_image.image_url",
-        "computer_call_output.output.image_url",
-        "code_interpreter_call.outputs",
-    }
-)
-
-Include: TypeAlias = list[Annotated[str, only(RESULTS, INCLUDED, *sorted(WITHOUT_EFFECT))]]
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]
 
@@ -77,7 +64,7 @@ class ResponseRequest(Strict):
     previous_response_id: Id | None = None
     store: bool | None = None
     metadata: Metadata | None = None
-    include: Annotated[Include, Field(max_length=16)] | None = None
+    include: Include | None = None
 
     tools: Annotated[list[Tool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
     tool_choice: Choice | None = None
@@ -142,14 +129,12 @@ class ResponseRequest(Strict):
     def server_tools(self) -> tuple[str, ...]:
         return tuple(tool.name for tool in self.tools or () if isinstance(tool, ServerTool))
 
-    @property
-    def with_results(self) -> bool:
-        return RESULTS in (self.include or ())
+    def includes(self, value: str) -> bool:
+        return value in (self.include or ())
 
     @property
-    def items(self) -> tuple[Item, ...]:
-        """New items, with ids of their own: what the caller calls them may already be taken."""
-        return tuple(entry.item() for entry in self.input)
+    def with_results(self) -> bool:
+        return self.includes(RESULTS)
 
     def turn(
         self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...], *, watched: bool = False
@@ -188,7 +173,7 @@ class ResponseRequest(Strict):
     @property
     def _told(self) -> int | None:
         """Likeliest tokens to tell; None: nobody asked for likelihoods."""
-        return self.top_logprobs or 0 if self.top_logprobs or INCLUDED in (self.include or ()) else None
+        return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None
 
     @property
     def _limits(self) -> Limits:

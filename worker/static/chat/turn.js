@@ -11,7 +11,14 @@ const SCORE_MIN = 0.4;
 /** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
  *  `signal` stopped it. */
 export async function runTurn({ conversation, question, store, tools, signal }, answer) {
-  const body = { conversation, input: question, stream: true, temperature: 0, tools: toolList(store, tools) };
+  const body = {
+    conversation,
+    input: question,
+    stream: true,
+    temperature: 0,
+    tools: toolList(store, tools),
+    include: ["firsttoken:sources", "firsttoken:trace"],
+  };
   const response = await request("POST", "/v1/responses", { body, signal });
   let complete = false;
   try {
