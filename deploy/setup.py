@@ -2,7 +2,8 @@
 
 Needs Python 3.11 or newer, a C++ compiler and cmake; uses nothing but the standard library. llama.cpp is compiled for
 this CPU once; the wheel is kept in the user's cache folder, so a second clone does not compile. A second run in the
-same clone is over at once. FIRSTTOKEN_CUDA=1 builds for an NVIDIA GPU; CMAKE_ARGS adds to the build's own arguments.
+same clone is over at once. Where there is an NVIDIA GPU and its compiler, llama.cpp is built for it: FIRSTTOKEN_CUDA=0
+builds for the CPU all the same, 1 insists on the GPU. CMAKE_ARGS adds to the build's own arguments.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import sys
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from deploy.commands import Log
 from deploy.failure import SetupFailed
-from deploy.stamp import Choices, Stamp, choices_of
-from deploy.toolchain import Cpu, compiler_version, cuda_version, has_cuda_compiler, this_cpu
+from deploy.stamp import CUDA, Choices, Stamp, choices_of
+from deploy.toolchain import Cpu, compiler_version, cuda_compiler, cuda_version, has_nvidia_gpu, this_cpu
 from deploy.wheel import Recipe, build_wheel, cache_key, cached_wheel, pinned_version, recipes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +51,7 @@ def main() -> int:
 def _set_up(*, dev: bool, force: bool) -> None:
     path = ENVIRONMENT / "setup.json"
     before = None if force else Stamp.read(path)
-    choices = choices_of(os.environ, before)
+    choices = choices_of(os.environ, before, gpu=has_nvidia_gpu() and cuda_compiler() is not None)
     cpu = this_cpu()
     pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     stamp = Stamp.of(ROOT, pyproject, cpu, choices, dev=dev or (before is not None and before.dev))
@@ -59,7 +61,15 @@ def _set_up(*, dev: bool, force: bool) -> None:
     if before is None or moved or not PYTHON.exists():
         _make_environment(anew=moved)
     log = Log(ENVIRONMENT / "setup.log")
-    _install_working_wheel(pinned_version(pyproject), cpu, choices, log, dev=stamp.dev)
+    version = pinned_version(pyproject)
+    try:
+        _install_working_wheel(version, cpu, choices, log, dev=stamp.dev)
+    except SetupFailed as error:
+        if not choices.cuda or CUDA in os.environ:
+            raise
+        print(f"{error}\nThere is no build for the GPU: building for the CPU instead", flush=True)
+        stamp = replace(stamp, cuda=False)
+        _install_working_wheel(version, cpu, replace(choices, cuda=False), log, dev=stamp.dev)
     stamp.write(path)
 
 
@@ -82,8 +92,8 @@ def _wheel(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log) -
     folder = _cache_folder() / "wheels" / cache_key(version, recipe, cpu, compiler)
     if (wheel := cached_wheel(folder)) is not None:
         return wheel
-    if has_cuda_compiler() and not choices.cuda:
-        print("nvcc is here: to build for the GPU run `FIRSTTOKEN_CUDA=1 make setup`", flush=True)
+    if has_nvidia_gpu() and not choices.cuda:
+        print("an NVIDIA GPU is here: with the CUDA toolkit, `FIRSTTOKEN_CUDA=1 make setup` builds for it", flush=True)
     print(f"fetching the source of llama-cpp-python {version} (80 MB)", flush=True)
     return build_wheel(PYTHON, version, recipe, folder, log)
 

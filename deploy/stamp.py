@@ -11,6 +11,8 @@ from pathlib import Path
 
 from deploy.toolchain import Cpu
 
+CUDA = "FIRSTTOKEN_CUDA"
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -46,14 +48,14 @@ class Stamp:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
-def choices_of(environment: Mapping[str, str], before: Stamp | None) -> Choices:
-    """What the environment variables say; where they say nothing, what was chosen before.
+def choices_of(environment: Mapping[str, str], before: Stamp | None, *, gpu: bool) -> Choices:
+    """What the environment variables say; where they say nothing, what was chosen before, and at first what `gpu` is.
 
-    Otherwise `FIRSTTOKEN_CUDA=1 make setup` would be undone by the next plain `make run`.
+    Otherwise `FIRSTTOKEN_CUDA=0 make setup` would be undone by the next plain `make run`.
     """
-    cuda = environment.get("FIRSTTOKEN_CUDA")
+    cuda = environment.get(CUDA)
     return Choices(
-        cuda=cuda not in ("", "0") if cuda is not None else before is not None and before.cuda,
+        cuda=cuda not in ("", "0") if cuda is not None else before.cuda if before is not None else gpu,
         cmake_args=environment.get("CMAKE_ARGS", before.cmake_args if before else ""),
     )
 

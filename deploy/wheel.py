@@ -20,7 +20,7 @@ from pathlib import Path
 from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.progress import Progress, steps_in
-from deploy.toolchain import Cpu
+from deploy.toolchain import Cpu, cuda_compiler
 
 PACKAGE = "llama-cpp-python"
 COMMON = ("-DLLAVA_BUILD=OFF",)  # the multimodal library is not used
@@ -73,8 +73,10 @@ def cached_wheel(folder: Path) -> Path | None:
 def build_wheel(python: Path, version: str, recipe: Recipe, folder: Path, log: Log) -> Path:
     """Compile from source into `folder`, which appears only when it is complete. Minutes, with progress."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    compiler = cuda_compiler()
     environment = {
         **os.environ,
+        **({"CUDACXX": compiler} if compiler else {}),  # it need not be on PATH
         "CMAKE_ARGS": shlex.join(recipe.cmake_args),
         # make, unlike ninja, compiles one file at a time unless told otherwise.
         "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from deploy import setup, toolchain
 from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.setup import verdict
 from deploy.stamp import Choices, Stamp, choices_of
-from deploy.toolchain import Cpu, compiler_version
+from deploy.toolchain import Cpu, compiler_version, cuda_compiler, cuda_version, has_nvidia_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Cpu("x86_64", frozenset({"avx2"}))
@@ -47,12 +48,68 @@ def test_an_unreadable_stamp_is_no_stamp(tmp_path: Path, content: str) -> None:
 
 
 def test_a_choice_holds_until_another_is_made() -> None:
-    chosen = choices_of({"FIRSTTOKEN_CUDA": "1", "CMAKE_ARGS": "-DX=1"}, None)
+    chosen = choices_of({"FIRSTTOKEN_CUDA": "1", "CMAKE_ARGS": "-DX=1"}, None, gpu=False)
     assert chosen == Choices(cuda=True, cmake_args="-DX=1")
     before = replace(STAMP, cuda=True, cmake_args="-DX=1")
-    assert choices_of({}, before) == chosen
-    assert choices_of({"FIRSTTOKEN_CUDA": "0", "CMAKE_ARGS": ""}, before) == Choices(cuda=False, cmake_args="")
-    assert choices_of({}, None) == Choices(cuda=False, cmake_args="")
+    assert choices_of({}, before, gpu=False) == chosen
+    no = Choices(cuda=False, cmake_args="")
+    assert choices_of({"FIRSTTOKEN_CUDA": "0", "CMAKE_ARGS": ""}, before, gpu=True) == no
+    assert choices_of({}, STAMP, gpu=True) == no
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_gpu_is_used_where_there_is_one_and_nobody_says_otherwise(gpu: bool) -> None:
+    assert choices_of({}, None, gpu=gpu).cuda is gpu
+    assert not choices_of({"FIRSTTOKEN_CUDA": "0"}, None, gpu=gpu).cuda
+
+
+def test_the_compiler_of_the_gpu_need_not_be_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain, "CUDA_FOLDER", tmp_path / "cuda")
+    assert cuda_compiler() is None
+    with pytest.raises(SetupFailed, match="needs nvcc"):
+        cuda_version()
+    compiler = tmp_path / "cuda" / "bin" / "nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text("#!/bin/sh\necho nvcc: NVIDIA\necho Build cuda_12.9\n")
+    compiler.chmod(0o755)
+    assert (cuda_compiler(), cuda_version()) == (str(compiler), "Build cuda_12.9")
+
+
+def test_a_gpu_is_there_when_its_driver_lists_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "GPUS_FOLDER", tmp_path / "gpus")
+    assert not has_nvidia_gpu()
+    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    assert has_nvidia_gpu()
+
+
+@pytest.mark.parametrize(("asked", "builds"), [(None, [True, False]), ("1", [True])])
+def test_a_gpu_build_that_fails_leaves_the_cpu_unless_it_was_asked_for(
+    asked: str | None, builds: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bool] = []
+
+    def install(version: str, cpu: Cpu, choices: Choices, log: Log, *, dev: bool) -> None:
+        tried.append(choices.cuda)
+        if choices.cuda:
+            raise SetupFailed("nvcc does not know this GPU")
+
+    monkeypatch.setattr(setup, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(setup, "_make_environment", lambda **_: None)
+    monkeypatch.setattr(setup, "_install_working_wheel", install)
+    monkeypatch.setattr(setup, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(setup, "cuda_compiler", lambda: "nvcc")
+    monkeypatch.delenv("FIRSTTOKEN_CUDA", raising=False)
+    if asked is None:
+        setup._set_up(dev=False, force=False)
+        stamp = Stamp.read(tmp_path / "setup.json")
+        assert stamp is not None and not stamp.cuda
+    else:
+        monkeypatch.setenv("FIRSTTOKEN_CUDA", asked)
+        with pytest.raises(SetupFailed, match="does not know"):
+            setup._set_up(dev=False, force=False)
+    assert tried == builds
 
 
 def test_a_passing_self_test_keeps_the_build() -> None:
