@@ -14,6 +14,7 @@ from inference.engine import Engine
 from inference.errors import ModelNotLoaded
 from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
+from inference.offload import gpu_layers
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
@@ -45,7 +46,7 @@ class ChatModel:
     @classmethod
     def load(cls, config: EngineConfig) -> ChatModel:
         """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
-        weights = LlamaModel.load(config.model_path, gpu_layers=config.gpu_layers)
+        weights = LlamaModel.load(config.model_path, gpu_layers=gpu_layers(config))
         context = config.context or min(weights.context_length, CONTEXT_DEFAULT)
         backend = LlamaContext(
             weights,
