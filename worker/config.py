@@ -73,7 +73,7 @@ class Config:
         int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=16)
     ] = 8
     hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
-    gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all that fit, when the build can", least=-1)] = -1
+    gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all that fit", least=-1)] = -1
     context: Annotated[int, About("tokens a conversation may hold; 0: the model's own, at most 8192", least=0)] = 0
     streams: Annotated[int, About("generations that run at once; more wait in the queue", least=1, most=128)] = 8
     queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64
