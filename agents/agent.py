@@ -28,6 +28,7 @@ from agents.spans import StepSpans, add_tool
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
+from agents.truncation import shortened
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.sequence import LanguageModel, Segment
@@ -92,8 +93,8 @@ class Agent:
 
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
-        offer = Offer.of(turn, self._toolbox)
-        return len(await self._encode(self._model.render(assemble(turn), offer.schemas)))
+        progress = await self._prepare(replace(turn, file_search=None), Trace())
+        return len((await self._prompt(progress))[1])
 
     async def _prepare(self, turn: Turn, trace: Trace) -> Progress:
         """Check the turn and search for passages."""
@@ -138,7 +139,7 @@ class Agent:
         )
 
     async def _prompt(self, progress: Progress) -> tuple[list[Segment], list[int]]:
-        """The next step's prompt and its ids. Passages that leave no room for an answer go, the last ones first."""
+        """The next step's prompt and its ids, with room for an answer where anything may go."""
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
                 conclude = progress.concluding is not None
@@ -147,10 +148,22 @@ class Agent:
             with progress.trace.span("tokenize") as span:
                 prompt = await self._encode(segments)
                 span.attributes["tokens"] = len(prompt)
-            fits = len(prompt) + self._answer_tokens <= self._model.context_length
-            if fits or not progress.in_prompt or progress.budget.steps:
+            excess = len(prompt) + self._answer_tokens - self._model.context_length
+            if excess <= 0 or not await self._shorten(progress, excess):
                 return segments, prompt
+
+    async def _shorten(self, progress: Progress, excess: int) -> bool:
+        """Leave out the oldest turns where the caller allows it, or else a passage. False: all of it must stay."""
+        model = self._model
+        if progress.turn.truncates:
+            shorter = await asyncio.to_thread(shortened, progress.turn, excess, model.context_length, model.count)
+            if shorter is not None:
+                progress.truncate(*shorter)
+                return True
+        if progress.in_prompt and not progress.budget.steps:
             progress.drop_passage()
+            return True
+        return False
 
     async def _grammar(self, progress: Progress, thinking: bool) -> str | None:
         """What the step is held to, compiled where it holds nobody up."""

@@ -31,6 +31,7 @@ class Progress:
     concluding: str | None = None  # the budget that was spent: the model answers from what it has
     output: list[Item] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    turns_dropped: int = 0  # of the conversation's beginning, where the context was too small
 
     @property
     def passages(self) -> list[Passage]:
@@ -40,6 +41,11 @@ class Progress:
         """Do without the least relevant passage. Only before the first step: later, answers may cite it."""
         del self.context.sources[self.in_prompt - 1]
         self.in_prompt -= 1
+
+    def truncate(self, turn: Turn, turns_dropped: int) -> None:
+        """Go on without the oldest turns."""
+        self.turn = turn
+        self.turns_dropped += turns_dropped
 
     def opening(self) -> list[Event]:
         match self.output:
@@ -91,6 +97,7 @@ class Progress:
             "firsttoken.tool_calls": self.budget.calls,
             "firsttoken.cost": round(self.budget.cost, 6),
             "firsttoken.budget": self.concluding,
+            "firsttoken.turns_dropped": self.turns_dropped,
             "firsttoken.citations": sum(len(message.citations) for message in messages),
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }

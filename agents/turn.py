@@ -73,3 +73,4 @@ class Turn:
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     priority: Priority = Priority.STANDARD
+    truncates: bool = False  # the oldest turns may go when the context does not hold them all

@@ -97,7 +97,6 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
     ("body", "param"),
     [
         ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),

@@ -78,7 +78,7 @@ class ResponseFrame:
             "tool_choice": request.choice.echo(),
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "max_tool_calls": request.max_tool_calls,
-            "truncation": "disabled",
+            "truncation": request.truncation or "disabled",
             "text": {"format": request.format.echo()},
             "temperature": 1.0 if request.temperature is None else request.temperature,
             "top_p": 1.0 if request.top_p is None else request.top_p,

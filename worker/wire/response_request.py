@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import (
@@ -87,7 +87,7 @@ class ResponseRequest(Strict):
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     background: Annotated[bool | None, only(None, False)] = None
-    truncation: Annotated[str | None, only(None, "disabled")] = None
+    truncation: Literal["auto", "disabled"] | None = None
     service_tier: ServiceTier | None = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
     prompt_cache_options: Unsupported = None
@@ -156,6 +156,7 @@ class ResponseRequest(Strict):
             sampling=self._sampling,
             limits=self._limits,
             priority=priority_of(self.service_tier, watched=watched),
+            truncates=self.truncation == "auto",
         )
 
     @property

@@ -1,0 +1,70 @@
+"""What is left out of a conversation that has outgrown its context, where the caller allows it: the oldest turns.
+
+A turn begins with a message of the user; it goes as a whole, so that no answer stands without its question and no
+result without its call. System messages and the newest turn stay. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil
+
+from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.turn import Turn
+
+# Of the context, in parts: so much goes at least. What goes is a function of how much there is too much, in such steps,
+# so for many turns to come the prompt begins with the same words, and these stay in the cache.
+STRIDES = 4
+MARKUP_TOKENS = 4  # around a message in common templates; a guess that is too small only lets go of a little more
+
+
+def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str], int]) -> tuple[Turn, int] | None:
+    """The turn without its oldest ones, about `excess` tokens and up to the next stride, and how many those are.
+
+    None when there is nothing to leave out.
+    """
+    stride = max(1, context_length // STRIDES)
+    goal = ceil(excess / stride) * stride
+    turns = _turns((*turn.history, *turn.input))
+    gone, freed = 0, 0
+    while gone < len(turns) - 1 and freed < goal:
+        freed += sum(MARKUP_TOKENS + count(_text(item)) for item in turns[gone])
+        gone += 1
+    if not gone:
+        return None
+    kept = [item for left_out in turns[:gone] for item in left_out if _is_system(item)]
+    kept += [item for whole in turns[gone:] for item in whole]
+    return replace(turn, history=(), input=_without_orphans(kept)), gone
+
+
+def _turns(items: Sequence[Item]) -> list[list[Item]]:
+    turns: list[list[Item]] = [[]]
+    for item in items:
+        begins = isinstance(item, Message) and item.role == "user"
+        if begins and not all(map(_is_system, turns[-1])):
+            turns.append([])
+        turns[-1].append(item)
+    return turns
+
+
+def _is_system(item: Item) -> bool:
+    return isinstance(item, Message) and item.role in ("system", "developer")
+
+
+def _without_orphans(items: Sequence[Item]) -> tuple[Item, ...]:
+    """An output that came in a later turn than its call has lost it."""
+    calls = {item.call_id for item in items if isinstance(item, FunctionCall)}
+    return tuple(item for item in items if not isinstance(item, FunctionCallOutput) or item.call_id in calls)
+
+
+def _text(item: Item) -> str:
+    match item:
+        case Message() | Reasoning():
+            return item.text
+        case FunctionCall():
+            return item.arguments
+        case FunctionCallOutput():
+            return item.output
+        case FileSearchCall():
+            return ""

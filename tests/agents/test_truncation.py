@@ -1,0 +1,93 @@
+"""Which turns go when a context is full, and which never do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.truncation import shortened
+from agents.turn import Turn
+from inference.errors import PromptTooLong
+from inference.testing import ScriptedModel
+from tests.agents.turns import TENANT, asked, run, user
+
+CONTEXT = 400
+LONG = "very " * 12
+
+
+def answered(number: int) -> list[Item]:
+    return [user(f"question {number}"), Message("assistant", f"answer {number}")]
+
+
+def after(*history: Item, question: str = "now") -> Turn:
+    return Turn(TENANT, (user(question),), history)
+
+
+def texts(turn: Turn) -> list[str]:
+    return [item.text for item in turn.input if isinstance(item, Message)]
+
+
+def test_the_oldest_turns_go_whole() -> None:
+    turn, gone = shortened(after(*answered(1), *answered(2)), 1, 4 * 20, len) or (None, 0)
+    assert turn is not None
+    assert (gone, texts(turn)) == (1, ["question 2", "answer 2", "now"])
+
+
+def test_the_newest_turn_stays_whatever_it_is_worth() -> None:
+    turn, gone = shortened(after(*answered(1)), 10_000, CONTEXT, len) or (None, 0)
+    assert turn is not None
+    assert (gone, texts(turn)) == (1, ["now"])
+    assert shortened(turn, 10_000, CONTEXT, len) is None
+
+
+def test_system_messages_stay() -> None:
+    rules, note = Message("system", "rules"), Message("developer", "note")
+    turn, _ = shortened(after(rules, *answered(1), note, *answered(2)), 10_000, CONTEXT, len) or (None, 0)
+    assert turn is not None
+    assert texts(turn) == ["rules", "note", "now"]
+
+
+def test_a_result_goes_with_its_call() -> None:
+    history = (user("one"), FunctionCall("c", "f", "{}"), user("two"), FunctionCallOutput("c", "3"))
+    turn, _ = shortened(after(*history), 1, 4, len) or (None, 0)
+    assert turn is not None
+    assert [item for item in turn.input if not isinstance(item, Message)] == []
+
+
+@given(st.integers(3, 60), st.integers(1, 300))
+def test_what_goes_stays_the_same_for_a_while_as_the_conversation_grows(turns: int, excess: int) -> None:
+    """So the next prompts begin with the same turn, and find it in the cache."""
+    history = [item for number in range(turns) for item in answered(number)]
+    cut = shortened(after(*history), excess, CONTEXT, len)
+    grown = shortened(after(*history, *answered(turns)), excess + 1, CONTEXT, len)
+    assert cut is not None and grown is not None
+    room_left = -excess % (CONTEXT // 4) > 0
+    assert not room_left or cut[1] == grown[1] or cut[1] == turns
+
+
+async def test_a_conversation_that_is_too_long_goes_on_without_its_beginning() -> None:
+    model = ScriptedModel(["Yes."], context_length=CONTEXT)
+    history = tuple(user(f"question {number} is {LONG} long") for number in range(30))
+    turn = replace(asked("and now?"), history=history, instructions="Be brief.", truncates=True)
+    ran = await run(model, turn)
+    assert ran.answer == "Yes."
+    assert model.prompts[0].startswith("<system>Be brief.\n<user>question ")
+    assert "question 29" in model.prompts[0] and "question 0 " not in model.prompts[0]
+    kept = model.prompts[0].count("question")
+    assert ran.trace.attributes["firsttoken.turns_dropped"] == 30 - kept
+
+
+async def test_without_leave_nothing_goes() -> None:
+    history = tuple(item for number in range(30) for item in answered(number))
+    with pytest.raises(PromptTooLong):
+        await run(ScriptedModel(["Yes."], context_length=CONTEXT), replace(asked("and now?"), history=history))
+
+
+async def test_one_question_that_is_too_long_is_refused_all_the_same() -> None:
+    turn = replace(asked("why " * CONTEXT), truncates=True)
+    with pytest.raises(PromptTooLong):
+        await run(ScriptedModel(["Yes."], context_length=CONTEXT), turn)
