@@ -16,8 +16,8 @@ ANNOTATIONS = frozenset(
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 KEYWORDS: dict[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),
-    "array": frozenset({"items", "minItems", "maxItems"}),
-    "string": frozenset({"minLength", "maxLength", "format"}),
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
+    "string": frozenset({"minLength", "maxLength", "format", "pattern"}),
     "number": frozenset(BOUNDS),
     "integer": frozenset(BOUNDS),
     "boolean": frozenset(),

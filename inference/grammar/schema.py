@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inference.errors import InvalidSchema
+from inference.grammar.disjoint import apart
 from inference.grammar.formats import FORMATS
 from inference.grammar.keywords import (
     ANNOTATIONS,
@@ -30,6 +31,7 @@ from inference.grammar.keywords import (
     types_of,
 )
 from inference.grammar.numbers import LARGEST, decimals, integers
+from inference.grammar.pattern import PatternConverter
 from inference.grammar.rules import SPACE, Rules, either, literal
 
 DEPTH_MAX = 32  # beyond it neither models nor people follow
@@ -61,8 +63,9 @@ class SchemaConverter:
             return self._reference(only(said, "$ref", path), path, depth)
         if "allOf" in said:
             return self._convert(single(only(said, "allOf", path), path), at(path, "allOf[0]"), depth + 1)
-        if "anyOf" in said:
-            return self._union(only(said, "anyOf", path), path, depth)
+        for union in ("anyOf", "oneOf"):
+            if union in said:
+                return self._union(union, only(said, union, path), path, depth)
         if "const" in said or "enum" in said:
             return self._constants(said, path)
         return self._typed(said, path, depth)
@@ -80,6 +83,11 @@ class SchemaConverter:
             self._leading = leading
         return self._referred[reference]
 
+    def _resolved(self, schema: Any, path: str) -> Any:
+        """What a schema says by reference, one step deep."""
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        return self._find(reference, path) if isinstance(reference, str) else schema
+
     def _inside(self, schema: Any, path: str, depth: int) -> str:
         """A schema within an object or an array: something stands before its text."""
         leading, self._leading = self._leading, ()
@@ -96,10 +104,13 @@ class SchemaConverter:
             found = found[key]
         return found
 
-    def _union(self, branches: Any, path: str, depth: int) -> str:
+    def _union(self, union: str, branches: Any, path: str, depth: int) -> str:
         if not isinstance(branches, list) or not 1 <= len(branches) <= BRANCHES_MAX:
-            raise InvalidSchema(f"anyOf is a list of 1 to {BRANCHES_MAX} schemas", at(path, "anyOf"))
-        parts = [self._convert(branch, at(path, f"anyOf[{i}]"), depth + 1) for i, branch in enumerate(branches)]
+            raise InvalidSchema(f"{union} is a list of 1 to {BRANCHES_MAX} schemas", at(path, union))
+        if union == "oneOf" and not apart([self._resolved(branch, path) for branch in branches]):
+            reason = "the branches of oneOf must differ in their type, or in a required property with a constant"
+            raise InvalidSchema(reason, at(path, union))
+        parts = [self._convert(branch, at(path, f"{union}[{i}]"), depth + 1) for i, branch in enumerate(branches)]
         return either(list(dict.fromkeys(parts)))
 
     def _constants(self, said: Mapping[str, Any], path: str) -> str:
@@ -180,6 +191,8 @@ class SchemaConverter:
     def _array(self, said: Mapping[str, Any], path: str, depth: int) -> str:
         least, most = length_of(said, "minItems", path) or 0, length_of(said, "maxItems", path)
         refuse_empty(least, most, path)
+        if "prefixItems" in said:
+            return self._tuple(said, least, most, path, depth)
         item = self._rules.add(self._inside(said.get("items", True), at(path, "items"), depth))
         if most == 0:
             return '"[]"'
@@ -188,8 +201,26 @@ class SchemaConverter:
         )
         return f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"'
 
+    def _tuple(self, said: Mapping[str, Any], least: int, most: int | None, path: str, depth: int) -> str:
+        """Items with a schema for each place. Places that are not demanded may be left out, the last ones first."""
+        places = said["prefixItems"]
+        if not isinstance(places, list) or not 1 <= len(places) <= BRANCHES_MAX:
+            raise InvalidSchema(f"prefixItems is a list of 1 to {BRANCHES_MAX} schemas", at(path, "prefixItems"))
+        if least > len(places) or (said.get("items", True) is not False and most not in range(1, len(places) + 1)):
+            raise InvalidSchema("an array with prefixItems ends with them: items is false, or maxItems", path)
+        following = '""'
+        for i, schema in reversed(list(enumerate(places[:most]))):
+            item = f"{self._inside(schema, at(path, f'prefixItems[{i}]'), depth)} {following}"
+            following = self._rules.add(f'"," {SPACE} {item}' if i else item)
+            following = following if i < least else f"{following}?"
+        return f'"[" {following} "]"'
+
     def _string(self, said: Mapping[str, Any], path: str) -> str:
         least, most = length_of(said, "minLength", path) or 0, length_of(said, "maxLength", path)
+        if "pattern" in said:
+            if not isinstance(said["pattern"], str) or "format" in said or least or most is not None:
+                raise InvalidSchema("a pattern is a text, and stands without a format and lengths", at(path, "pattern"))
+            return f'"\\"" {PatternConverter(said["pattern"], self._rules, at(path, "pattern")).root()} "\\""'
         if "format" in said:
             if said["format"] not in FORMATS or least or most is not None:
                 known = ", ".join(FORMATS)

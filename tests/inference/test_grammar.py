@@ -38,6 +38,10 @@ def accepts(schema: Any, value: Any) -> bool:
     return fits(json_grammar(schema), json.dumps(value, ensure_ascii=False))
 
 
+def tagged(kind: str) -> Any:
+    return {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
@@ -62,6 +66,15 @@ def accepts(schema: Any, value: Any) -> bool:
         ({"type": "object"}, [{}, {"a": {"b": [1]}}], [[]]),
         ({"type": "object", "additionalProperties": {"type": "boolean"}}, [{"x": True}], [{"x": 1}]),
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, [1, "a"], [1.5, None]),
+        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, [1, "a"], [1.5, None]),
+        ({"oneOf": [tagged("cat"), tagged("dog")]}, [{"kind": "cat"}, {"kind": "dog"}], [{"kind": "cow"}, {}]),
+        (
+            {"prefixItems": [{"type": "integer"}, {"type": "string"}], "items": False, "minItems": 1},
+            [[1], [1, "a"]],
+            [[], ["a"], [1, "a", 2]],
+        ),
+        ({"prefixItems": [{"type": "integer"}] * 2, "minItems": 2, "maxItems": 2}, [[1, 2]], [[], [1], [1, 2, 3]]),
+        ({"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}, ["AB-1", "XY-2024"], ["ab-1", "AB-", "AB-1x"]),
         ({"required": ["a"], "properties": {"a": {}, "b": {}}}, [{"a": 1}, {"a": [], "b": {}}], [{}, {"b": 1}]),
         (True, [1, "a", None, [{}]], []),
     ],
@@ -88,7 +101,13 @@ def test_a_schema_may_contain_itself() -> None:
 @pytest.mark.parametrize(
     ("schema", "path"),
     [
-        ({"properties": {"a": {"type": "string", "pattern": "a+"}}}, "properties.a.pattern"),
+        ({"properties": {"a": {"type": "string", "pattern": "(?=a)"}}}, "properties.a.pattern"),
+        ({"type": "string", "pattern": "a", "maxLength": 3}, "pattern"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+        ({"oneOf": [tagged("cat"), tagged("cat")]}, "oneOf"),
+        ({"prefixItems": [{}]}, ""),
+        ({"prefixItems": [], "items": False}, "prefixItems"),
+        ({"type": "integer", "multipleOf": 3}, "multipleOf"),
         ({"properties": {"a": {"items": {"not": {}}}}}, "properties.a.items.not"),
         ({"oneOf": []}, "oneOf"),
         ({"anyOf": [{"type": "integer"}, {"type": "colour"}]}, "anyOf[1].type"),
@@ -163,9 +182,9 @@ def test_an_answer_in_a_format_may_be_a_call_instead() -> None:
 
 
 def test_a_function_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_held() -> None:
-    odd = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}
+    odd = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}
     assert fits(tool_grammar([CallableFunction("add", odd)], required=True), CALL)
-    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.pattern"):
+    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.multipleOf"):
         tool_grammar([CallableFunction("add", odd, strict=True)])
 
 
