@@ -19,14 +19,17 @@ from worker.routes import (
     pages,
     response_parts,
     responses,
+    sockets,
 )
 from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
 from worker.sign_in import sign_in
+from worker.sockets import Sockets
 
 RESOURCES = (
     responses,
     response_parts,
+    sockets,
     conversations,
     chat_completions,
     embeddings,
@@ -45,5 +48,6 @@ def build_app(services: Services) -> web.Application:
     for resource in RESOURCES:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
+    app[sockets.SOCKETS] = Sockets()
     app.on_response_prepare.append(add_headers)
     return app

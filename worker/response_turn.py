@@ -53,14 +53,16 @@ class ResponseTurn:
         return self.frame.finished(finished, [shown(item, with_results) for item in finished.output])
 
 
-async def hydrate(services: Services, principal: Principal, frame: ResponseFrame) -> ResponseTurn:
-    """Read what stands before the request. Raises ApiError 404 naming the parameter."""
+async def hydrate(
+    services: Services, principal: Principal, frame: ResponseFrame, remembered: tuple[Item, ...] | None = None
+) -> ResponseTurn:
+    """Read what stands before the request, unless it is `remembered`. Raises ApiError 404 naming the parameter."""
     request, tenant_id = frame.request, principal.tenant_id
-    history: tuple[Item, ...] = ()
+    history: tuple[Item, ...] = remembered or ()
     try:
         if request.conversation is not None:
             history = await services.conversations.history(tenant_id, request.conversation.id)
-        elif request.previous_response_id is not None:
+        elif request.previous_response_id is not None and remembered is None:
             history = await services.responses.history(tenant_id, request.previous_response_id)
     except NotFound as error:
         param = "conversation" if request.conversation is not None else "previous_response_id"

@@ -21,6 +21,11 @@ def encode(event: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
 
+def data_of(frame: bytes) -> bytes:
+    """The JSON of an event that `encode` made."""
+    return frame.partition(b"\ndata: ")[2].rstrip()
+
+
 def encode_data(chunk: Mapping[str, Any]) -> bytes:
     """An unnamed event, as chat completions send."""
     return b"data: %b\n\n" % orjson.dumps(chunk)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from aiohttp import web
 
-from worker.checks import check_model, includes_results, path_id
+from worker.checks import includes_results, path_id
 from worker.errors import ApiError
-from worker.ledger import Ledger
 from worker.reply import reply
-from worker.response_turn import hydrate
 from worker.runs import Run
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.reading import read_run, read_stored
+from worker.runs.starting import start
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
 from worker.wire.dialect import Dialect
 from worker.wire.narrator import without_results
 from worker.wire.parse import parse
-from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
@@ -38,15 +34,8 @@ async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = parse(ResponseRequest, await request.read())
-        model = check_model(body.model, services)
-        on_disconnect = Disconnect.parse(request.headers.get(HEADER))
-    with ExitStack() as held:
-        held.enter_context(services.admission.turn(principal.tenant_id))
-        with trace.span("hydrate") as span:
-            turn = await hydrate(services, principal, ResponseFrame(body, model, dialect=Dialect.of(request.headers)))
-            span.attributes["items"] = len(turn.history)
-        ledger = Ledger.of(request, turn.frame.id, model, turn.conversation_id)
-        run = await services.runs.begin(services, turn, ledger, held.pop_all(), on_disconnect)
+        dialect, on_disconnect = Dialect.of(request.headers), Disconnect.parse(request.headers.get(HEADER))
+    run = await start(services, principal, trace, body, dialect=dialect, on_disconnect=on_disconnect)
     return await (_stream if body.stream else _whole)(request, run)
 
 

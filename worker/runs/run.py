@@ -57,6 +57,11 @@ class Run:
         return self.turn.frame.id
 
     @property
+    def output(self) -> tuple[Item, ...]:
+        """The items told so far."""
+        return self._narrator.output
+
+    @property
     def ended(self) -> bool:
         return self._task is not None and self._task.done()
 

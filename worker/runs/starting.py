@@ -1,0 +1,39 @@
+"""From a validated request to a response in the making, whichever way it came."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from agents.message import Item
+from inference.trace import Trace
+from worker.checks import check_model
+from worker.ledger import Ledger
+from worker.principal import Principal
+from worker.response_turn import hydrate
+from worker.runs.disconnect import Disconnect
+from worker.runs.run import Run
+from worker.services import Services
+from worker.wire.dialect import Dialect
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ResponseRequest
+
+
+async def start(
+    services: Services,
+    principal: Principal,
+    trace: Trace,
+    body: ResponseRequest,
+    *,
+    dialect: Dialect,
+    on_disconnect: Disconnect,
+    remembered: tuple[Item, ...] | None = None,
+) -> Run:
+    """`remembered` is what stands before the request, where it need not be read. Raises what refuses the request."""
+    model = check_model(body.model, services)
+    with ExitStack() as held:
+        held.enter_context(services.admission.turn(principal.tenant_id))
+        with trace.span("hydrate") as span:
+            turn = await hydrate(services, principal, ResponseFrame(body, model, dialect=dialect), remembered)
+            span.attributes["items"] = len(turn.history)
+        ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model)
+        return await services.runs.begin(services, turn, ledger, held.pop_all(), on_disconnect)

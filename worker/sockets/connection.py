@@ -1,0 +1,174 @@
+"""One WebSocket: a task reads its messages, another answers them, one response after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any
+
+import orjson
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from agents.message import Item
+from worker import sse
+from worker.errors import ApiError
+from worker.failures import to_api_error
+from worker.middleware import join_trace
+from worker.principal import Principal
+from worker.relay import BROKE
+from worker.runs import Run
+from worker.runs.disconnect import HEADER, Disconnect
+from worker.runs.starting import start
+from worker.services import Services
+from worker.sockets.memory import Memory
+from worker.stream import HEARTBEAT_S, STALL_S
+from worker.wire.dialect import Dialect
+from worker.wire.parse import parse
+from worker.wire.socket_message import CreateMessage, error_event
+
+log = logging.getLogger("firsttoken.sockets")
+
+WAITING_MAX = 4  # messages behind the one that is answered; each may be as large as a request body
+IDLE_S = 600.0  # a connection on which nothing is asked for so long is closed; clients connect anew
+AUTHENTICATION = frozenset({401, 403})
+
+
+class Connection:
+    """`serve` returns when either side is done. A response whose connection is lost follows its disconnect policy."""
+
+    def __init__(self, services: Services, request: web.Request, draining: asyncio.Event) -> None:
+        self._services = services
+        self._request = request
+        self._draining = draining
+        self._dialect = Dialect.of(request.headers)
+        self._on_disconnect = Disconnect.parse(request.headers.get(HEADER))
+        self._memory = Memory()
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue(WAITING_MAX)
+        self._close_code = WSCloseCode.OK
+        self._socket = web.WebSocketResponse(
+            heartbeat=HEARTBEAT_S,
+            max_msg_size=services.config.body_bytes,
+            compress=False,  # tokens are too short to win anything by it
+        )
+
+    async def serve(self) -> web.WebSocketResponse:
+        await self._socket.prepare(self._request)
+        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._answer_all())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done.pop().result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            with suppress(ConnectionError):
+                await self._socket.close(code=self._close_code)
+        return self._socket
+
+    async def _read(self) -> None:
+        """Until the client closes. Also while an answer is made: so pings are answered and leaving is noticed."""
+        with suppress(ConnectionError, TimeoutError):
+            async for message in self._socket:
+                if message.type is WSMsgType.ERROR:  # such as a message that is too large: aiohttp closes by itself
+                    return
+                await self._take(message.data)
+
+    async def _take(self, data: str | bytes) -> None:
+        try:
+            self._messages.put_nowait(data.encode() if isinstance(data, str) else data)
+        except asyncio.QueueFull:
+            text = f"{WAITING_MAX} requests wait on this connection already: read their answers first."
+            await self._complain(ApiError(429, text, type="rate_limit_error", code="rate_limit_exceeded"))
+
+    async def _answer_all(self) -> None:
+        """Until the worker is stopped, nothing is asked for too long, or the client does not read."""
+        with suppress(ConnectionError, TimeoutError):
+            while (message := await self._next()) is not None:
+                await self._answer(message)
+
+    async def _next(self) -> bytes | None:
+        """The next message; None when the worker is being stopped or nothing came for too long."""
+        arriving = asyncio.create_task(self._messages.get())
+        draining = asyncio.create_task(self._draining.wait())
+        waits: list[asyncio.Task[Any]] = [arriving, draining]
+        try:
+            await asyncio.wait(waits, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._draining.is_set():
+            self._close_code = WSCloseCode.GOING_AWAY
+            return None
+        return arriving.result() if arriving.done() else None
+
+    async def _answer(self, message: bytes) -> None:
+        """Make the response that a message asks for and tell its events, or what is wrong with it."""
+        try:
+            body = parse(CreateMessage, message)
+            previous_id = body.previous_response_id or ""
+            remembered = self._memory.take(previous_id)  # a continuation that fails has used it up
+            run = await self._start(body, remembered)
+        except Exception as error:  # the boundary: the connection outlives what was wrong with one request
+            await self._complain(_explained(error))
+            return
+        await self._tell(run)
+        if run.snapshot["status"] == "failed":
+            return
+        if remembered is not None:
+            self._memory.keep(previous_id, remembered)
+        if not body.stored and run.snapshot["status"] != "cancelled":
+            self._memory.keep(run.id, (*run.turn.history, *run.turn.items, *run.output))
+
+    async def _start(self, body: CreateMessage, remembered: tuple[Item, ...] | None) -> Run:
+        """Who asks is checked each time: keys are revoked while connections last."""
+        return await start(
+            self._services,
+            await self._principal(),
+            join_trace(self._request.headers.get("Traceparent")),
+            body,
+            dialect=self._dialect,
+            on_disconnect=self._on_disconnect,
+            remembered=remembered,
+        )
+
+    async def _principal(self) -> Principal:
+        request = self._request
+        principal = await self._services.authenticator.identify(
+            request.headers, request.cookies, request.method, join_trace(None)
+        )
+        if principal is None:
+            raise ApiError(401, "This session has ended. Sign in again.", type="authentication_error")
+        return principal
+
+    async def _tell(self, run: Run) -> None:
+        """Send every event as it happens. Leaving early is leaving a reader's place."""
+        number = 0
+        with run.reading():
+            while not run.ended or number < len(run.frames):
+                frames = await run.news(number, HEARTBEAT_S)
+                for frame in frames:
+                    await self._send(sse.data_of(frame))
+                number += len(frames)
+        if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a last one
+            text = "The response was cancelled."
+            await self._complain(ApiError(409, text, code="response_cancelled"))
+
+    async def _complain(self, error: ApiError) -> None:
+        await self._send(orjson.dumps(error_event(error)))
+        if error.status in AUTHENTICATION:
+            self._close_code = WSCloseCode.POLICY_VIOLATION
+            raise ConnectionAbortedError
+
+    async def _send(self, message: bytes) -> None:
+        """Raises ConnectionError, and TimeoutError for a client that has stopped reading."""
+        async with asyncio.timeout(STALL_S):
+            await self._socket.send_frame(message, WSMsgType.TEXT)
+
+
+def _explained(error: Exception) -> ApiError:
+    answer = to_api_error(error)
+    if answer is None:
+        log.error("a request on a WebSocket failed", exc_info=error)
+        return ApiError(500, BROKE, type="server_error", code="server_error")
+    return answer

@@ -1,0 +1,47 @@
+"""What one connection remembers of responses that are stored nowhere, so that the next request can continue them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agents.message import FileSearchCall, FunctionCall, Item
+from worker.wire import limits
+
+RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches from
+CHARS_MAX = limits.TEXT_CHARS_MAX  # of all of them: more than any context that runs here holds
+
+
+@dataclass(slots=True)
+class Memory:
+    """By id, everything up to and including a response, oldest first. What was not used for longest goes first."""
+
+    _kept: OrderedDict[str, tuple[Item, ...]] = field(default_factory=OrderedDict)
+    _chars: int = 0
+
+    def keep(self, response_id: str, items: Sequence[Item]) -> None:
+        self.take(response_id)
+        self._kept[response_id] = tuple(items)
+        self._chars += _chars(items)
+        while len(self._kept) > RESPONSES_MAX or self._chars > CHARS_MAX:
+            self.take(next(iter(self._kept)))
+
+    def take(self, response_id: str) -> tuple[Item, ...] | None:
+        """What is kept under this id, which is forgotten by that. None: nothing is."""
+        items = self._kept.pop(response_id, None)
+        self._chars -= _chars(items or ())
+        return items
+
+
+def _chars(items: Sequence[Item]) -> int:
+    return sum(map(_size, items))
+
+
+def _size(item: Item) -> int:
+    match item:
+        case FunctionCall():
+            return len(item.arguments)
+        case FileSearchCall():
+            return sum(len(result["text"]) for result in item.results)
+    return len(getattr(item, "text", "") or getattr(item, "output", ""))

@@ -1,0 +1,41 @@
+"""The connections that are open: so many, and no more of one tenant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from worker.errors import ApiError
+
+OPEN_MAX = 1024  # an idle one costs some kilobytes and a ping every 15 seconds
+TENANT_OPEN_MAX = 64
+RETRY_AFTER_S = 5.0
+
+
+class Sockets:
+    def __init__(self) -> None:
+        self._open: Counter[UUID] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<Sockets {self._open.total()} open | {len(self._open)} tenants>"
+
+    @contextmanager
+    def open(self, tenant_id: UUID) -> Iterator[None]:
+        """Hold a place for as long as the connection lasts. Raises ApiError(429) when there is none."""
+        if self._open.total() >= OPEN_MAX or self._open[tenant_id] >= TENANT_OPEN_MAX:
+            raise ApiError(
+                429,
+                f"Too many connections are open: {TENANT_OPEN_MAX} may be yours. Close one, or try again in a moment.",
+                type="rate_limit_error",
+                code="rate_limit_exceeded",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._open[tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._open[tenant_id] -= 1
+            if not self._open[tenant_id]:
+                del self._open[tenant_id]
