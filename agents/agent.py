@@ -123,7 +123,13 @@ class Agent:
         tokens_max = min(turn.sampling.max_tokens, budget.remaining_tokens)
         grammar = await self._grammar(progress, thinking)
         sampling = replace(turn.sampling, max_tokens=tokens_max, grammar=grammar)
-        generation = self._model.generate(prompt, sampling, salt=str(turn.tenant_id), priority=turn.priority)
+        generation = self._model.generate(
+            prompt,
+            sampling,
+            salt=str(turn.tenant_id),
+            priority=turn.priority,
+            deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
+        )
         return Step(
             generation,
             Reply(

@@ -14,10 +14,13 @@ from agents.events import Usage
 from agents.prices import FREE, Prices
 from agents.turn import Limits
 
+WALL_CLOCK = "wall_clock"
 # The same call with the same arguments twice may be a fresh look; a third time the model is going in circles.
 IDENTICAL_CALLS_MAX = 2
 # Kept back from the token budget for the last answer, at most a quarter of it.
 ANSWER_TOKENS = 256
+# For the answer after the wall clock has run out: it says what was found, in a few sentences.
+CONCLUSION_S = 10.0
 
 
 @dataclass(slots=True)
@@ -59,12 +62,17 @@ class Budget:
         if self.steps + 1 >= self.limits.steps:
             return "steps"
         if self.remaining_s(now_ns) <= 0:
-            return "wall_clock"
+            return WALL_CLOCK
         if self.remaining_tokens <= min(ANSWER_TOKENS, self.limits.tokens // 4):
             return "tokens"
         if self.cost >= self.limits.cost:
             return "cost"
         return None
+
+    def deadline_ns(self, *, concluding: bool) -> int:
+        """When a step is stopped, on the monotonic clock. The last answer gets a little more time than there is."""
+        seconds = self.limits.wall_clock_s + (CONCLUSION_S if concluding else 0.0)
+        return self.started_ns + int(seconds * 1e9)
 
     def remaining_s(self, now_ns: int) -> float:
         return self.limits.wall_clock_s - (now_ns - self.started_ns) / 1e9

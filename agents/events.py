@@ -97,7 +97,7 @@ class ItemFinished:
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished:
-    """`reason` says why a turn is incomplete ("max_output_tokens") or which budget concluded it early."""
+    """`reason` says why a turn is incomplete ("max_output_tokens", or "wall_clock": cut off by its deadline)."""
 
     status: TurnStatus
     output: tuple[Item, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from agents.budget import Budget
+from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
@@ -75,6 +75,9 @@ class Progress:
                 return self._finished("completed")
             case Finish.STOP | Finish.LENGTH:
                 return self._finished("incomplete", "max_output_tokens")
+            case Finish.DEADLINE:
+                self.concluding = WALL_CLOCK
+                return self._finished("incomplete", WALL_CLOCK)
             case Finish.CANCELLED:
                 return self._finished("cancelled")
             case _:

@@ -30,6 +30,7 @@ class EngineConfig:
     threads: int = 0  # 0: default_threads()
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     queue_max: int = 64  # requests that may wait; one more is refused
+    queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and nobody waits for longer
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
     # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.
     inter_token_target_s: float = 0.1
@@ -38,7 +39,7 @@ class EngineConfig:
     prefill_tokens_first: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("parallel", "queue_max", "prefill_tokens_first", "prefill_tokens_alone"):
+        for name in ("parallel", "queue_max", "queue_tokens_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("resident", "context", "threads", "parked_bytes_max", "draft_max"):

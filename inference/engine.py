@@ -89,6 +89,7 @@ class Engine:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        deadline_ns: int | None = None,
         constraint: Constraint | None = None,
     ) -> Handle:
         """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
@@ -104,8 +105,7 @@ class Engine:
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
-        if self.running + self.waiting >= self._config.parallel + self._config.queue_max:
-            raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
+        self._check_queue(len(prompt))
         request = Request(
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
@@ -114,12 +114,21 @@ class Engine:
             salt=salt,
             exact=sampling.deterministic,
             priority=priority,
+            deadline_ns=deadline_ns,
         )
         request.stamps.submitted_ns = now_ns()
         handle = Handle(request, self.wake)
         self._inbox.append((request, handle))
         self.wake()
         return handle
+
+    def _check_queue(self, tokens: int) -> None:
+        """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
+        if self.running + self.waiting >= self._config.parallel + self._config.queue_max:
+            raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
+        queued = self._scheduler.waiting_tokens + sum(len(request.prompt) for request, _ in list(self._inbox))
+        if queued and queued + tokens > self._config.queue_tokens_max:
+            raise QueueFull(f"prompts of {queued} tokens are waiting for the model already", self._retry_after_s())
 
     def wake(self) -> None:
         self._wake.set()
@@ -180,9 +189,10 @@ class Engine:
             request, handle = self._inbox.popleft()
             self._handles[request] = handle
             self._scheduler.add(request)
+        now = now_ns()
         for request in self._scheduler.requests:
-            if request.cancelled:
-                self._finish(request, Finish.CANCELLED)
+            if (finish := request.ending(now)) is not None:
+                self._finish(request, finish)
 
     def _step(self) -> None:
         plan = self._scheduler.plan()

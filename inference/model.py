@@ -98,9 +98,12 @@ class ChatModel:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        deadline_ns: int | None = None,
     ) -> Handle:
         constraint = None if sampling.grammar is None else self._grammars.start(sampling.grammar)
-        return self._engine.submit(prompt, sampling, salt=salt, priority=priority, constraint=constraint)
+        return self._engine.submit(
+            prompt, sampling, salt=salt, priority=priority, deadline_ns=deadline_ns, constraint=constraint
+        )
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         if not ids:

@@ -40,8 +40,16 @@ class Request:
     acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)
     exact: bool = False  # deterministic: see `region` and `kept`
+    deadline_ns: int | None = None  # monotonic; it ends then, waiting or running
     cancelled: bool = False
     finish: Finish | None = None
+
+    def ending(self, now_ns: int) -> Finish | None:
+        """Why it must end before the next step, if so."""
+        if self.cancelled:
+            return Finish.CANCELLED
+        late = self.deadline_ns is not None and now_ns >= self.deadline_ns
+        return Finish.DEADLINE if late else None
 
     @property
     def phase(self) -> Phase:

@@ -86,6 +86,11 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens that wait; read by another thread than the one that adds and takes."""
+        return sum(len(request.prompt) for request in list(self._waiting))
+
+    @property
     def running(self) -> int:
         return len(self._running)
 

@@ -24,6 +24,7 @@ class Finish(StrEnum):
 
     STOP = "stop"  # end of turn or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
+    DEADLINE = "deadline"  # its time was over, while it waited or while it was written
     CANCELLED = "cancelled"
     ERROR = "error"
 
@@ -195,9 +196,10 @@ class LanguageModel(Protocol):
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        deadline_ns: int | None = None,
     ) -> Generation:
         """Submit a prompt. `salt` names the tenant: cached prefixes are only shared within one salt, and tenants of
-        one priority get fair shares.
+        one priority get fair shares. At `deadline_ns`, on the monotonic clock, it ends with what there is.
 
         Raises PromptTooLong, QueueFull, EngineStopped.
         """

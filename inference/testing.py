@@ -21,7 +21,9 @@ from inference.verdict import Miss, Verdict
 class ScriptedGeneration:
     """Replays a text in pieces of a few characters; one token is one piece."""
 
-    def __init__(self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int) -> None:
+    def __init__(
+        self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int, deadline_ns: int | None = None
+    ) -> None:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = self.drafted = self.accepted = 0
@@ -30,6 +32,7 @@ class ScriptedGeneration:
         self.finish: Finish | None = None
         self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
         self._max_tokens = sampling.max_tokens
+        self._deadline_ns = deadline_ns
         self._cancelled = asyncio.Event()
 
     def cancel(self) -> None:
@@ -46,6 +49,9 @@ class ScriptedGeneration:
             await asyncio.sleep(0)  # a step: others run between two tokens
             if self._cancelled.is_set():
                 self.finish = Finish.CANCELLED
+                return
+            if self._deadline_ns is not None and now_ns() >= self._deadline_ns:
+                self.finish = Finish.DEADLINE
                 return
             if len(self.ids) == self._max_tokens:
                 self.finish = Finish.LENGTH
@@ -100,12 +106,13 @@ class ScriptedModel:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        deadline_ns: int | None = None,
     ) -> ScriptedGeneration:
         if len(prompt) >= self.context_length:
             raise PromptTooLong(f"{len(prompt)} tokens do not fit a context of {self.context_length}")
         reply = self.replies[min(len(self.prompts), len(self.replies) - 1)]
         self.prompts.append("".join(map(chr, prompt)))
-        generation = ScriptedGeneration(reply, len(prompt), sampling, self.piece_chars)
+        generation = ScriptedGeneration(reply, len(prompt), sampling, self.piece_chars, deadline_ns)
         self.generations.append(generation)
         return generation
 

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from agents.agent import NOTHING_LEFT
+from agents.budget import CONCLUSION_S, Budget
 from agents.prices import Prices
 from agents.prompt import CONCLUDE
 from agents.turn import Limits
+from inference.sequence import Sampling
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
 
@@ -45,6 +47,21 @@ async def test_the_answer_after_a_spent_budget_is_the_models_own() -> None:
     model = ScriptedModel([call("double", x=1), f"It is 2.{call('double', x=9)}"])
     ran = await run(model, asked(server_tools=("double",), limits=Limits(steps=2)), [double])
     assert (ran.answer, ran.finished.budget, ran.results) == ("It is 2.", "steps", ["2"])
+
+
+async def test_the_wall_clock_cuts_an_answer_that_is_being_written() -> None:
+    model = ScriptedModel(["word " * 100_000])
+    ran = await run(model, asked(limits=Limits(wall_clock_s=0.05, tokens=10**6), sampling=Sampling(max_tokens=10**6)))
+    finished = ran.finished
+    assert (finished.status, finished.reason, finished.budget) == ("incomplete", "wall_clock", "wall_clock")
+    assert ran.answer.startswith("word word")
+    assert ran.output[-1].status == "incomplete"
+
+
+async def test_the_last_answer_may_take_a_little_longer_than_the_wall_clock() -> None:
+    budget = Budget(Limits(wall_clock_s=2.0), started_ns=0)
+    assert budget.deadline_ns(concluding=False) == 2_000_000_000
+    assert budget.deadline_ns(concluding=True) == int((2.0 + CONCLUSION_S) * 1e9)
 
 
 async def test_a_turn_costs_what_it_read_wrote_and_called() -> None:

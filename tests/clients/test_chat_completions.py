@@ -113,6 +113,20 @@ def test_choices_differ_by_their_seed_and_share_their_prompt(client: OpenAI) -> 
     assert streamed == texts
 
 
+def test_a_header_makes_an_answer_deterministic(client: OpenAI) -> None:
+    def said(**headers: str) -> str | None:
+        told = client.chat.completions.create(
+            model=MODEL, messages=HELLO, temperature=1.5, max_tokens=12, extra_headers=headers
+        )
+        return told.choices[0].message.content
+
+    same = {"x-firsttoken-deterministic": "true"}
+    assert said(**same) == said(**same)
+    with pytest.raises(openai.BadRequestError) as wrong:
+        said(**{"x-firsttoken-deterministic": "perhaps"})
+    assert wrong.value.param == "X-Firsttoken-Deterministic"
+
+
 def test_a_limit_ends_an_answer(client: OpenAI) -> None:
     short = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0, max_completion_tokens=2)
     assert short.choices[0].finish_reason == "length"

@@ -14,8 +14,9 @@ from inference.errors import EngineStopped, InferenceError, PromptTooLong, Queue
 from inference.handle import Handle
 from inference.sequence import Finish, Sampling
 from inference.testing import ScriptedBackend, scripted_token
+from inference.trace import now_ns
 
-CONFIG = EngineConfig(parallel=2, resident=2, queue_max=2)
+CONFIG = EngineConfig(parallel=2, resident=2, queue_max=2, queue_tokens_max=100)
 GREEDY = Sampling(temperature=0, max_tokens=5)
 ENDLESS = Sampling(temperature=0, max_tokens=10**9)
 PIECES = [bytes([65 + token]) for token in range(26)]
@@ -176,3 +177,30 @@ async def test_an_engine_that_breaks_tells_everybody(engine: Engine, backend: Sc
     assert engine.failed
     with pytest.raises(EngineStopped, match="failed"):
         engine.submit([1], GREEDY)
+
+
+async def test_a_request_ends_at_its_deadline_with_what_there_is(engine: Engine) -> None:
+    handle = engine.submit([1], ENDLESS, deadline_ns=now_ns() + 20_000_000)
+    said = await text(handle)
+    assert handle.finish is Finish.DEADLINE
+    assert said == expected([1], len(handle.ids))
+
+
+async def test_a_deadline_also_ends_what_still_waits(engine: Engine) -> None:
+    running = [engine.submit([token], ENDLESS) for token in (1, 2)]
+    for handle in running:
+        await first_delta(handle)
+    late = engine.submit([3], GREEDY, deadline_ns=now_ns())
+    assert (await text(late), late.finish, late.stamps.admitted_ns) == ("", Finish.DEADLINE, 0)
+
+
+async def test_a_queue_holds_so_many_tokens_of_prompts(engine: Engine) -> None:
+    running = [engine.submit([token], ENDLESS) for token in (1, 2)]
+    for handle in running:
+        await first_delta(handle)
+    long = engine.submit([3] * 500, GREEDY)  # an empty queue takes it
+    with pytest.raises(QueueFull, match="prompts of 500 tokens"):
+        engine.submit([4], GREEDY)
+    long.cancel()
+    assert await text(long) == ""
+    engine.submit([4], GREEDY)

@@ -17,6 +17,7 @@ from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
 from worker.wire.chat_completion import Completion, failure
 from worker.wire.chat_request import ChatRequest
+from worker.wire.headers import with_headers
 from worker.wire.parse import parse
 
 
@@ -27,7 +28,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
-        body = parse(ChatRequest, await request.read())
+        body = with_headers(parse(ChatRequest, await request.read()), request.headers)
         model = check_model(body.model, services)
     completion = Completion(body, model)
     with ExitStack() as places:

@@ -15,6 +15,7 @@ from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
 from worker.wire.dialect import Dialect
+from worker.wire.headers import with_headers
 from worker.wire.narrator import without_results
 from worker.wire.parse import parse
 from worker.wire.response_request import ResponseRequest
@@ -33,7 +34,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
-        body = parse(ResponseRequest, await request.read())
+        body = with_headers(parse(ResponseRequest, await request.read()), request.headers)
         dialect, on_disconnect = Dialect.of(request.headers), Disconnect.parse(request.headers.get(HEADER))
     run = await start(services, principal, trace, body, dialect=dialect, on_disconnect=on_disconnect)
     return await (_stream if body.stream else _whole)(request, run)
