@@ -84,4 +84,14 @@ class FileSearchCall:
     id: str = field(default_factory=lambda: new_id("fs"))
 
 
-Item: TypeAlias = Message | Reasoning | FunctionCall | FunctionCallOutput | FileSearchCall
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A summary in the place of what was said before it. Callers carry it `sealed`; opening it is the edge's affair."""
+
+    sealed: str
+    summary: str = ""
+    status: Status = "completed"
+    id: str = field(default_factory=lambda: new_id("cmp"))
+
+
+Item: TypeAlias = Message | Reasoning | FunctionCall | FunctionCallOutput | FileSearchCall | Compaction

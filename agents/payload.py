@@ -7,6 +7,7 @@ from typing import Any
 
 from agents.message import (
     Citation,
+    Compaction,
     FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
@@ -36,6 +37,8 @@ def to_payload(item: Item) -> dict[str, Any]:
             body = {"type": "function_call_output", "call_id": item.call_id, "output": item.output}
         case FileSearchCall():
             body = {"type": "file_search_call", "queries": list(item.queries), "results": list(item.results)}
+        case Compaction():
+            body = {"type": "compaction", "encrypted_content": item.sealed}
     return {"id": item.id, **body, "status": item.status}
 
 
@@ -87,6 +90,8 @@ def _item(payload: Mapping[str, Any]) -> Item:
             return FunctionCallOutput(payload["call_id"], payload["output"], **kept)
         case "file_search_call":
             return FileSearchCall(tuple(payload["queries"]), tuple(payload["results"]), **kept)
+        case "compaction":
+            return Compaction(payload["encrypted_content"], **kept)
     raise ValueError(f"there are no items of the type {payload['type']!r}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agents.errors import InvalidTurn
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
 from inference.sequence import ChatMessage, ToolCall
 from retrieval.passage import Passage
@@ -21,6 +21,7 @@ from retrieval.passage import Passage
 DEFAULT_SYSTEM = "You are a helpful assistant."
 # The line on which the bundled model was trained; larger models understand it as well.
 CONCLUDE = "Tool budget exhausted. Answer now with what you have."
+SUMMARY = "Summary of the conversation so far:"
 UNANSWERED = "Error: this call was not answered."
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -110,6 +111,8 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
                 step.results[index] = item.output
             case Message():
                 entries.append(ChatMessage("system" if item.role == "developer" else item.role, item.text))
+            case Compaction():
+                entries.append(ChatMessage("system", f"{SUMMARY}\n{item.summary}"))
             case FileSearchCall():
                 pass  # its passages stood in a prompt once; they are not part of what was said
     return [message for entry in entries for message in _flat(entry)]

@@ -1,7 +1,7 @@
 """What is left out of a conversation that has outgrown its context, where the caller allows it: the oldest turns.
 
 A turn begins with a message of the user; it goes as a whole, so that no answer stands without its question and no
-result without its call. System messages and the newest turn stay. Pure.
+result without its call. System messages, summaries and the newest turn stay. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
 
 # Of the context, in parts: so much goes at least. What goes is a function of how much there is too much, in such steps,
@@ -26,10 +26,10 @@ def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str
     """
     stride = max(1, context_length // STRIDES)
     goal = ceil(excess / stride) * stride
-    turns = _turns((*turn.history, *turn.input))
+    turns = turns_of((*turn.history, *turn.input))
     gone, freed = 0, 0
     while gone < len(turns) - 1 and freed < goal:
-        freed += sum(MARKUP_TOKENS + count(_text(item)) for item in turns[gone])
+        freed += size_of(turns[gone], count)
         gone += 1
     if not gone:
         return None
@@ -38,7 +38,13 @@ def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str
     return replace(turn, history=(), input=_without_orphans(kept)), gone
 
 
-def _turns(items: Sequence[Item]) -> list[list[Item]]:
+def size_of(items: Sequence[Item], count: Callable[[str], int]) -> int:
+    """Tokens that these items take in a prompt, about."""
+    return sum(MARKUP_TOKENS + count(_text(item)) for item in items)
+
+
+def turns_of(items: Sequence[Item]) -> list[list[Item]]:
+    """The items by turns; what stands before the first message of a user belongs to the first turn."""
     turns: list[list[Item]] = [[]]
     for item in items:
         begins = isinstance(item, Message) and item.role == "user"
@@ -49,7 +55,7 @@ def _turns(items: Sequence[Item]) -> list[list[Item]]:
 
 
 def _is_system(item: Item) -> bool:
-    return isinstance(item, Message) and item.role in ("system", "developer")
+    return isinstance(item, Compaction) or (isinstance(item, Message) and item.role in ("system", "developer"))
 
 
 def _without_orphans(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -66,5 +72,7 @@ def _text(item: Item) -> str:
             return item.arguments
         case FunctionCallOutput():
             return item.output
+        case Compaction():
+            return item.summary
         case FileSearchCall():
             return ""

@@ -9,6 +9,7 @@ from aiohttp import web
 from worker.middleware import add_headers, begin, identify
 from worker.routes import (
     chat_completions,
+    compaction,
     conversations,
     embeddings,
     files,
@@ -29,6 +30,7 @@ from worker.sockets import Sockets
 RESOURCES = (
     responses,
     response_parts,
+    compaction,
     sockets,
     conversations,
     chat_completions,

@@ -12,6 +12,7 @@ from retrieval.errors import FileNotFound, UnreadableFile
 from retrieval.loaders.formats import bytes_max, load
 from retrieval.loaders.source import checked
 from worker.errors import ApiError
+from worker.seals import opened
 from worker.services import Services
 from worker.wire import limits
 from worker.wire.items import FunctionCallOutputItem, InputItem, MessageItem
@@ -27,7 +28,9 @@ async def items_of(services: Services, tenant_id: UUID, entries: Sequence[InputI
     if files > limits.FILES_MAX:
         raise ApiError(400, f"A request may carry {limits.FILES_MAX} files.", param=param, code="too_many_files")
     reader = _Reader(services, tenant_id)
-    return tuple([(await reader.read(entry, f"{param}[{i}]")).item() for i, entry in enumerate(entries)])
+    items = [(await reader.read(entry, f"{param}[{i}]")).item() for i, entry in enumerate(entries)]
+    places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
+    return tuple(opened(services.seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
 
 
 def _parts(entry: InputItem) -> Sequence[Part]:

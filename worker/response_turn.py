@@ -17,6 +17,7 @@ from agents.turn import Turn
 from worker.attachments import items_of
 from worker.errors import ApiError
 from worker.principal import Principal
+from worker.seals import opened
 from worker.services import Services
 from worker.wire.narrator import shown
 from worker.wire.response import ResponseFrame
@@ -59,15 +60,16 @@ async def hydrate(
     """Read what stands before the request, unless it is `remembered`. Raises ApiError 404 naming the parameter."""
     request, tenant_id = frame.request, principal.tenant_id
     history: tuple[Item, ...] = remembered or ()
+    before = "conversation" if request.conversation is not None else "previous_response_id"
     try:
         if request.conversation is not None:
             history = await services.conversations.history(tenant_id, request.conversation.id)
         elif request.previous_response_id is not None and remembered is None:
             history = await services.responses.history(tenant_id, request.previous_response_id)
     except NotFound as error:
-        param = "conversation" if request.conversation is not None else "previous_response_id"
-        code = "conversation_not_found" if request.conversation is not None else "previous_response_not_found"
-        raise ApiError(404, str(error), type="not_found_error", param=param, code=code) from None
+        code = f"{before.removesuffix('_id')}_not_found"
+        raise ApiError(404, str(error), type="not_found_error", param=before, code=code) from None
+    history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await items_of(services, tenant_id, request.input, "input")
     return ResponseTurn(principal, frame, items, history, services.roster.of(frame.model))
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from worker.auth import Authenticator
     from worker.config import Config
     from worker.runs import Runs
+    from worker.seals import Seals
     from worker.telemetry import Telemetry
 
 
@@ -46,6 +47,7 @@ class Services:
     responses: ResponseStore
     runs: Runs
     authenticator: Authenticator
+    seals: Seals
     admission: Admission
     telemetry: Telemetry
     roster: Roster = field(default_factory=Roster)

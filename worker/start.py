@@ -33,6 +33,7 @@ from worker.keys import Keys
 from worker.metrics import Metrics
 from worker.roster import read_roster
 from worker.runs import Runs
+from worker.seals import Seals
 from worker.secret import Secret
 from worker.services import Services
 from worker.session import Sessions
@@ -203,6 +204,7 @@ def _assemble(
         responses=ResponseStore(database),
         runs=Runs(RunningStore(database), database, event_days=config.event_days),
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
+        seals=Seals(secret),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
         roster=roster,

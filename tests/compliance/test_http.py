@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from tests.compliance.conftest import Wire
-from tests.compliance.specification import Response, made, told
+from tests.compliance.specification import CompactedResponse, Response, made, told
 from tests.retrieval.loaders.test_pdf import make_pdf
 
 Json: TypeAlias = dict[str, Any]
@@ -149,6 +149,22 @@ async def file_search(wire: Wire) -> None:
     assert search["results"]
 
 
+async def compaction(wire: Wire) -> None:
+    said = [
+        says("user", "We agreed to launch on Tuesday and notify support first."),
+        says("assistant", "Understood. The launch is Tuesday, with support notified beforehand."),
+    ]
+    body = {"model": "demo-chat", "prompt_cache_key": "openresponses-compact-test", "input": said}
+    compacted = await wire.post("responses/compact", body)
+    CompactedResponse.model_validate(compacted)
+    assert "compaction" in types(compacted["output"])
+
+
+async def compaction_without_a_model(wire: Wire) -> None:
+    error = await wire.post("responses/compact", {"input": [says("user", "Compact this conversation.")]}, status=400)
+    assert error["error"]["param"] == "model"
+
+
 CASES: list[Case] = [
     basic_text,
     system_prompt,
@@ -163,6 +179,8 @@ CASES: list[Case] = [
     text_file_input,
     pdf_file_input,
     file_search,
+    compaction,
+    compaction_without_a_model,
 ]
 
 

@@ -95,6 +95,18 @@ async def failed_continuation_evicts(wire: Wire) -> None:
     assert error["error"]["code"] == "previous_response_not_found"
 
 
+async def compact_new_chain(wire: Wire) -> None:
+    said = [
+        {"type": "message", "role": "user", "content": "Remember the compaction code word: slate."},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]},
+        {"type": "message", "role": "user", "content": "Compress this conversation for later continuation."},
+    ]
+    compacted = await wire.post("responses/compact", {"model": MODEL, "input": said})
+    question = {"type": "message", "role": "user", "content": "Continue from here. Reply with exactly: compacted"}
+    async with connected(wire) as lane:
+        await lane.completed([*compacted["output"], question], tools=[])
+
+
 CASES: list[Callable[[Wire], Awaitable[None]]] = [
     one_response,
     sequential_responses,
@@ -102,6 +114,7 @@ CASES: list[Callable[[Wire], Awaitable[None]]] = [
     recovery_on_a_new_connection,
     missing_previous_response,
     failed_continuation_evicts,
+    compact_new_chain,
 ]
 
 

@@ -20,6 +20,7 @@ from worker.config import Config
 from worker.keys import Keys
 from worker.metrics import Metrics
 from worker.runs import Runs
+from worker.seals import Seals
 from worker.secret import Secret
 from worker.services import Services
 from worker.session import Sessions
@@ -59,6 +60,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         responses=UNUSED,
         runs=Runs(RunningStore(database), database, event_days=config.event_days),
         authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
+        seals=Seals(SECRET),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
     )

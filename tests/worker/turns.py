@@ -21,7 +21,16 @@ from agents.events import (
     TurnStatus,
     Usage,
 )
-from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import (
+    Citation,
+    Compaction,
+    FileSearchCall,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Message,
+    Reasoning,
+)
 from retrieval.passage import Passage
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
@@ -66,6 +75,8 @@ def item_events(index: int, item: Item, pieces: int) -> list[Event]:
             ]
         case FunctionCallOutput():
             return [ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)]
+        case Compaction():
+            raise ValueError("no turn puts out a compaction")
         case FileSearchCall():
             started_search = replace(item, results=(), status="in_progress")
             return [RetrievalStarted(index, started_search), SourcesFound(index, item, (PASSAGE,))]

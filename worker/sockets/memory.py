@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agents.message import FileSearchCall, FunctionCall, Item
+from agents.message import Compaction, FileSearchCall, FunctionCall, Item
 from worker.wire import limits
 
 RESPONSES_MAX = 16  # a client continues the newest one, or one that it branches from
@@ -42,6 +42,8 @@ def _size(item: Item) -> int:
     match item:
         case FunctionCall():
             return len(item.arguments)
+        case Compaction():
+            return len(item.sealed) + len(item.summary)
         case FileSearchCall():
             return sum(len(result["text"]) for result in item.results)
     return len(getattr(item, "text", "") or getattr(item, "output", ""))

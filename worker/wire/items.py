@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.parts import Content, joined
 from worker.wire.strict import UNSUPPORTED, Id, Ignored, Strict, Text, Unsupported
@@ -90,7 +90,20 @@ class FileSearchCallItem(Strict):
         return FileSearchCall(tuple(self.queries))
 
 
-KINDS = frozenset({"message", "reasoning", "function_call", "function_call_output", "file_search_call"})
+class CompactionItem(Strict):
+    """A summary that this server made and sealed for the caller's tenant."""
+
+    type: Literal["compaction"]
+    encrypted_content: Annotated[str, StringConstraints(min_length=1, max_length=limits.SEALED_CHARS_MAX)]
+    id: Id | None = None
+    status: ItemStatus = None
+    created_by: Ignored = None
+
+    def item(self) -> Item:
+        return Compaction(self.encrypted_content)
+
+
+KINDS = frozenset({"message", "reasoning", "function_call", "function_call_output", "file_search_call", "compaction"})
 
 
 def _item_kind(item: Any) -> str | None:
@@ -103,11 +116,12 @@ InputItem: TypeAlias = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
-    | Annotated[FileSearchCallItem, Tag("file_search_call")],
+    | Annotated[FileSearchCallItem, Tag("file_search_call")]
+    | Annotated[CompactionItem, Tag("compaction")],
     Discriminator(
         _item_kind,
         custom_error_type=UNSUPPORTED,
-        custom_error_message="Items are message, reasoning, function_call, function_call_output or file_search_call.",
+        custom_error_message=f"Items are {', '.join(sorted(KINDS))}.",
     ),
 ]
 

@@ -1,0 +1,81 @@
+"""What is summed up, what stays word for word, and in how many parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from agents.agent import Agent
+from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact
+from agents.errors import HistoryTooLong, InvalidTurn
+from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
+from agents.toolbox import Toolbox
+from agents.turn import Turn
+from inference.errors import PromptTooLong
+from inference.testing import ScriptedModel
+from inference.trace import Trace
+from tests.agents.turns import TENANT, user
+
+CONTEXT = 1600
+LONG = "very " * 20
+
+
+async def compacted(model: ScriptedModel, *said: Item) -> Compacted:
+    agent = Agent(model, None, Toolbox(()))
+    return await compact(agent, model, Turn(TENANT, said), Trace())
+
+
+def model(*replies: str) -> ScriptedModel:
+    return ScriptedModel(replies or ["They agreed on Tuesday."], context_length=CONTEXT)
+
+
+def texts(items: tuple[Item, ...]) -> list[str]:
+    return [item.text for item in items if isinstance(item, Message)]
+
+
+async def test_a_short_conversation_becomes_a_summary() -> None:
+    scripted = model()
+    made = await compacted(scripted, user("Tuesday?"), Message("assistant", "Agreed."))
+    assert (made.summary, made.recent, made.before) == ("They agreed on Tuesday.", (), ())
+    assert "<user>Tuesday?\n<assistant>Agreed.\n<user>" + SUM_UP in scripted.prompts[0]
+    assert made.usage.output_tokens > 0
+
+
+async def test_the_newest_turns_stay_as_they_were_said_and_so_do_system_messages() -> None:
+    rules = Message("system", "Be brief.")
+    old = [user(f"old {number} {LONG * 2}") for number in range(3)]
+    made = await compacted(model(), rules, *old, user("What now?"), Message("assistant", "Wait."))
+    assert texts(made.before) == ["Be brief."]
+    assert texts(made.recent) == ["What now?", "Wait."]
+
+
+async def test_calls_that_wait_for_their_outputs_stay() -> None:
+    call = FunctionCall("c", "f", "{}")
+    made = await compacted(model(), user("old " + LONG * 3), call)
+    assert (made.recent[-1], made.summary) == (call, "")
+    answered = await compacted(model(), user("old"), call, FunctionCallOutput("c", "3"))
+    assert (answered.recent, answered.summary) == ((), "They agreed on Tuesday.")
+
+
+async def test_what_does_not_fit_at_once_is_summed_up_in_parts() -> None:
+    scripted = model("First part.", "Both parts.")
+    made = await compacted(scripted, *(user(f"remark {number} {LONG}") for number in range(12)))
+    assert len(scripted.prompts) == 2
+    assert "Summary of the conversation so far:\nFirst part." in scripted.prompts[1]
+    assert "remark 0" in scripted.prompts[0] and "remark 0" not in scripted.prompts[1]
+    assert made.summary == "Both parts."
+    assert made.usage.input_tokens == sum(map(len, scripted.prompts))
+
+
+async def test_a_summary_is_summed_up_again() -> None:
+    scripted = model()
+    await compacted(scripted, Compaction("sealed", "They met."), user("And then?"), Message("assistant", "They left."))
+    assert "Summary of the conversation so far:\nThey met." in scripted.prompts[0]
+
+
+async def test_what_is_too_long_is_refused() -> None:
+    with pytest.raises(InvalidTurn):
+        await compacted(model())
+    with pytest.raises(PromptTooLong):
+        await compacted(model(), user("x" * CONTEXT), user("y"))
+    with pytest.raises(HistoryTooLong):
+        await compacted(model(), *(user(LONG * 6) for _ in range(PARTS_MAX + 2)))

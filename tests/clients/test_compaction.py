@@ -1,0 +1,38 @@
+"""A conversation made short through the official client, and gone on with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.clients.conftest import MODEL
+
+TALK: Any = [
+    {"role": "user", "content": "We agreed to launch on Tuesday and to tell support first."},
+    {"role": "assistant", "content": "Understood: Tuesday, and support hears of it before."},
+]
+
+
+def test_a_conversation_goes_on_from_what_was_compacted(client: OpenAI) -> None:
+    compacted = client.responses.compact(model=MODEL, input=TALK)
+    assert compacted.object == "response.compaction"
+    assert compacted.usage.output_tokens > 0
+    (item,) = compacted.output
+    assert item.type == "compaction" and "Tuesday" not in item.encrypted_content
+    question: Any = {"role": "user", "content": "When do we launch?"}
+    response = client.responses.create(model=MODEL, input=[item.to_dict(), question])  # type: ignore[list-item]  # as documented
+    assert response.status == "completed"
+
+
+async def test_a_stored_conversation_is_compacted_by_its_last_response(async_client: AsyncOpenAI) -> None:
+    first = await async_client.responses.create(model=MODEL, input=TALK)
+    compacted = await async_client.responses.compact(model=MODEL, previous_response_id=first.id)
+    assert compacted.output[0].type == "compaction"
+    with pytest.raises(openai.BadRequestError) as forged:
+        await async_client.responses.create(
+            model=MODEL, input=[{"type": "compaction", "encrypted_content": "ftc1_AAAA"}]
+        )
+    assert (forged.value.param, forged.value.code) == ("input[0].encrypted_content", "invalid_encrypted_content")

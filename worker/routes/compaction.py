@@ -1,0 +1,49 @@
+"""POST /v1/responses/compact: a conversation as a sealed summary and its newest turns, to go on from."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from agents.compaction import compact
+from agents.message import Compaction, new_id
+from worker.checks import check_model
+from worker.ledger import Ledger
+from worker.reply import reply
+from worker.response_turn import hydrate
+from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.telemetry import server_timing
+from worker.wire.compaction import CompactRequest, compaction_object
+from worker.wire.parse import parse
+from worker.wire.response import ResponseFrame
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.post("/v1/responses/compact", create)]
+
+
+async def create(request: web.Request) -> web.Response:
+    """Nothing is stored: the caller carries what comes out."""
+    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
+    with trace.span("edge"):
+        body = parse(CompactRequest, await request.read())
+        model = check_model(body.model, services)
+    ledger = Ledger.of(request, new_id("resp"), model)
+    status = "refused"
+    try:
+        with services.admission.turn(principal.tenant_id):
+            with trace.span("hydrate"):
+                turn = await hydrate(services, principal, ResponseFrame(body.request, model))
+            compacted = await compact(services.agent, services.model, turn.turn, trace)
+        status = "completed"
+        ledger.close(status)
+    except asyncio.CancelledError:
+        status = "cancelled"
+        raise
+    finally:
+        ledger.record(status)
+    sealed = services.seals.close(principal.tenant_id, compacted.summary)
+    output = (*compacted.before, Compaction(sealed), *compacted.recent)
+    content = compaction_object(ledger.response_id, output, compacted.usage)
+    return reply(content, headers={"Server-Timing": server_timing(trace)})
