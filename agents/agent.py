@@ -17,7 +17,7 @@ from agents.events import Event, ItemFinished, ItemStarted
 from agents.held import grammar_for
 from agents.message import FunctionCall
 from agents.offer import Offer
-from agents.parser.choose import Parser, choose
+from agents.parser.choose import Format, Parser, choose
 from agents.parser.formatted import FormattedParser
 from agents.prices import FREE, Prices
 from agents.progress import Progress
@@ -98,7 +98,7 @@ class Agent:
 
     async def _prepare(self, turn: Turn, trace: Trace) -> Progress:
         """Check the turn and search for passages."""
-        offer = Offer.of(turn, self._toolbox)
+        offer = Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
         budget = Budget(turn.limits, now_ns(), self._prices)
         sources = await search(turn, self._retriever, trace)
         stores = turn.file_search.vector_store_ids if turn.file_search else ()

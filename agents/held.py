@@ -29,7 +29,7 @@ def grammar_for(
     if not functions or dialect.format is not Format.HERMES:
         return None if schema is None else json_grammar(schema, thought)
     forced = first and turn.tool_choice != "auto"
-    if not forced and schema is None and not any(function.strict for function in functions):
+    if not forced and schema is None and not offer.limited and not any(function.strict for function in functions):
         return None
     return tool_grammar(functions, calls_max=calls_max, required=forced, answer_schema=schema, thought=thought)
 
@@ -42,4 +42,8 @@ def _can_hold(dialect: Dialect, *, tools: bool) -> bool:
 def _functions(turn: Turn, offer: Offer) -> list[CallableFunction]:
     strict = {function.name for function in turn.functions if function.strict}
     described = [schema["function"] for schema in offer.schemas]
-    return [CallableFunction(each["name"], each["parameters"], each["name"] in strict) for each in described]
+    return [
+        CallableFunction(each["name"], each["parameters"], each["name"] in strict)
+        for each in described
+        if each["name"] in offer.callable
+    ]

@@ -13,24 +13,37 @@ from agents.turn import FunctionTool, Turn
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`schemas` stand in the prompt, the same at every step of the turn."""
+    """`schemas` stand in the prompt, the same at every step of the turn. The tools of the server and the functions of
+    the caller are those of them that may be called.
+    """
 
     server: frozenset[str]
     functions: frozenset[str]
     schemas: tuple[dict[str, Any], ...]
 
     @classmethod
-    def of(cls, turn: Turn, toolbox: Toolbox) -> Offer:
-        """Raises InvalidTurn naming what contradicts itself."""
-        names = _distinct(turn, toolbox)
-        chosen = _chosen(turn, names)
-        server = [name for name in turn.server_tools if name in chosen]
-        functions = [function for function in turn.functions if function.name in chosen]
+    def of(cls, turn: Turn, toolbox: Toolbox, *, holds: bool = True) -> Offer:
+        """`holds`: the model can be kept from calling what it is shown, so tools that are not allowed stay in the
+        prompt, which is then the same as without the limit. Raises InvalidTurn naming what contradicts itself.
+        """
+        chosen = _chosen(turn, _distinct(turn, toolbox))
+        allowed = chosen if turn.allowed_tools is None else [name for name in chosen if name in turn.allowed_tools]
+        shown = chosen if holds else allowed
+        functions = [function for function in turn.functions if function.name in shown]
         return cls(
-            frozenset(server),
-            frozenset(function.name for function in functions),
-            (*toolbox.schemas(server), *map(_schema, functions)),
+            frozenset(turn.server_tools) & frozenset(allowed),
+            frozenset(function.name for function in functions if function.name in allowed),
+            (*toolbox.schemas([name for name in turn.server_tools if name in shown]), *map(_schema, functions)),
         )
+
+    @property
+    def callable(self) -> frozenset[str]:
+        return self.server | self.functions
+
+    @property
+    def limited(self) -> bool:
+        """Whether tools are shown that may not be called."""
+        return len(self.callable) < len(self.schemas)
 
 
 def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:

@@ -68,6 +68,7 @@ class Turn:
     server_tools: tuple[str, ...] = ()  # names in the toolbox
     file_search: FileSearch | None = None
     tool_choice: ToolChoice = "auto"
+    allowed_tools: frozenset[str] | None = None  # the only ones that may be called, of those that are shown; None: all
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)

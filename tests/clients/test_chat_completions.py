@@ -65,6 +65,14 @@ def test_a_function_makes_the_round_trip(client: OpenAI) -> None:
     assert second.choices[0].message.content
 
 
+def test_the_streaming_helper_adds_a_text_up(client: OpenAI) -> None:
+    with client.chat.completions.stream(model=MODEL, messages=HELLO, temperature=0) as stream:
+        text = "".join(event.delta for event in stream if event.type == "content.delta")
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == text
+    assert final.choices[0].finish_reason == "stop"
+
+
 async def test_the_streaming_helper_puts_a_call_together(async_client: AsyncOpenAI) -> None:
     async with async_client.chat.completions.stream(
         model=MODEL, messages=[ASK], temperature=0, tools=[WEATHER]

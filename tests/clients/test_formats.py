@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import openai
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
 from tests.clients.conftest import MODEL
@@ -48,6 +48,34 @@ def test_chat_completions_parse_into_the_callers_model(client: OpenAI) -> None:
         model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan
     )
     assert isinstance(completion.choices[0].message.parsed, Plan)
+
+
+async def test_the_helpers_parse_the_same_asynchronously(async_client: AsyncOpenAI) -> None:
+    parsed = await async_client.responses.parse(model=MODEL, input="Plan my day.", text_format=Plan)
+    assert isinstance(parsed.output_parsed, Plan)
+    completion = await async_client.chat.completions.parse(
+        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan
+    )
+    assert isinstance(completion.choices[0].message.parsed, Plan)
+    async with async_client.responses.stream(model=MODEL, input="Plan my day.", text_format=Plan) as stream:
+        assert isinstance((await stream.get_final_response()).output_parsed, Plan)
+
+
+def test_parsed_arguments_of_a_function_are_an_object_of_its_class(client: OpenAI) -> None:
+    response = client.responses.parse(
+        model=MODEL, input="Plan my day.", tools=[openai.pydantic_function_tool(Plan)], tool_choice="required"
+    )
+    call = response.output[0]
+    assert call.type == "function_call" and isinstance(call.parsed_arguments, Plan)
+
+
+def test_a_chat_stream_in_a_format_adds_up_to_it(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=MODEL, messages=[{"role": "user", "content": "Plan my day."}], response_format=Plan
+    ) as stream:
+        text = "".join(event.delta for event in stream if event.type == "content.delta")
+        final = stream.get_final_completion()
+    assert final.choices[0].message.parsed == Plan.model_validate_json(text)
 
 
 def test_a_stream_in_a_format_adds_up_to_it(client: OpenAI) -> None:

@@ -98,11 +98,12 @@ def test_tools_of_all_kinds_reach_the_turn() -> None:
     assert (turn.limits.calls, turn.limits.tokens, turn.sampling.max_tokens) == (2, 50, 50)
 
 
-def test_allowed_tools_are_the_only_ones_that_the_turn_knows_while_the_response_shows_all() -> None:
+def test_allowed_tools_limit_the_turn_while_the_model_is_shown_all() -> None:
     tools = [WEATHER, {"type": "firsttoken:calculator"}]
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "firsttoken:calculator"}]}
     turn = turn_of(input="x", tools=tools, tool_choice=choice)
-    assert (turn.functions, turn.server_tools, turn.tool_choice) == ((), ("calculator",), "required")
+    assert ([tool.name for tool in turn.functions], turn.server_tools) == (["get_weather"], ("calculator",))
+    assert (turn.allowed_tools, turn.tool_choice) == (frozenset({"calculator"}), "required")
     shown = frame(tools=tools, tool_choice=choice).started()
     assert [tool["type"] for tool in shown["tools"]] == ["function", "firsttoken:calculator"]
     assert shown["tool_choice"] == choice

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from agents.message import Item
-from agents.turn import Limits, Turn
+from agents.turn import FileSearch, Limits, Turn
 from inference.sequence import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
@@ -140,8 +140,7 @@ class ResponseRequest(Strict):
         self, tenant_id: UUID, items: tuple[Item, ...], history: tuple[Item, ...], *, watched: bool = False
     ) -> Turn:
         """`watched`: a person sits in front of it."""
-        allowed = self.choice.allowed
-        tools = [tool for tool in self.tools or () if allowed is None or tool.name in allowed]
+        allowed, tools = self.choice.allowed, self.tools or ()
         return Turn(
             tenant_id=tenant_id,
             input=items,
@@ -149,8 +148,9 @@ class ResponseRequest(Strict):
             instructions=self.instructions,
             functions=tuple(tool.function for tool in tools if isinstance(tool, FunctionToolParam)),
             server_tools=tuple(tool.name for tool in tools if isinstance(tool, ServerTool)),
-            file_search=next((tool.search for tool in tools if isinstance(tool, FileSearchTool)), None),
+            file_search=self._file_search,
             tool_choice=self.choice.wanted,
+            allowed_tools=allowed,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
@@ -158,6 +158,13 @@ class ResponseRequest(Strict):
             priority=priority_of(self.service_tier, watched=watched),
             truncates=self.truncation == "auto",
         )
+
+    @property
+    def _file_search(self) -> FileSearch | None:
+        """It is done before the answer, so one that is not allowed is not asked for."""
+        allowed = self.choice.allowed
+        tools = (tool for tool in self.tools or () if isinstance(tool, FileSearchTool))
+        return next((tool.search for tool in tools if allowed is None or tool.name in allowed), None)
 
     @property
     def _sampling(self) -> Sampling:
