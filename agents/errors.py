@@ -36,3 +36,15 @@ class NotFound(AgentError):
         super().__init__(f"There is no {kind} with the id '{id}'.")
         self.kind = kind
         self.id = id
+
+
+class TooManyQueued(AgentError):
+    """A tenant has as many responses in the queue as it may."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    param = "background"
+    retry_after_s = 10.0  # about the length of a long answer, after which there is likely a place
+
+    def __init__(self, queued_max: int) -> None:
+        super().__init__(f"{queued_max} of your responses wait in the queue, which is the most. Try again later.")

@@ -6,12 +6,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from inference.trace import Trace
 from worker.errors import ApiError
 from worker.jwks import KeysUnavailable
 from worker.keys import KEY_PREFIX, Grant, Keys
-from worker.principal import Principal
+from worker.principal import Principal, Via
 from worker.secret import Secret
 from worker.session import Sessions, require_same_origin
 from worker.tokens import InvalidToken, Tokens
@@ -97,6 +98,18 @@ class Authenticator:
             raise ApiError(503, message, type="server_error", retry_after_s=1.0) from error
         tenant_id = await self.keys.tenant(bearer.tenant)
         return Principal(tenant_id, bearer.subject, bearer.scopes, "jwt"), bearer.expires_at
+
+    async def again(self, tenant_id: UUID, via: Via, subject: str) -> Principal:
+        """Somebody who was let in earlier and whose work is done only now. Raises ApiError 401 for a key that ended.
+
+        Sessions and JWTs cannot be revoked: what they asked for in their time counts.
+        """
+        if via != "api_key":
+            return Principal(tenant_id, subject, frozenset(), via)
+        grant = await self.keys.grant(tenant_id, subject)
+        if grant is None:
+            raise _unauthorized("The API key that asked for this has expired or was revoked.")
+        return Principal(tenant_id, subject, grant.scopes, via, grant.bounds)
 
     async def redeem_link(self, token: str) -> Grant | None:
         """What a one-time sign-in link allows; None when it does not count any more."""

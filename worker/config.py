@@ -84,6 +84,9 @@ class Config:
     docs: Annotated[Path | None, About("folder of the sample knowledge base `docs`; empty: none")] = PROJECT / "docs"
     turns: Annotated[int, About("turns in progress at once; one more gets 429", least=1)] = 64
     tenant_turns: Annotated[int, About("turns in progress at once of one tenant; one more gets 429", least=1)] = 32
+    background: Annotated[
+        int, About("background responses made at once, the others wait; 0: leave them to other workers", least=0)
+    ] = 4
     body_bytes: Annotated[int, About("largest request body", least=1024)] = 4 * 2**20
     drain_s: Annotated[float, About("seconds that running answers get to finish when told to stop", least=0)] = 20.0
     trace_days: Annotated[float, About("days that traces are kept", least=0.01)] = 7.0

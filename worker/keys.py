@@ -107,8 +107,20 @@ class Keys:
             row = await connection.fetchrow("select * from authenticate_api_key($1)", self._hash(key))
         if row is None:
             return None
-        bounds = Bounds.model_validate(row["bounds"]) if row["bounds"] else None
+        bounds = _bounds(row["bounds"])
         return Grant(row["key_id"], row["tenant_id"], frozenset(row["scopes"]), row["expires_at"], bounds)
+
+    async def grant(self, tenant_id: UUID, id: str) -> Grant | None:
+        """What the key with this id allows now; None when it is unknown, expired or revoked."""
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                "select scopes, expires_at, bounds from api_keys where id = $1 and revoked_at is null "
+                "and (expires_at is null or expires_at > now())",
+                id,
+            )
+        if row is None:
+            return None
+        return Grant(id, tenant_id, frozenset(row["scopes"]), row["expires_at"], _bounds(row["bounds"]))
 
     async def create_link(self, tenant_id: UUID, *, scopes: Iterable[str] = ()) -> str:
         """A token that signs one browser in, once."""
@@ -134,3 +146,7 @@ class Keys:
 
     def _hash_link(self, token: str) -> bytes:
         return self._secret.digest("sign-in-link", token)
+
+
+def _bounds(stored: Mapping[str, float]) -> Bounds | None:
+    return Bounds.model_validate(stored) if stored else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from agents.bounds import Bounds
 from agents.turn import Turn
+
+Via: TypeAlias = Literal["api_key", "jwt", "session"]
 
 OPERATOR = "operator"  # may see the latencies of every tenant
 
@@ -17,7 +19,7 @@ class Principal:
     tenant_id: UUID
     subject: str  # key id, JWT subject or session id: for logs and traces, never a secret
     scopes: frozenset[str]
-    via: Literal["api_key", "jwt", "session"]
+    via: Via
     bounds: Bounds | None = None  # of every turn; None: as usual
 
     def bounded(self, turn: Turn) -> Turn:

@@ -76,8 +76,15 @@ async def hydrate(
 
 async def begin(services: Services, turn: ResponseTurn, worker: int) -> None:
     """Store that this worker makes the response, unless the caller said to keep nothing."""
-    if turn.frame.request.stored:
-        await services.runs.store.begin(turn.tenant_id, _record(turn, turn.frame.started(), ()), worker)
+    if turn.frame.request.background:
+        await services.runs.queue.begin(turn.tenant_id, turn.frame.id, turn.frame.started())
+    elif turn.frame.request.stored:
+        await services.runs.store.begin(turn.tenant_id, record_of(turn, turn.frame.started(), ()), worker)
+
+
+async def settle(services: Services, turn: ResponseTurn) -> None:
+    """Store that a response of the background cannot be begun again."""
+    await services.runs.queue.settle(turn.tenant_id, turn.frame.id)
 
 
 async def finish(
@@ -89,8 +96,10 @@ async def finish(
     in_conversation: bool = True,
 ) -> None:
     """Keep the response, unless the caller said not to, and its items in the conversation, if there is one."""
+    if turn.frame.request.background:
+        await settle(services, turn)
     if turn.frame.request.stored:
-        record = _record(turn, snapshot, output)
+        record = record_of(turn, snapshot, output)
         record = record if in_conversation else replace(record, conversation_id=None)
         await services.runs.store.finish(turn.tenant_id, record)
     elif in_conversation and turn.conversation_id is not None:
@@ -108,7 +117,7 @@ def finished_half(output: Sequence[Item]) -> tuple[Item, ...]:
     )
 
 
-def _record(turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> ResponseRecord:
+def record_of(turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> ResponseRecord:
     return ResponseRecord(
         id=turn.frame.id,
         status=snapshot["status"],

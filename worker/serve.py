@@ -190,6 +190,7 @@ async def _drain(runner: web.AppRunner, stop: Stop) -> None:
 async def _finish_answers(runner: web.AppRunner) -> None:
     """Those that somebody reads, and those that go on alone."""
     services = runner.app[SERVICES]
+    services.runs.backlog.stop()
     await asyncio.gather(runner.cleanup(), services.runs.idle(services.config.drain_s))
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
 from agents.roster import Roster
-from agents.store import ConversationStore, ResponseStore, RunningStore
+from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
 from inference.bundled import EMBEDDER
 from inference.catalogue import find
@@ -169,7 +169,7 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start()
         stack.push_async_callback(services.runs.close)
-        await services.runs.start()
+        await services.runs.start(services)
         yield services
 
 
@@ -202,7 +202,7 @@ def _assemble(
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
-        runs=Runs(RunningStore(database), database, event_days=config.event_days),
+        runs=Runs(database, event_days=config.event_days, background=config.background),
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
         seals=Seals(secret),
         admission=Admission(config.turns, config.tenant_turns),

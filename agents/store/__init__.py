@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agents.store.conversations import Conversation, ConversationStore, Page
+from agents.store.queue import Job, QueueStore
 from agents.store.responses import ResponseRecord, ResponseStore
 from agents.store.running import Batch, Chapter, RunningStore
 
@@ -11,7 +12,9 @@ __all__ = [
     "Chapter",
     "Conversation",
     "ConversationStore",
+    "Job",
     "Page",
+    "QueueStore",
     "ResponseRecord",
     "ResponseStore",
     "RunningStore",

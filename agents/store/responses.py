@@ -97,7 +97,7 @@ class ResponseStore:
                 raise NotFound("response", response_id)
             if len(rows) > CHAIN_RESPONSES_MAX:
                 raise HistoryTooLong(f"More than {CHAIN_RESPONSES_MAX} responses stand before this one. Start anew.")
-            if rows[-1]["status"] == "in_progress":
+            if rows[-1]["status"] in ("queued", "in_progress"):
                 message = f"The response '{response_id}' is still being made: wait for its end, or cancel it."
                 raise InvalidTurn(message, param="previous_response_id")
             first = rows[0]

@@ -107,13 +107,13 @@ class RunningStore:
                     "update responses set worker = null where tenant_id = $1 and id = any($2)", tenant_id, ended
                 )
             for batch in batches:
-                await _tell(connection, batch.response_id)
+                await tell_news(connection, batch.response_id)
 
     async def read(self, tenant_id: UUID, response_id: str, after: int) -> Chapter:
         """The events after this number. Raises NotFound."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(  # first: what is sealed now has all its events below
-                """select body, worker is null as sealed,
+                """select body, worker is null and status <> 'queued' as sealed,
                           (select payload->'events'->-1->>'type' from response_events
                            where tenant_id = $1 and response_id = $2
                            order by sequence_number desc limit 1) as last_type
@@ -172,7 +172,7 @@ class RunningStore:
         failed = {"status": "failed", "error": dict(error), "output": [to_payload(item) for item in output]}
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
-                "update responses set worker = null where tenant_id = $1 and id = $2 and status <> 'in_progress'",
+                "update responses set worker = null where tenant_id = $1 and id = $2 and completed_at is not null",
                 tenant_id,
                 response_id,
             )
@@ -188,7 +188,7 @@ class RunningStore:
             if row is not None and row["conversation_id"] is not None:
                 items = (*map(from_payload, row["input"]), *output)
                 await append_items(connection, tenant_id, row["conversation_id"], items, response_id)
-            await _tell(connection, response_id)
+            await tell_news(connection, response_id)
 
     async def forget(self, days: float) -> None:
         """Delete the events of responses that ended longer ago; the responses themselves stay."""
@@ -196,5 +196,6 @@ class RunningStore:
             await connection.execute("select forget_response_events($1)", timedelta(days=days))
 
 
-async def _tell(connection: Connection, response_id: str) -> None:
+async def tell_news(connection: Connection, response_id: str) -> None:
+    """To whoever follows this response, once the transaction is done."""
     await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{NEWS} {response_id}")

@@ -61,3 +61,38 @@ def test_an_answer_of_a_worker_that_was_killed_has_failed_when_the_next_one_runs
     assert heir.stop() == 0
     assert last.type == "response.failed"
     assert response.status == "failed"
+
+
+def test_an_answer_in_the_background_is_promised_polled_and_followed(client: OpenAI) -> None:
+    promised = client.responses.create(model=MODEL, input=QUESTION, background=True)
+    assert (promised.status, promised.background) == ("queued", True)
+    told = list(client.responses.retrieve(promised.id, stream=True))
+    made = client.responses.retrieve(promised.id)
+    assert [event.type for event in told[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert (made.status, told[-1].type) == ("completed", "response.completed")
+    with client.responses.stream(response_id=promised.id) as stream:
+        assert stream.get_final_response().output_text == made.output_text
+
+
+def test_the_helper_for_streams_follows_an_answer_in_the_background(client: OpenAI) -> None:
+    with client.responses.stream(model=MODEL, input=QUESTION, background=True) as stream:
+        assert stream.get_final_response().output_text
+
+
+def test_a_worker_that_is_killed_takes_none_of_the_queue_along(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    killed, heir = [Worker(home, "--docs", "", "--background", "1", name=name) for name in ("killed", "heir")]
+    killed.wait_until_ready()
+    ready = heir.wait_until_ready()
+    with OpenAI(base_url=f"{ready['url']}/v1", api_key=ready["api_key"], max_retries=0) as client:
+        ids = [
+            client.responses.create(model=MODEL, input=f"Count from {n}.", background=True, max_output_tokens=60).id
+            for n in range(10)
+        ]
+        killed.process.kill()
+        killed.process.wait()
+        last = [list(client.responses.retrieve(id, stream=True))[-1].type for id in ids]
+        made = [client.responses.retrieve(id).status for id in ids]
+    assert heir.stop() == 0
+    assert [f"response.{status}" for status in made] == last
+    assert sum(status not in ("completed", "incomplete") for status in made) <= 1  # the one that was half told

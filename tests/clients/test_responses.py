@@ -182,8 +182,8 @@ def test_errors_are_the_types_that_the_client_knows(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-9"):
         client.responses.create(model="gpt-9", input="x")
     with pytest.raises(openai.BadRequestError) as unsupported:
-        client.responses.create(model=MODEL, input="x", background=True)
-    assert (unsupported.value.code, unsupported.value.param) == ("unsupported_parameter", "background")
+        client.responses.create(model=MODEL, input="x", prompt={"id": "p"})
+    assert (unsupported.value.code, unsupported.value.param) == ("unsupported_parameter", "prompt")
     with pytest.raises(openai.BadRequestError) as unknown:
         client.responses.create(model=MODEL, input="x", extra_body={"colour": "red"})
     assert (unknown.value.code, unknown.value.param) == ("unknown_parameter", "colour")

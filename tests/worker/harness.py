@@ -10,7 +10,6 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from agents.store import RunningStore
 from inference.testing import ScriptedModel
 from migrations.database import Database
 from worker.admission import Admission
@@ -58,7 +57,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         agent=UNUSED,
         conversations=UNUSED,
         responses=UNUSED,
-        runs=Runs(RunningStore(database), database, event_days=config.event_days),
+        runs=Runs(database, event_days=config.event_days, background=config.background),
         authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
         seals=Seals(SECRET),
         admission=Admission(config.turns, config.tenant_turns),
@@ -73,7 +72,7 @@ async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Cli
     app.add_routes(extra)
     await services.authenticator.start()
     services.telemetry.start()
-    await services.runs.start()
+    await services.runs.start(services)
     try:
         async with TestClient(TestServer(app)) as client:
             yield client

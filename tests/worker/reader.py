@@ -23,6 +23,8 @@ EMPTY_PARTS: Mapping[str, Any] = {
     "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
     "reasoning": {"type": "reasoning_text", "text": ""},
 }
+OPENING = ["response.created", "response.in_progress"]
+OPENING_LATER = ["response.created", "response.queued", "response.in_progress"]  # of one in the background
 DELTAS = {"response.output_text.delta", "response.reasoning_text.delta", "response.function_call_arguments.delta"}
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
@@ -58,8 +60,9 @@ class Reader:
         assert "error" not in event, "clients take a top-level error for the end"
         kind = event["type"]
         self.types.append(kind)
-        if len(self.types) <= 2:
-            assert kind == ("response.created", "response.in_progress")[len(self.types) - 1]
+        if "response" in event and kind not in TERMINAL:
+            opening = OPENING_LATER if event["response"]["background"] else OPENING
+            assert self.types == opening[: len(self.types)]
         if "response" in event:
             check_response(event["response"])
         if kind in TERMINAL:

@@ -147,6 +147,7 @@ REFUSED = [
     Refusal("safety_identifier", "s" * 65, LONG),
     Refusal("user", "u" * 257, LONG),
     Refusal("background", "yes", "invalid_type"),
+    Refusal("store", False, "invalid_value", also={"background": True}),
     Refusal("stream", "yes", "invalid_type"),
     Refusal("stream_options", {"include_obfuscation": True}, UNSUPPORTED, "stream_options.include_obfuscation"),
     Refusal("context_management", [{"type": "compaction"}], UNSUPPORTED),

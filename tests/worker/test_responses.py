@@ -130,7 +130,7 @@ async def test_what_does_not_exist_is_a_404_before_anything_streams(
         ({}, "input"),
         ({"input": "x", "tools": [{"type": "firsttoken:teleport"}]}, "tools"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "3"}]}, "input"),
-        ({"input": "x", "background": True}, "background"),
+        ({"input": "x", "background": True, "store": False}, "store"),
     ],
 )
 async def test_what_contradicts_itself_is_a_400(client: Client, body: dict[str, object], param: str) -> None:

@@ -96,7 +96,6 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"background": True}, "background"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),

@@ -8,6 +8,7 @@ from worker.checks import includes_results, path_id
 from worker.errors import ApiError
 from worker.reply import reply
 from worker.runs import Run
+from worker.runs.background import enqueue
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.reading import read_run, read_stored
 from worker.runs.starting import start
@@ -36,8 +37,16 @@ async def create(request: web.Request) -> web.StreamResponse:
     with trace.span("edge"):
         body = with_headers(parse(ResponseRequest, await request.read()), request.headers)
         dialect, on_disconnect = Dialect.of(request.headers), Disconnect.parse(request.headers.get(HEADER))
+    if body.background:
+        return await _queue(request, body, dialect)
     run = await start(services, principal, trace, body, dialect=dialect, on_disconnect=on_disconnect)
     return await (_stream if body.stream else _whole)(request, run)
+
+
+async def _queue(request: web.Request, body: ResponseRequest, dialect: Dialect) -> web.StreamResponse:
+    """One that is made without us, sooner or later: the answer is its beginning, or all of it as a stream."""
+    queued = await enqueue(request.app[SERVICES], request[PRINCIPAL], body, dialect)
+    return await _follow(request, queued["id"], -1) if body.stream else reply(queued)
 
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from agents.store.queue import QUEUED
 from agents.store.running import CHANNEL, NEWS
 from migrations.database import Database
 
@@ -28,17 +29,25 @@ DATABASE_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, Timeout
 
 
 class Board:
-    """`worker` is the number of this worker's lock. `on_cancel` is called with the id of a response to stop."""
+    """`worker` is the number of this worker's lock. `on_cancel` is called with the id of a response to stop, and
+    `on_queued` when a response waits for a worker.
+    """
 
-    def __init__(self, database: Database, on_cancel: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, on_cancel: Callable[[str], None], on_queued: Callable[[], None]) -> None:
         self.worker = secrets.randbits(62) + 1
         self._database = database
         self._on_cancel = on_cancel
+        self._on_queued = on_queued
         self._news: dict[str, asyncio.Event] = {}
         self._watchers: Counter[str] = Counter()
         self._listening = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether others take this worker for alive."""
+        return self._listening.is_set()
 
     async def start(self) -> None:
         """Return when this worker holds its lock and hears the others, or when the database lets it wait too long."""
@@ -56,6 +65,11 @@ class Board:
     async def ask_to_cancel(self, response_id: str) -> None:
         async with self._database.anonymous() as connection:
             await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{CANCEL} {response_id}")
+
+    def tell_here(self, response_id: str) -> None:
+        """There is something new for those who watch at this worker."""
+        if response_id in self._news:
+            self._news[response_id].set()
 
     @contextmanager
     def watching(self, response_id: str) -> Iterator[asyncio.Event]:
@@ -93,6 +107,7 @@ class Board:
                         await lost.wait()
                 await connection.execute("select 1")
         finally:
+            self._listening.clear()
             with suppress(*DATABASE_AWAY):  # a lost connection has forgotten it already
                 await connection.remove_listener(CHANNEL, self._hear)
 
@@ -100,5 +115,7 @@ class Board:
         word, _, response_id = str(message).partition(" ")
         if word == CANCEL:
             self._on_cancel(response_id)
-        elif word == NEWS and response_id in self._news:
-            self._news[response_id].set()
+        elif word == NEWS:
+            self.tell_here(response_id)
+        elif word == QUEUED:
+            self._on_queued()

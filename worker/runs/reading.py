@@ -23,7 +23,8 @@ async def read_run(run: Run, stream: EventStream, number: int = 0) -> None:
                 number += len(frames)
             elif not run.ended:
                 await stream.ping()
-        await stream.write(sse.DONE)
+        if not run.left:
+            await stream.write(sse.DONE)
 
 
 async def read_stored(runs: Runs, stream: EventStream, tenant_id: UUID, response_id: str, after: int) -> None:
@@ -33,4 +34,8 @@ async def read_stored(runs: Runs, stream: EventStream, tenant_id: UUID, response
             if not stream.is_open:
                 await stream.open()
             await (stream.write(b"".join(map(sse.encode, events))) if events else stream.ping())
+            after = events[-1]["sequence_number"] if events else after
+            if run := runs.get(tenant_id, response_id):  # this worker took it from the queue
+                await read_run(run, stream, after + 1)
+                return
     await stream.write(sse.DONE)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from agents.store import RunningStore
+from agents.store import QueueStore, RunningStore
 from migrations.database import Database
 from worker.ledger import Ledger
 from worker.response_turn import ResponseTurn, finished_half
+from worker.runs.backlog import Backlog
 from worker.runs.board import Board
 from worker.runs.disconnect import Disconnect
 from worker.runs.journal import Journal
 from worker.runs.rebuild import rebuilt
 from worker.runs.run import Run
 from worker.services import Services
+from worker.wire.events import WireEvent
 
 log = logging.getLogger("firsttoken.runs")
 
@@ -28,6 +31,7 @@ LOOK_EVERY_S = 2.0  # two looks find a response abandoned: its worker may just b
 FORGET_EVERY_S = 3600.0
 CLOSE_S = 10.0
 CANCEL_S = 5.0  # how long another worker may take to stop; it goes on doing so afterwards
+ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may not hear the first time
 NO_EVENTS = 2**31 - 1  # after the last one there can be
 WORKER_GONE = {"code": "server_error", "message": "The worker that made this answer stopped. Please try again."}
 
@@ -35,26 +39,32 @@ WORKER_GONE = {"code": "server_error", "message": "The worker that made this ans
 class Runs:
     """By id. Also of other tenants: whoever asks says whose it must be."""
 
-    def __init__(self, store: RunningStore, database: Database, *, event_days: float) -> None:
-        self.board = Board(database, self._cancel_if_here)
-        self.store = store
-        self._journal = Journal(store)
+    def __init__(self, database: Database, *, event_days: float, background: int) -> None:
+        """`background`: responses of the queue that this worker makes at once."""
+        self.store = RunningStore(database)
+        self.queue = QueueStore(database)
+        self.backlog = Backlog(background)
+        self.board = Board(database, self._cancel_if_here, self.backlog.look)
+        self._journal = Journal(self.store)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
         self._suspects: set[str] = set()
         self._forgot_at = float("-inf")
         self._janitor: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, services: Services) -> None:
         await self.board.start()
         self._journal.start()
+        self.backlog.start(services)
         self._janitor = asyncio.create_task(self._look_for_ever(), name="janitor")
 
     async def close(self) -> None:
-        """Stop what still runs, keeping what was said, and store everything."""
+        """Stop what still runs, keeping what was said, and store everything. Leave the background to other workers."""
+        self.backlog.stop()
         for run in self._runs.values():
-            run.cancel()
+            (run.leave if run.in_background else run.cancel)()
         await self.idle(CLOSE_S)
+        await self.backlog.close()
         if self._janitor:
             self._janitor.cancel()
             await asyncio.wait([self._janitor])
@@ -68,19 +78,26 @@ class Runs:
             await asyncio.wait(waits, timeout=timeout_s)
 
     async def begin(
-        self, services: Services, turn: ResponseTurn, ledger: Ledger, held: ExitStack, on_disconnect: Disconnect
+        self,
+        services: Services,
+        turn: ResponseTurn,
+        ledger: Ledger,
+        held: ExitStack,
+        on_disconnect: Disconnect,
+        told: Sequence[WireEvent] = (),
     ) -> Run:
-        """Start a response; raises what refuses it. `held` is closed at its end."""
-        run = Run(services, turn, ledger, self._journal, self.board.worker)
+        """Start a response; raises what refuses it. `held` is closed at its end. `told` was told of it before."""
+        run = Run(services, turn, ledger, self._journal, self.board.worker, told)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
         await run.start(held)
+        self.board.tell_here(run.id)
         return run
 
     def get(self, tenant_id: UUID, response_id: str) -> Run | None:
         run = self._runs.get(response_id)
-        return run if run and run.turn.tenant_id == tenant_id else None
+        return run if run and run.accepted and run.turn.tenant_id == tenant_id else None
 
     async def cancel(self, tenant_id: UUID, response_id: str) -> dict[str, Any]:
         """Stop a response wherever it is made, wait for its end and give it as it is then. Raises NotFound."""
@@ -91,21 +108,30 @@ class Runs:
             return run.snapshot
         with self.board.watching(response_id) as news:
             chapter = await self.store.read(tenant_id, response_id, NO_EVENTS)
-            if not chapter.sealed:
-                await self.board.ask_to_cancel(response_id)
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_S):
                     while not chapter.sealed:
-                        await news.wait()
-                        news.clear()
+                        await self._ask_to_cancel(tenant_id, response_id, news)
                         chapter = await self.store.read(tenant_id, response_id, NO_EVENTS)
         return chapter.body
+
+    async def _ask_to_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
+        """Whoever has it: the queue, or a worker. Returns when there is news of it, or after a while."""
+        if await self.queue.cancel(tenant_id, response_id):
+            return
+        await self.board.ask_to_cancel(response_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASK_AGAIN_S):
+                await news.wait()
+        news.clear()
 
     def _cancel_if_here(self, response_id: str) -> None:
         if response_id in self._runs:
             self._runs[response_id].cancel()
 
     async def _give_up(self, tenant_id: UUID, response_id: str) -> None:
+        if await self.queue.put_back(tenant_id, response_id, died=True):
+            return
         chapter = await self.store.read(tenant_id, response_id, -1)
         said = finished_half(rebuilt(chapter.events))
         await self.store.give_up(tenant_id, response_id, WORKER_GONE, said)

@@ -1,15 +1,18 @@
-"""One response while this worker makes it: it goes on for as long as somebody reads it or its policy says."""
+"""One response while this worker makes it: it goes on for as long as somebody reads it or its policy says.
+
+One of the background is in the store before it is begun, and can be begun again until something of it is told.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from agents.events import TurnFinished, Usage
+from agents.events import TurnFinished, TurnStarted, Usage
 from agents.message import Item
 from inference.trace import Trace
 from worker import sse, timing
@@ -17,7 +20,7 @@ from worker.failures import to_api_error
 from worker.feed import TOKENS
 from worker.ledger import Ledger
 from worker.relay import BROKE
-from worker.response_turn import ResponseTurn, begin, finish, finished_half
+from worker.response_turn import ResponseTurn, begin, finish, finished_half, settle
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.journal import Journal
 from worker.services import Services
@@ -30,13 +33,22 @@ ABANDON_S = 5.0  # how long keeping half an answer may take once it was stopped
 
 
 class Run:
-    """`frames[n]` is the event with the number n as bytes. `snapshot` is the response as it ended, and `error` what
-    kept it from being stored.
+    """`frames[n]` is the event with the number n as bytes; the first ones are those `told` before it was begun.
+
+    `snapshot` is the response as it ended, and `error` what kept it from being stored.
     """
 
-    def __init__(self, services: Services, turn: ResponseTurn, ledger: Ledger, journal: Journal, worker: int) -> None:
+    def __init__(
+        self,
+        services: Services,
+        turn: ResponseTurn,
+        ledger: Ledger,
+        journal: Journal,
+        worker: int,
+        told: Sequence[WireEvent] = (),
+    ) -> None:
         self.turn = turn
-        self.frames: list[bytes] = []
+        self.frames: list[bytes] = list(map(sse.encode, told))
         self.snapshot: dict[str, Any] = turn.frame.started()
         self.error: Exception | None = None
         self.on_disconnect: Disconnect = STOP
@@ -44,12 +56,14 @@ class Run:
         self._ledger = ledger
         self._journal = journal
         self._worker = worker
-        self._narrator = Narrator(turn.frame)
+        self._narrator = Narrator(turn.frame, len(told))
+        self._in_queue = self.in_background
         self._held = ExitStack()
         self._news = asyncio.Event()
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readers = 0
         self._stopping = False
+        self._left = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -60,6 +74,19 @@ class Run:
     def output(self) -> tuple[Item, ...]:
         """The items told so far."""
         return self._narrator.output
+
+    @property
+    def in_background(self) -> bool:
+        return self.turn.frame.request.background is True
+
+    @property
+    def accepted(self) -> bool:
+        return self._accepted.done() and not self._accepted.cancelled() and self._accepted.exception() is None
+
+    @property
+    def left(self) -> bool:
+        """Whether it ended without an end, for another worker to see to."""
+        return self._left and self.ended
 
     @property
     def ended(self) -> bool:
@@ -80,6 +107,11 @@ class Run:
         if self._task and not self._stopping and not self.ended:
             self._stopping = True
             self._task.cancel()
+
+    def leave(self) -> None:
+        """Stop without an end, as if this worker had died: another one begins it again, or says that it failed."""
+        self._left = True
+        self.cancel()
 
     async def wait(self) -> None:
         """Return when the response has ended, however it did."""
@@ -119,7 +151,8 @@ class Run:
             status = await self._conclude(finished)
         except asyncio.CancelledError:
             status = "cancelled"
-            await self._keep_half()
+            if not self._left:
+                await self._keep_half()
         except Exception as error:
             if self._accepted.done():
                 raise
@@ -138,6 +171,8 @@ class Run:
             async with aclosing(self._services.agent.run(self.turn.turn, trace)) as events:
                 async for event in events:
                     await self._accept()
+                    if not isinstance(event, TurnStarted):
+                        await self._settle()
                     self._publish(self._narrator.tell(event))
                     if waits_for_token and isinstance(event, TOKENS):
                         waits_for_token = False
@@ -156,6 +191,12 @@ class Run:
         if not self._accepted.done():
             await begin(self._services, self.turn, self._worker)
             self._accepted.set_result(None)
+
+    async def _settle(self) -> None:
+        """Something of the answer is about to be told: from here on it cannot be begun again."""
+        if self._in_queue:
+            await settle(self._services, self.turn)
+            self._in_queue = False
 
     async def _hand_over(self, trace: Trace) -> None:
         """Let readers write the first token to their sockets, then take the time."""
@@ -200,7 +241,7 @@ class Run:
 
     async def _keep_half(self) -> None:
         """Keep what was told before the answer was stopped: a person goes on from there."""
-        if not self._accepted.done():
+        if not (self._accepted.done() or self.in_background):
             return
         half = finished_half(self._narrator.output)
         self.snapshot = self.turn.snapshot(TurnFinished("cancelled", half, Usage()))

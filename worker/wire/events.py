@@ -14,7 +14,7 @@ WireEvent: TypeAlias = dict[str, Any]
 
 
 def response(kind: str, snapshot: dict[str, Any]) -> WireEvent:
-    """`kind` is created, in_progress, completed, incomplete or failed."""
+    """`kind` is created, queued, in_progress, completed, incomplete or failed."""
     return {"type": f"response.{kind}", "response": snapshot}
 
 

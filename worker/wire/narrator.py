@@ -1,7 +1,7 @@
 """From what happens in a turn to the numbered events of a streamed response.
 
-Order is law here: response.created, response.in_progress, then per output item its `added`, its deltas and its `done`,
-and one terminal response event. Pure: no clock, no socket.
+Order is law here: response.created (then response.queued in the background), response.in_progress, then per output item
+its `added`, its deltas and its `done`, and one terminal response event. Pure: no clock, no socket.
 """
 
 from __future__ import annotations
@@ -34,12 +34,19 @@ TERMINAL = frozenset({"response.completed", "response.incomplete", "response.fai
 
 
 class Narrator:
-    """Tells one response. Keeps what has been told, so that a turn that breaks off can still be stored."""
+    """Tells one response. Keeps what has been told, so that a turn that breaks off can still be stored.
 
-    def __init__(self, frame: ResponseFrame) -> None:
+    `told` events of its opening were told before: when it was queued, or by a worker that died.
+    """
+
+    def __init__(self, frame: ResponseFrame, told: int = 0) -> None:
         self._frame = frame
-        self._next_number = 0
+        self._next_number = told
         self._items: dict[int, Item] = {}  # by output index; texts grow
+
+    def queue(self) -> list[WireEvent]:
+        """What is told of a response that waits for a worker."""
+        return self._numbered(self._opening[:-1])
 
     def tell(self, event: Event) -> list[WireEvent]:
         """The events that this one becomes. The end of a turn is told by `conclude`, once it is stored."""
@@ -72,8 +79,7 @@ class Narrator:
     def _narrate(self, event: Event) -> Iterator[WireEvent]:
         match event:
             case TurnStarted():
-                yield wire.response("created", self._frame.started())
-                yield wire.response("in_progress", self._frame.started())
+                yield from self._opening[self._next_number :]
             case RetrievalStarted():
                 yield from self._retrieval_started(event)
             case SourcesFound():
@@ -91,6 +97,15 @@ class Narrator:
                 yield from self._finish_of(event.output_index, event.item)
             case TurnFinished():
                 return
+
+    @property
+    def _opening(self) -> list[WireEvent]:
+        started = self._frame.started()
+        if not self._frame.request.background:
+            return [wire.response("created", started), wire.response("in_progress", started)]
+        queued = self._frame.queued()
+        kinds = ("created", "queued", "in_progress")
+        return [wire.response(kind, snapshot) for kind, snapshot in zip(kinds, (queued, queued, started), strict=True)]
 
     def _retrieval_started(self, event: RetrievalStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item

@@ -15,7 +15,7 @@ from worker.wire.response_request import ResponseRequest
 from worker.wire.tier import tier_used
 
 BUDGET = "firsttoken:budget"  # metadata of an answer that was concluded because this budget was spent
-Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -37,6 +37,9 @@ class ResponseFrame:
     id: str = field(default_factory=lambda: new_id("resp"))
     created_at: int = field(default_factory=lambda: int(time.time()))
     dialect: Dialect = Dialect.OPENAI
+
+    def queued(self) -> dict[str, Any]:
+        return self.snapshot("queued", ())
 
     def started(self) -> dict[str, Any]:
         return self.snapshot("in_progress", ())
@@ -89,7 +92,7 @@ class ResponseFrame:
             "usage": None,
             "max_output_tokens": request.max_output_tokens,
             "store": request.stored,
-            "background": False,
+            "background": request.background is True,
             "service_tier": tier_used(request.service_tier),
             "metadata": request.metadata or {},
             "safety_identifier": request.safety_identifier,

@@ -62,6 +62,7 @@ class ResponseRequest(Strict):
     instructions: Text | None = None
     conversation: Annotated[ConversationReference, BeforeValidator(_as_reference)] | None = None
     previous_response_id: Id | None = None
+    background: bool | None = None
     store: bool | None = None
     metadata: Metadata | None = None
     include: Include | None = None
@@ -86,7 +87,6 @@ class ResponseRequest(Strict):
     top_logprobs: TopLogprobs | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
-    background: Annotated[bool | None, only(None, False)] = None
     truncation: Literal["auto", "disabled"] | None = None
     service_tier: ServiceTier | None = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
@@ -102,6 +102,13 @@ class ResponseRequest(Strict):
     def _stands_alone(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("conversation") is not None:
             raise ValueError("give either previous_response_id or conversation, not both")
+        return value
+
+    @field_validator("store")
+    @classmethod
+    def _keeps_what_is_made_later(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value is False and info.data.get("background"):
+            raise ValueError("a response in the background has to be stored")
         return value
 
     @field_validator("tool_choice")

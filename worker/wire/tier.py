@@ -14,6 +14,11 @@ def tier_used(asked: ServiceTier | None) -> ServiceTier:
     return "default" if asked in (None, "auto") else asked
 
 
+def rank_of(asked: ServiceTier | None) -> int:
+    """The order in which responses of the background are begun, lowest first."""
+    return {"priority": 0, "flex": 2}.get(asked or "default", 1)
+
+
 def priority_of(asked: ServiceTier | None, *, watched: bool) -> Priority:
     """The class of a turn. `watched`: a person sits in front of it, which counts where the tier says nothing."""
     if asked == "flex":
