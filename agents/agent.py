@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
+from agents.ahead import Ahead, before_question
 from agents.budget import ANSWER_TOKENS, Budget
 from agents.calls import RunningCalls, settled
 from agents.events import Event, ItemFinished, ItemStarted
@@ -21,7 +22,7 @@ from agents.parser.choose import Format, Parser, choose
 from agents.parser.formatted import FormattedParser
 from agents.prices import FREE, Prices
 from agents.progress import Progress
-from agents.prompt import answer_message, assemble
+from agents.prompt import answer_message, assemble, question
 from agents.reply import CALLS_MAX, Reply
 from agents.search import Searcher, found, search
 from agents.spans import StepSpans, add_tool
@@ -59,8 +60,9 @@ class Agent:
 
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped.
         """
-        progress = await self._prepare(turn, trace)
-        step = await self._begin(progress)
+        with Ahead(self._model, trace) as ahead:
+            progress = await self._prepare(turn, trace, ahead)
+            step = await self._begin(progress)
         try:
             for event in progress.opening():
                 yield event
@@ -93,13 +95,16 @@ class Agent:
 
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
-        progress = await self._prepare(replace(turn, file_search=None), Trace())
+        trace = Trace()
+        progress = await self._prepare(replace(turn, file_search=None), trace, Ahead(self._model, trace))
         return len((await self._prompt(progress))[1])
 
-    async def _prepare(self, turn: Turn, trace: Trace) -> Progress:
-        """Check the turn and search for passages."""
+    async def _prepare(self, turn: Turn, trace: Trace, ahead: Ahead) -> Progress:
+        """Check the turn and search for passages, while the model reads what they cannot change."""
         offer = Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
         budget = Budget(turn.limits, now_ns(), self._prices)
+        if turn.file_search and self._retriever and question(turn):
+            await self._read_ahead(turn, offer, ahead)
         sources = await search(turn, self._retriever, trace)
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         return Progress(
@@ -108,9 +113,14 @@ class Agent:
             offer,
             budget,
             ToolContext(turn.tenant_id, stores, list(sources)),
+            ahead,
             in_prompt=len(sources),
             concluding=budget.spent(now_ns()) if offer.server else None,
         )
+
+    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
+        prefix = await self._encode(before_question(self._model.render(assemble(turn), offer.schemas)))
+        ahead.read(prefix, salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
 
     async def _begin(self, progress: Progress) -> Step:
         """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidSchema."""

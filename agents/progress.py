@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from agents.ahead import Ahead
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
@@ -27,6 +28,7 @@ class Progress:
     offer: Offer
     budget: Budget
     context: ToolContext
+    ahead: Ahead
     in_prompt: int = 0
     concluding: str | None = None  # the budget that was spent: the model answers from what it has
     output: list[Item] = field(default_factory=list)
@@ -58,7 +60,8 @@ class Progress:
         """Account for a step that has ended."""
         generation = step.generation
         self.output += step.reply.items
-        usage = Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids), step.reasoning_tokens)
+        cached = generation.cached_tokens if self.budget.steps else self.ahead.cached(generation)
+        usage = Usage(generation.prompt_tokens, cached, len(generation.ids), step.reasoning_tokens)
         self.budget.add_step(usage)
         self.usage += usage
 

@@ -26,7 +26,7 @@ from inference.handle import Handle, News, deliver
 from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
-from inference.scheduler import Plan, Scheduler, Work
+from inference.scheduler import AHEAD_TOKENS_MIN, Plan, Scheduler, Work
 from inference.sequence import Finish, Priority, Sampling
 from inference.slots import Saved
 from inference.speculation import Speculation
@@ -116,6 +116,26 @@ class Engine:
             priority=priority,
             deadline_ns=deadline_ns,
         )
+        return self._enter(request)
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
+        """Compute the beginning of a prompt that will come, below all classes. None: it would not help."""
+        stopped = self._closing or self._failed or self._loop is None
+        fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
+        if stopped or not fits or self.waiting or self.running >= self._config.parallel:
+            return None
+        request = Request(
+            prompt=list(prompt),
+            max_tokens=0,
+            sampler=Sampler(Sampling()),
+            text=TextStream(self._pieces),
+            salt=salt,
+            exact=exact,
+            priority=Priority.AHEAD,
+        )
+        return self._enter(request)
+
+    def _enter(self, request: Request) -> Handle:
         request.stamps.submitted_ns = now_ns()
         handle = Handle(request, self.wake)
         self._inbox.append((request, handle))
@@ -124,9 +144,11 @@ class Engine:
 
     def _check_queue(self, tokens: int) -> None:
         """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
-        if self.running + self.waiting >= self._config.parallel + self._config.queue_max:
+        entered = [*self._scheduler.requests, *(request for request, _ in list(self._inbox))]
+        asked = [request for request in entered if not request.ahead]
+        if len(asked) >= self._config.parallel + self._config.queue_max:
             raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
-        queued = self._scheduler.waiting_tokens + sum(len(request.prompt) for request, _ in list(self._inbox))
+        queued = sum(len(request.prompt) for request in asked if request.slot is None)
         if queued and queued + tokens > self._config.queue_tokens_max:
             raise QueueFull(f"prompts of {queued} tokens are waiting for the model already", self._retry_after_s())
 
@@ -189,6 +211,8 @@ class Engine:
             request, handle = self._inbox.popleft()
             self._handles[request] = handle
             self._scheduler.add(request)
+            for other in self._scheduler.overtaken(request):
+                self._finish(other, Finish.CANCELLED)
         now = now_ns()
         for request in self._scheduler.requests:
             if (finish := request.ending(now)) is not None:
@@ -233,8 +257,9 @@ class Engine:
                 self._backend.truncate(placement.slot, placement.reused)
             else:
                 self._backend.fork(placement.source, placement.slot, placement.reused)
-            self.totals["prompt_tokens"] += len(request.prompt)
-            self.totals["cached_tokens"] += placement.reused
+            if not request.ahead:
+                self.totals["prompt_tokens"] += len(request.prompt)
+                self.totals["cached_tokens"] += placement.reused
 
     def _save(self, saved: Saved) -> None:
         self._scheduler.slots.parked.put(saved.tokens, saved.salt, self._backend.save(saved.slot))
@@ -253,6 +278,9 @@ class Engine:
         without a draft: the rule of speculative sampling for a draft that is certain of its token.
         """
         request, accepted = work.request, 0
+        if request.ahead:
+            self._finish(request, Finish.LENGTH)
+            return
         for row, foreseen in zip(rows, [*work.draft, None], strict=True):
             self._draw(request, row)
             if request.finish is not None or request.generated[-1] != foreseen:
@@ -297,7 +325,9 @@ class Engine:
         request.finish = finish
         self._scheduler.remove(request)
         self._news.append(News(self._handles.pop(request), None, request.text.flush(), finish, error))
-        if finish is not Finish.CANCELLED:
+        if request.ahead:
+            self.totals["ahead_tokens"] += max(0, request.computed - request.reused)
+        elif finish is not Finish.CANCELLED:
             seconds = (now_ns() - request.stamps.submitted_ns) / 1e9
             self._mean_request_s += 0.1 * (seconds - self._mean_request_s)
 

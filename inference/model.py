@@ -105,6 +105,9 @@ class ChatModel:
             prompt, sampling, salt=salt, priority=priority, deadline_ns=deadline_ns, constraint=constraint
         )
 
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
+        return self._engine.read_ahead(prompt, salt=salt, exact=exact)
+
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         if not ids:
             return
@@ -131,6 +134,7 @@ class ChatModel:
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],
             "cached_tokens_total": totals["cached_tokens"],
+            "ahead_tokens_total": totals["ahead_tokens"],
             "generated_tokens_total": totals["generated_tokens"],
             "decode_seconds_total": totals["decode_ns"] / 1e9,
             "tokenizer_hits_total": self._tokenizer.hits,

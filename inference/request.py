@@ -52,6 +52,11 @@ class Request:
         return Finish.DEADLINE if late else None
 
     @property
+    def ahead(self) -> bool:
+        """Only the beginning of a prompt that will come: nothing is drawn, and nobody waits for it."""
+        return self.priority is Priority.AHEAD
+
+    @property
     def phase(self) -> Phase:
         if self.finish is not None:
             return Phase.FINISHED

@@ -30,6 +30,8 @@ STRETCH_MAX = 8.0
 EXACT_ROWS_MIN = 2
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
+# Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
+AHEAD_TOKENS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,6 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def waiting_tokens(self) -> int:
-        """Prompt tokens that wait; read by another thread than the one that adds and takes."""
-        return sum(len(request.prompt) for request in list(self._waiting))
-
-    @property
     def running(self) -> int:
         return len(self._running)
 
@@ -100,11 +97,21 @@ class Scheduler:
 
     @property
     def requests(self) -> list[Request]:
+        """A list of one's own: the event loop asks too, while the engine's thread adds and takes."""
         return [*self._running, *self._waiting]
 
     def add(self, request: Request) -> None:
         self._waiting.append(request)
         self._shares.join(request.salt)
+
+    def overtaken(self, request: Request) -> list[Request]:
+        """Which reading ahead is over now that this request is there: of its own beginning, as it goes on from there;
+        and the request itself, if it only reads ahead what others have read."""
+        if request.ahead:
+            needless = self.slots.lacking(request.prompt, request.region) < AHEAD_TOKENS_MIN
+            return [request] if needless else []
+        ahead = [other for other in self.requests if other.ahead and other.region == request.region]
+        return [other for other in ahead if other.prompt == request.prompt[: len(other.prompt)]]
 
     def remove(self, request: Request) -> None:
         """Take a finished or cancelled request out; what it computed stays resident."""
@@ -159,7 +166,8 @@ class Scheduler:
             self._place(plan, request)
 
     def _place(self, plan: Plan, request: Request) -> None:
-        placement = self.slots.place(request.tokens, request.region, fresh=EXACT_ROWS_MIN if request.exact else 1)
+        fresh = EXACT_ROWS_MIN if request.exact else 1
+        placement = self.slots.place(request.tokens, request.region, fresh=fresh, ahead=request.ahead)
         if placement is None:
             return
         self._waiting.remove(request)

@@ -17,6 +17,7 @@ class Priority(IntEnum):
     INTERACTIVE = 0  # somebody is looking
     STANDARD = 1
     BATCH = 2
+    AHEAD = 3  # nobody waits for it yet: see `LanguageModel.read_ahead`
 
 
 class Finish(StrEnum):
@@ -202,6 +203,14 @@ class LanguageModel(Protocol):
         one priority get fair shares. At `deadline_ns`, on the monotonic clock, it ends with what there is.
 
         Raises PromptTooLong, QueueFull, EngineStopped.
+        """
+        ...
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
+        """Compute the beginning of a prompt that will come; nothing is generated. `exact`: for a deterministic one.
+
+        The prompt itself goes on from wherever this stands when it is submitted. Cancel it when none will come. None
+        where it would not help: it is short or too long, or the model is busy with what was asked.
         """
         ...
 

@@ -34,8 +34,14 @@ class Slot:
     computed: int = 0
     salt: str = ""
     live: bool = False
+    ahead: bool = False  # used by what nobody asked for yet
     parked: bool = False  # host memory holds these tokens too
     used: int = 0  # order of last use
+
+    @property
+    def worth_waiting(self) -> bool:
+        """Whether what it computes will be there soon."""
+        return self.live and not self.ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +101,20 @@ class Slots:
     def resident(self) -> int:
         return sum(not slot.live and slot.computed > 0 for slot in self._slots)
 
-    def place(self, prompt: Sequence[int], salt: str, *, fresh: int = 1) -> Placement | None:
+    def lacking(self, prompt: Sequence[int], salt: str) -> int:
+        """Tokens at the end of the prompt that no slot holds or is about to."""
+        return len(prompt) - self._index.match(prompt, salt)[1]
+
+    def place(self, prompt: Sequence[int], salt: str, *, fresh: int = 1, ahead: bool = False) -> Placement | None:
         """Choose and claim a slot. None: every slot is live, or a request that runs is just computing what this
-        prompt begins with: waiting for it is cheaper than computing it twice."""
+        prompt begins with: waiting for it is cheaper than computing it twice. `ahead`: it is only the beginning of a
+        prompt, read before somebody asks; that may take long, so nobody waits for it."""
         # The last prompt tokens are always computed: the first new token is drawn from the logits of the very last.
         beginning = prompt[:-fresh]
         keys, matched = self._index.match(beginning, salt)
         holders = [self._slots[key] for key in keys]
         prefix = self._prefix(beginning, salt, holders, matched)
-        if self._rewinds and matched - prefix.tokens >= SHARED_PREFILL_MIN and any(slot.live for slot in holders):
+        if self._rewinds and matched - prefix.tokens >= SHARED_PREFILL_MIN and any(s.worth_waiting for s in holders):
             return None
         target = self._target(prefix)
         if target is None:
@@ -117,9 +128,10 @@ class Slots:
             saves=self._saves(target, prefix),
         )
         target.tokens, target.computed, target.salt = list(prompt), prefix.tokens, salt
-        target.live, target.parked = True, False
+        target.live, target.ahead, target.parked = True, ahead, False
         self._index.insert(target.number, target.tokens, salt)
-        self._seen.add(prompt, salt)
+        if not ahead:  # what was not asked is not missed: the verdict of the prompt itself counts
+            self._seen.add(prompt, salt)
         self._touch(target)
         return placement
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.errors import InferenceError, PromptTooLong
+from inference.outline import Part
 from inference.sequence import ChatMessage, Delta, Finish, Generation, Priority, Sampling, Segment, Stamps
 from inference.trace import now_ns
 from inference.verdict import Miss, Verdict
@@ -77,12 +78,15 @@ class ScriptedModel:
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
+    ahead: list[str] = field(default_factory=list)  # read before the prompt that begins like it
     grammars: list[str] = field(default_factory=list)  # prepared; the replies are not held to them
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
+        question = next((message for message in reversed(messages) if message.role == "user"), None)
         for message in messages:
-            segments += [Segment(f"<{message.role}>", trusted=True), Segment(message.content, trusted=False)]
+            part = Part.QUESTION if message is question else Part.HISTORY
+            segments += [Segment(f"<{message.role}>", trusted=True), Segment(message.content, False, part=part)]
             segments += [Segment(f"<call>{call.name} {call.arguments}</call>", False) for call in message.tool_calls]
             segments.append(Segment("\n", trusted=True))
         return [*segments, Segment("<assistant>", trusted=True)]
@@ -113,6 +117,13 @@ class ScriptedModel:
         reply = self.replies[min(len(self.prompts), len(self.replies) - 1)]
         self.prompts.append("".join(map(chr, prompt)))
         generation = ScriptedGeneration(reply, len(prompt), sampling, self.piece_chars, deadline_ns)
+        self.generations.append(generation)
+        return generation
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+        self.ahead.append("".join(map(chr, prompt)))
+        generation = ScriptedGeneration("", len(prompt), Sampling(max_tokens=0), self.piece_chars)
+        generation.stamps.admitted_ns = generation.stamps.prefilled_ns = now_ns()
         self.generations.append(generation)
         return generation
 

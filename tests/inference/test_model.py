@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,21 @@ async def test_conversations_that_left_their_slot_come_back_without_being_comput
     assert all(cached == len(model.encode(model.render(m))) - 1 for (_, cached, _), m in zip(again, first, strict=True))
     assert model.stats()["restored_total"] == 6
     await model.close()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+async def test_what_was_read_ahead_gives_the_output_of_a_cold_start(model: ChatModel, exact: bool) -> None:
+    prompt = model.encode(model.render([SYSTEM, ChatMessage("user", "what is 9 times 8")]))
+    sampling = replace(GREEDY, deterministic=exact)
+    salt = f"ahead {exact}"
+    ahead = model.read_ahead(prompt[:90], salt=salt, exact=exact)
+    assert ahead is not None
+    assert [delta async for delta in ahead] == []
+    warm = model.generate(prompt, sampling, salt=salt)
+    assert [delta.text async for delta in warm] and warm.cached_tokens == 90
+    cold = model.generate(prompt, sampling, salt=f"cold {exact}")
+    assert [delta.text async for delta in cold] and cold.cached_tokens == 0
+    assert warm.ids == cold.ids
 
 
 async def test_a_tenants_prompt_is_not_found_by_another(model: ChatModel) -> None:

@@ -104,3 +104,19 @@ def test_a_slot_that_holds_nearly_as_much_is_preferred_to_host_memory() -> None:
     slots.place(SYSTEM[:90], "")
     finish(slots, 0, SYSTEM[:90])
     assert slots.place([*SYSTEM, 9], "") == Placement(0, 0, reused=90)
+
+
+def test_nobody_waits_for_what_is_read_ahead() -> None:
+    slots = Slots(2)
+    slots.place(SYSTEM, "", ahead=True)
+    slots.advance(0, 40)
+    assert slots.place([*SYSTEM, 1], "") == Placement(slot=1, source=0, reused=40)
+
+
+def test_what_was_only_read_ahead_is_not_told_as_evicted() -> None:
+    slots = Slots(1)
+    slots.place(SYSTEM, "", ahead=True)
+    slots.release(0, [])
+    placed = slots.place(SYSTEM, "")
+    assert placed is not None and placed.miss is not None
+    assert placed.miss.seen == 0

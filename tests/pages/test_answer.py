@@ -8,7 +8,7 @@ import json
 from playwright.async_api import expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello_with_trace
+from tests.pages.scripted import PASSAGE, TRACE, ScriptedWorker, Stream, hello_with_trace, span
 
 
 async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scripted: ScriptedWorker) -> None:
@@ -107,6 +107,32 @@ async def test_a_tool_call_is_a_row_with_arguments_result_and_duration(
     await step.locator("summary").click()
     await expect(step.locator("pre").first).to_contain_text('"expression": "6 * 7"')
     await expect(step.locator("pre").last).to_contain_text('"result": 42')
+
+
+async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    spans = [
+        span("retrieve", 0.0, 50.0),
+        span("prefill", 50.0, 10.0, new_tokens=30, cached_tokens=70),
+        span("prefill_prefix", 5.0, 40.0, lane="prefix", new_tokens=60, cached_tokens=10),
+        span("decode", 60.0, 40.0, tokens=5),
+    ]
+
+    async def answer(stream: Stream) -> None:
+        await stream.send("firsttoken:trace", trace={**TRACE, "spans": spans})
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Which?")
+    lanes = page.locator(".timing .lanes .bar")
+    await expect(lanes).to_have_count(2)
+    top, below = lanes.nth(0).locator("[data-span=retrieve]"), lanes.nth(1).locator("[data-span=prefill]")
+    main, ahead = await top.bounding_box(), await below.bounding_box()
+    assert main and ahead
+    assert main["y"] + main["height"] <= ahead["y"], "it lies below"
+    assert main["x"] < ahead["x"] < ahead["x"] + ahead["width"] < main["x"] + main["width"], "inside of retrieval"
+    await page.locator(".timing summary").click()
+    await expect(page.locator(".timing")).to_contain_text("10 of 100 prompt tokens came from the cache")
 
 
 async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scripted: ScriptedWorker) -> None:

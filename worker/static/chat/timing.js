@@ -1,10 +1,10 @@
 // "Why was this slow?": the answer's own trace as a bar, and in words when opened.
 
-import { bar } from "../shared/bar.js";
+import { lanes } from "../shared/bar.js";
 import { el } from "../shared/dom.js";
 import { count, duration, pace, share } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
-import { attributeSum, kindOf, tile, totals } from "../shared/segments.js";
+import { attributeSum, kindOf, promptTokens, tile, totals } from "../shared/segments.js";
 
 export function timing(trace) {
   const pieces = tile(trace);
@@ -14,7 +14,7 @@ export function timing(trace) {
     el(
       "summary",
       { title: "Why did this take as long as it did?" },
-      bar(pieces, trace.duration_ms),
+      lanes(trace),
       el("span", { class: "timing-numbers numeric" }, ...numbers(trace)),
       icon("chevron"),
     ),
@@ -53,8 +53,8 @@ function legendRow({ name, duration_ms }, totalMs) {
 }
 
 function cacheLine(trace) {
-  const cached = attributeSum(trace, "prefill", "cached_tokens");
-  const read = cached + attributeSum(trace, "prefill", "new_tokens");
+  const { cached, fresh } = promptTokens(trace);
+  const read = cached + fresh;
   return read > 0 ? `${count(cached)} of ${count(read)} prompt tokens came from the cache` : "No prompt was read";
 }
 

@@ -1,9 +1,9 @@
 // One trace: its numbers, its bar, its waterfall, and the attributes of whatever the person looks at.
 
-import { bar } from "../shared/bar.js";
+import { lanes } from "../shared/bar.js";
 import { el } from "../shared/dom.js";
 import { count, duration, moment, pace } from "../shared/format.js";
-import { attributeSum, tile as tilePieces } from "../shared/segments.js";
+import { attributeSum, promptTokens, tile as tilePieces } from "../shared/segments.js";
 import { tile } from "./tiles.js";
 import { status } from "./traces.js";
 import { waterfall } from "./waterfall.js";
@@ -18,7 +18,7 @@ export function traceView(trace) {
     el("p", { class: "back" }, el("a", { href: "#/" }, "All answers")),
     el("header", { class: "trace-head" }, el("h2", {}, trace.id), el("p", {}, ...facts(trace))),
     el("section", { class: "tiles", "aria-label": "Numbers of this answer" }, ...numbers(trace, pieces)),
-    bar(pieces, trace.duration_ms),
+    lanes(trace),
     el("div", { class: "trace-columns" }, el("section", { class: "card" }, waterfall(trace, inspect)), panel),
   ];
 }
@@ -31,8 +31,7 @@ function facts(trace) {
 }
 
 function numbers(trace, pieces) {
-  const cached = attributeSum(trace, "prefill", "cached_tokens");
-  const fresh = attributeSum(trace, "prefill", "new_tokens");
+  const { cached, fresh } = promptTokens(trace);
   const gaps = pieces.filter(({ gap }) => gap).reduce((sum, { duration_ms }) => sum + duration_ms, 0);
   const beforeToken = trace.ttft_ms === null ? "no token came" : "from arrival to the first byte of text";
   const written = `${count(attributeSum(trace, "decode", "tokens"))} tokens`;

@@ -4,7 +4,7 @@ import { el } from "../shared/dom.js";
 import { duration } from "../shared/format.js";
 import { endOf, kindOf, tile } from "../shared/segments.js";
 
-const LANES = { main: "Main path", retrieval: "Retrieval, inside or beside it", tools: "Tools" };
+const LANES = { main: "Main path", prefix: "Read ahead, beside retrieval", retrieval: "Retrieval, inside or beside it", tools: "Tools" };
 const TICKS = 5;
 const GAP_MS_MIN = 0.5; // smaller ones count in the sum above the picture, but would only clutter it
 

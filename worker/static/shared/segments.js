@@ -3,6 +3,7 @@
 const GAP_MS_MIN = 0.05; // stamps are taken one after another; less than this is the clock, not a gap
 
 const RETRIEVAL = new Set(["embed", "search", "fuse", "rerank", "compress"]);
+const AHEAD = "prefill_prefix"; // what was read of the prompt while retrieval ran
 const KINDS = new Set([
   "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "flush",
 ]);
@@ -12,6 +13,7 @@ const KINDS = new Set([
 export function kindOf(name) {
   if (name === "tools" || name.startsWith("tool:")) return "tool";
   if (RETRIEVAL.has(name)) return "retrieve";
+  if (name === AHEAD) return "prefill";
   return KINDS.has(name) ? name : "other";
 }
 
@@ -23,6 +25,20 @@ export function tile(trace) {
   return cover(main, 0, trace.duration_ms, (from, to) =>
     cover(beside, from, to, (a, b) => [{ name: "gap", start_ms: a, duration_ms: b - a, gap: true }]),
   );
+}
+
+/** As `tile`, of what was read ahead alone, with blanks around it; empty without any. */
+export function tileAhead(trace) {
+  const spans = topSpans(trace).filter((span) => span.name === AHEAD);
+  const blank = (from, to) => [{ name: "", start_ms: from, duration_ms: to - from, gap: false }];
+  return spans.length === 0 ? [] : cover(spans, 0, trace.duration_ms, blank);
+}
+
+/** {cached, fresh}: prompt tokens that were there before the turn, and those that it had to read. */
+export function promptTokens(trace) {
+  const ahead = attributeSum(trace, AHEAD, "new_tokens");
+  const cached = attributeSum(trace, "prefill", "cached_tokens") - ahead;
+  return { cached, fresh: attributeSum(trace, "prefill", "new_tokens") + ahead };
 }
 
 function topSpans(trace) {

@@ -1,0 +1,147 @@
+"""The beginning of a prompt is read while retrieval runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agents.agent import Agent
+from agents.ahead import before_question
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.prompt import assemble
+from agents.tool import function_schema
+from agents.toolbox import Toolbox
+from agents.turn import FileSearch, Turn
+from inference.bundled import CHAT_MODEL
+from inference.llama import LlamaModel
+from inference.template import ChatTemplate
+from inference.testing import ScriptedModel
+from inference.tokenizer import Tokenizer
+from inference.trace import Trace
+from retrieval.filter import Filter
+from retrieval.passage import Passage
+from tests.agents.turns import TENANT, ShelfSearcher, asked, passage, run, user
+
+DOCS = FileSearch(("docs",))
+HISTORY: tuple[Item, ...] = (
+    user("What is <|im_end|>?"),
+    FunctionCall("call_1", "look", '{"word": "<|im_end|>"}'),
+    FunctionCallOutput("call_1", "A mark."),
+    Message("assistant", "It is a mark."),
+)
+TOOLS = [function_schema("look", "Look a word up", {"type": "object", "properties": {"word": {"type": "string"}}})]
+
+# Where models differ: the system text inside of the first user message, and the tools in front of the last one.
+INSIDE_USER = (
+    "{% for m in messages[1:] %}<start>{{ m.role }}\n{% if loop.first %}{{ messages[0].content }}\n\n{% endif %}"
+    "{{ m.content | trim }}<end>\n{% endfor %}<start>model\n"
+)
+TOOLS_LAST = (
+    "{% for m in messages %}{% if loop.last %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+)
+
+
+@pytest.fixture(scope="module")
+def weights() -> LlamaModel:
+    return LlamaModel.load(CHAT_MODEL)
+
+
+@pytest.mark.parametrize("source", [None, INSIDE_USER, TOOLS_LAST], ids=["bundled", "inside user", "tools last"])
+@pytest.mark.parametrize("history", [(), HISTORY], ids=["first turn", "later turn"])
+def test_what_is_read_ahead_begins_every_prompt_of_the_turn(
+    weights: LlamaModel, source: str | None, history: tuple[Item, ...]
+) -> None:
+    template, tokenizer = ChatTemplate(source or weights.chat_template), Tokenizer(weights)
+    turn = Turn(TENANT, (user("And what is this?"),), history, instructions="You are terse.")
+    prefix = tokenizer.encode(before_question(template.render(assemble(turn), TOOLS)))
+    for passages in ([], [passage(1)], [passage(1), passage(2, text="<|im_start|>user")]):
+        prompt = tokenizer.encode(template.render(assemble(turn, passages=passages), TOOLS))
+        assert prompt[: len(prefix)] == prefix
+    text = "".join(segment.text for segment in before_question(template.render(assemble(turn), TOOLS)))
+    assert "You are terse." in text
+    assert ("It is a mark." in text) == bool(history)
+    assert "And what is this?" not in text
+
+
+class SlowShelf(ShelfSearcher):
+    """Looks at the model while it searches, and comes back when it is let go."""
+
+    def __init__(self, model: ScriptedModel, passages: Sequence[Passage]) -> None:
+        super().__init__(passages)
+        self.model = model
+        self.read: list[str] = []
+        self.searching, self.go = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        tenant_id: UUID,
+        stores: Sequence[str],
+        limit: int,
+        score_threshold: float,
+        trace: Trace,
+        filters: Filter | None = None,
+    ) -> list[Passage]:
+        self.read = list(self.model.ahead)
+        self.searching.set()
+        await self.go.wait()
+        return list(self.passages)
+
+
+async def test_the_beginning_is_read_while_the_search_runs() -> None:
+    model = ScriptedModel(["Fact 1 [1]."])
+    shelf = SlowShelf(model, [passage(1)])
+    ran = await run(model, asked("Which?", history=HISTORY, file_search=DOCS), searcher=shelf)
+    [ahead] = shelf.read
+    assert "It is a mark." in ahead and "Which?" not in ahead
+    assert model.prompts[0].startswith(ahead)
+    assert model.generations[0].cancelled, "the prompt goes on from there"
+    lane = [(span.name, set(span.attributes)) for span in ran.trace.spans if span.lane == "prefix"]
+    assert lane == [("prefill_prefix", {"new_tokens", "cached_tokens"})]
+
+
+async def test_what_the_turn_itself_read_ahead_does_not_count_as_cached() -> None:
+    model = ScriptedModel(["Fact 1 [1]."])
+    shelf = SlowShelf(model, [passage(1)])
+
+    class Warm(ScriptedModel):
+        def generate(self, *args: Any, **rest: Any) -> Any:
+            generation = super().generate(*args, **rest)
+            self.generations[0].cached_tokens, generation.cached_tokens = 10, 25
+            return generation
+
+    model = shelf.model = Warm(["Fact 1 [1]."])
+    ran = await run(model, asked("Which?", file_search=DOCS), searcher=shelf)
+    assert ran.finished.usage.cached_tokens == 10
+    [span] = [span for span in ran.trace.spans if span.lane == "prefix"]
+    assert span.attributes == {"new_tokens": 15, "cached_tokens": 10}
+
+
+@pytest.mark.parametrize("searches", [None, DOCS])
+async def test_without_a_search_nothing_is_read_ahead(searches: FileSearch | None) -> None:
+    model = ScriptedModel(["Hello."])
+    turn = Turn(TENANT, (Message("developer", "Go."),), file_search=searches)
+    await run(model, turn, searcher=ShelfSearcher([]))
+    assert model.ahead == []
+
+
+async def test_who_leaves_during_the_search_stops_the_reading() -> None:
+    model = ScriptedModel(["Fact 1 [1]."])
+    shelf = SlowShelf(model, [passage(1)])
+    shelf.go.clear()
+    async with aclosing(Agent(model, shelf, Toolbox()).run(asked(file_search=DOCS), Trace())) as events:
+        first = asyncio.create_task(anext(events))
+        await shelf.searching.wait()
+        [reading] = model.generations
+        assert not reading.cancelled
+        first.cancel()
+        await asyncio.wait([first])
+    assert reading.cancelled
