@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from uuid import UUID
 
 from agents.message import Item
 from retrieval.errors import FileNotFound, UnreadableFile
-from retrieval.loaders.formats import bytes_max, load
-from retrieval.loaders.source import checked
 from worker.errors import ApiError
 from worker.seals import opened
 from worker.services import Services
@@ -77,7 +74,4 @@ class _Reader:
         return PurePath(file.filename).name, file.content
 
     async def _sent(self, part: FilePart) -> tuple[str, str]:
-        """In a thread: a loader may take seconds, and that of PDF waits for a process of its own."""
-        path = Path(part.name)
-        document = await asyncio.to_thread(lambda: load(path, checked(part.data, bytes_max(path))))
-        return part.name, document.text
+        return part.name, await self._services.file_reader.text(part.name, part.data)

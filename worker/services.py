@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from worker.admission import Admission
     from worker.auth import Authenticator
     from worker.config import Config
+    from worker.file_reader import FileReader
     from worker.runs import Runs
     from worker.seals import Seals
     from worker.telemetry import Telemetry
@@ -48,6 +49,7 @@ class Services:
     runs: Runs
     authenticator: Authenticator
     seals: Seals
+    file_reader: FileReader
     admission: Admission
     telemetry: Telemetry
     roster: Roster = field(default_factory=Roster)

@@ -28,6 +28,7 @@ from worker.admission import Admission
 from worker.auth import Authenticator
 from worker.config import Config
 from worker.errors import StartError
+from worker.file_reader import FileReader
 from worker.home import Home
 from worker.keys import Keys
 from worker.metrics import Metrics
@@ -164,6 +165,7 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
             raise failed
         database, model, embedder, servers = cast(tuple[Database, ChatModel, Embedder, ToolServers], opened)
         services = _assemble(config, roster, read_secret(config, home), database, model, embedder, servers)
+        stack.callback(services.file_reader.close)
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
@@ -205,6 +207,7 @@ def _assemble(
         runs=Runs(database, event_days=config.event_days, background=config.background),
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
         seals=Seals(secret),
+        file_reader=FileReader(),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
         roster=roster,

@@ -16,6 +16,7 @@ from worker.admission import Admission
 from worker.app import build_app
 from worker.auth import Authenticator
 from worker.config import Config
+from worker.file_reader import FileReader
 from worker.keys import Keys
 from worker.metrics import Metrics
 from worker.runs import Runs
@@ -60,6 +61,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         runs=Runs(database, event_days=config.event_days, background=config.background),
         authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
         seals=Seals(SECRET),
+        file_reader=FileReader(),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
     )
@@ -77,6 +79,7 @@ async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Cli
         async with TestClient(TestServer(app)) as client:
             yield client
     finally:
+        services.file_reader.close()
         await services.runs.close()
         await services.telemetry.close()
         await services.authenticator.close()

@@ -76,6 +76,7 @@ CHAT = st.fixed_dictionaries(
         "stream": st.booleans(),
     },
 )
+LAST = ("error", "response.completed", "response.incomplete")
 EXAMPLES = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
@@ -104,6 +105,18 @@ async def never_fails(client: Client, path: str, body: bytes) -> None:
 @given(body=RESPONSE)
 async def test_responses(client: Client, body: Any) -> None:
     await never_fails(client, "/v1/responses", orjson.dumps(body))
+
+
+@EXAMPLES
+@given(bodies=st.lists(st.one_of(RESPONSE, VALUES), min_size=1, max_size=3))
+async def test_messages_on_a_websocket(client: Client, bodies: list[Any]) -> None:
+    """Each one is answered, by an error or to its end, and the connection stays."""
+    async with client.ws_connect("/v1/responses") as socket:
+        for body in bodies:
+            message = {"type": "response.create", **body} if isinstance(body, dict) else body
+            await socket.send_str(orjson.dumps(message).decode())
+            while (event := orjson.loads((await socket.receive(timeout=10)).data))["type"] not in LAST:
+                assert event["type"].startswith("response.")
 
 
 @EXAMPLES
