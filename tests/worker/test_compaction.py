@@ -60,6 +60,14 @@ async def test_a_summary_may_stand_in_a_conversation(client: Client, model: Scri
     assert "The launch is on Tuesday." in model.prompts[1]
 
 
+async def test_a_response_in_the_background_reads_a_summary_too(client: Client, model: ScriptedModel) -> None:
+    body = {"input": [*(await compacted(client))["output"], {"role": "user", "content": "When?"}], "background": True}
+    id = (await post(client, URL, body))["id"]
+    async with client.get(f"{URL}/{id}?stream=true") as answer:
+        assert "response.completed" in await answer.text()
+    assert "The launch is on Tuesday.\n<user>When?" in model.prompts[1]
+
+
 @pytest.mark.parametrize("change", [lambda sealed: sealed[:-4] + "AAAA", lambda sealed: "x", lambda sealed: sealed[5:]])
 async def test_a_forged_summary_is_a_400_that_names_it(client: Client, change: Any) -> None:
     (item,) = (await compacted(client))["output"]

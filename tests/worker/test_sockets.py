@@ -207,6 +207,13 @@ async def test_a_tenant_has_so_many_connections(client: Client, monkeypatch: pyt
         assert refused.value.status == 429
 
 
+async def test_headers_of_the_connection_count_for_its_requests(client: Client) -> None:
+    async with client.ws_connect(URL, headers={"X-Firsttoken-Deterministic": "true"}) as socket:
+        await send(socket)
+        final = (await answer(socket)).final
+    assert final is not None and final["metadata"] == {"deterministic": "true"}
+
+
 async def test_without_a_key_there_is_no_connection(client: Client) -> None:
     with pytest.raises(WSServerHandshakeError) as refused:
         await client.ws_connect(URL, headers={"Authorization": "Bearer ft_wrong"})

@@ -15,6 +15,7 @@ from worker.principal import Principal, Via
 from worker.response_turn import hydrate, record_of
 from worker.runs.disconnect import GO_ON
 from worker.runs.run import Run
+from worker.seals import opened
 from worker.services import Services
 from worker.wire.dialect import Dialect
 from worker.wire.narrator import Narrator
@@ -58,7 +59,8 @@ async def begin_queued(services: Services, tenant_id: UUID, response_id: str) ->
     )
     trace = Trace(attributes={"background": True})
     with trace.span("hydrate"):
-        turn = replace(await hydrate(services, principal, frame), items=record.input)
+        items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
+        turn = replace(await hydrate(services, principal, frame), items=items)
         told = (await services.runs.store.read(tenant_id, response_id, -1)).events
     ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model)
     return await services.runs.begin(services, turn, ledger, ExitStack(), GO_ON, told)

@@ -24,7 +24,9 @@ from worker.services import Services
 from worker.sockets.memory import Memory
 from worker.stream import HEARTBEAT_S, STALL_S
 from worker.wire.dialect import Dialect
+from worker.wire.headers import with_headers
 from worker.wire.parse import parse
+from worker.wire.response_request import ResponseRequest
 from worker.wire.socket_message import CreateMessage, error_event
 
 log = logging.getLogger("firsttoken.sockets")
@@ -105,7 +107,7 @@ class Connection:
     async def _answer(self, message: bytes) -> None:
         """Make the response that a message asks for and tell its events, or what is wrong with it."""
         try:
-            body = parse(CreateMessage, message)
+            body = with_headers(parse(CreateMessage, message), self._request.headers)
             previous_id = body.previous_response_id or ""
             remembered = self._memory.take(previous_id)  # a continuation that fails has used it up
             run = await self._start(body, remembered)
@@ -120,7 +122,7 @@ class Connection:
         if not body.stored and run.snapshot["status"] != "cancelled":
             self._memory.keep(run.id, (*run.turn.history, *run.turn.items, *run.output))
 
-    async def _start(self, body: CreateMessage, remembered: tuple[Item, ...] | None) -> Run:
+    async def _start(self, body: ResponseRequest, remembered: tuple[Item, ...] | None) -> Run:
         """Who asks is checked each time: keys are revoked while connections last."""
         return await start(
             self._services,
