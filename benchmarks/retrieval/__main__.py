@@ -5,6 +5,9 @@
 Ingests documents of this machine as a user would, asks questions whose answers are known, and prints a table for each
 collection. Every question runs once through all stages, so that the rankings of a table share what the machine was
 doing. With --home what was ingested is kept, and a second run starts at once.
+
+With --chunks 100000 the FAQ is then asked again in a store of that many chunks, beside tenants with fewer, and each
+search is compared with the exact one, also under filters. Filling that store takes some minutes.
 """
 
 from __future__ import annotations
@@ -16,46 +19,52 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
+from uuid import UUID
 
 from tqdm import tqdm
 
 from benchmarks.retrieval.beir import beir
-from benchmarks.retrieval.bench import Bench, opened
+from benchmarks.retrieval.bench import TENANT, Bench, opened
 from benchmarks.retrieval.corpora import PODS, Corpus, corpora
+from benchmarks.retrieval.large import LARGE, build, table
 from benchmarks.retrieval.sides import sides
 from retrieval.config import SCORE_THRESHOLD
 from retrieval.quality.evaluate import Evaluation, evaluate
 from retrieval.quality.measures import judge
 from retrieval.quality.questions import Question
 from retrieval.quality.report import as_dict, quality_table, stage_table
-from retrieval.records import SourceSpan
+from retrieval.records import SourceSpan, VectorStore
 from retrieval.retriever import Retriever
 from worker.config import prepare_process
 
 PASSAGES = 5  # as a turn asks for by default
-TENANT = "benchmark"
 
 
 async def measure(bench: Bench, corpus: Corpus) -> Evaluation:
     tenant_id = await bench.tenant(TENANT)
     corpus.write(bench.folder / corpus.name)
     report = await bench.ingest(bench.folder / corpus.name, tenant_id, corpus.name)
-    questions = await bench.questions(corpus.lines, tenant_id, report.store.id)
-    held = report.store
-    print(f"\n## {corpus.name}\n\n{len(questions)} questions, {held.chunks} chunks of {held.files} files\n")
+    return await ask(bench, corpus, tenant_id, report.store)
+
+
+async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: VectorStore) -> Evaluation:
+    """The corpus's questions, of a store that holds its documents."""
+    questions = await bench.questions(corpus.lines, tenant_id, store.id)
+    print(f"\n## {corpus.name} in {store.name}\n")
+    print(f"{len(questions)} questions, {store.chunks} chunks of {store.files} files\n")
     with tqdm(desc=f"{corpus.name}: ask", total=len(questions), disable=None, leave=False) as bar:
         evaluation = await evaluate(
             questions,
             Retriever(bench.store, bench.embedder),
             tenant_id=tenant_id,
-            store=report.store.id,
+            store=store.id,
             limit=PASSAGES,
             score_threshold=0.0,
             by_file=corpus.by_file,
             progress=bar.update,
         )
     show(evaluation, questions)
-    print(f"\n{await sides(bench, questions, tenant_id, held.id)}")
+    print(f"\n{await sides(bench, questions, tenant_id, store.id)}")
     return evaluation
 
 
@@ -84,8 +93,14 @@ def above_threshold(evaluation: Evaluation, questions: Sequence[Question]) -> tu
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     async with opened(options.home) as bench:
-        for corpus in (*map(beir, options.beir), *corpora(options.pods)):
+        measured = [*map(beir, options.beir), *corpora(options.pods)]
+        for corpus in measured:
             found[corpus.name] = as_dict(await measure(bench, corpus))
+        if options.chunks:
+            asked, *others = measured
+            store = await build(bench, asked, options.chunks, [corpus.name for corpus in others])
+            found[LARGE] = as_dict(await ask(bench, asked, await bench.tenant(LARGE), store))
+            print(f"\n{await table(bench, asked)}")
     return found
 
 
@@ -95,6 +110,7 @@ def main() -> None:
         "--beir", type=Path, nargs="*", default=[], metavar="FOLDER", help="collections in BEIR's format"
     )
     parser.add_argument("--pods", type=Path, default=PODS, help=f"where Perl's documentation lies (default {PODS})")
+    parser.add_argument("--chunks", type=int, default=0, help="then ask in a store of so many (default: do not)")
     parser.add_argument("--home", type=Path, help="keep the database here (default: thrown away)")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from inference.embedder import Embedder
 from migrations.database import Database
+from migrations.embedded import EmbeddedPostgres
 from retrieval.ingest import IngestReport, Progress, ingest
 from retrieval.quality.questions import Line, Question, resolve
 from retrieval.store import PassageStore
@@ -22,12 +23,15 @@ from worker.home import Home
 from worker.keys import Keys
 from worker.start import open_database, open_embedder, read_secret
 
+TENANT = "benchmark"  # has a store for each collection
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     database: Database
     embedder: Embedder
     keys: Keys
+    owner_dsn: str
     folder: Path  # of documents: those that are there again in the next run are not embedded again
 
     @property
@@ -77,4 +81,5 @@ async def opened(home: Path | None) -> AsyncIterator[Bench]:
         place = Home(config.home)
         place.prepare()
         async with open_embedder(config) as embedder, open_database(config) as database:
-            yield Bench(database, embedder, Keys(database, read_secret(config, place)), folder / "documents")
+            keys = Keys(database, read_secret(config, place))
+            yield Bench(database, embedder, keys, EmbeddedPostgres(folder).owner_dsn, folder / "documents")

@@ -8,7 +8,8 @@
 -- Words are weighed by how rare they are in these stores (ts_rank knows no rarity, and fusing it hurts). A word in more
 -- than a fifth of the chunks tells nothing, but in a store of a few chunks every word is in a fifth: hence at least 10.
 -- A word that no chunk has counts in query_weight alone: a question about something else covers little of itself.
--- Chunks are looked up by the rarest words until enough are found; the other words then only add to their weight.
+-- Chunks are looked up by the rarest words until enough are found; the other words then only add to their weight. If even
+-- the rarest has too many, those that hold another one beside it are looked up too.
 with words as materialized (
     -- lexeme -> tsquery by quoting: to_tsquery would take it apart again
     select w.lexeme, ('''' || replace(replace(w.lexeme, '\', '\\'), '''', '''''') || '''')::tsquery as word,
@@ -30,11 +31,14 @@ with words as materialized (
        and $4::real[] is not null
      order by {distance}
      limit $5
+), lookup as materialized (
+    select array_agg(lexeme) filter (where hits <= $8 or rarity = 1) as lookups,
+           case when min(hits) > $8 then array_agg(lexeme) filter (where rarity > 1) end as beside,
+           array_agg(word) as words, array_agg(idf) as weights
+      from telling
 ), worded as (
     select vector_store_id, file_id, ordinal
-      from worded_chunks(
-               $2, (select array_agg(lexeme) from telling where hits <= $8 or rarity = 1),
-               (select array_agg(word) from telling), (select array_agg(idf) from telling))
+      from lookup cross join lateral worded_chunks($2, lookups, beside, words, weights, $8::integer)
      where weight > 0 and {within}
      order by weight desc, vector_store_id, file_id, ordinal
      limit $5

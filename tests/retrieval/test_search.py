@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
@@ -15,7 +16,7 @@ from migrations.database import Database
 from retrieval.filter import Comparison
 from retrieval.records import NewFile
 from retrieval.split import Chunk
-from retrieval.store import PassageStore, SearchResult
+from retrieval.store import PassageStore, SearchResult, search
 from retrieval.store.search import index_is_better, statement
 
 MODEL, DIMENSIONS = "test-embedder", 384
@@ -27,12 +28,15 @@ def vectors(seed: int, count: int) -> NDArray[np.float32]:
 
 
 def new_file(name: str, seed: int, **attributes: str) -> NewFile:
+    texts = [f"{name} says {name}{n}" for n in range(CHUNKS // 4)]
+    return replace(text_file(name, texts, seed), attributes=dict(attributes))
+
+
+def text_file(name: str, texts: list[str], seed: int = 0) -> NewFile:
     windows, scales = np.zeros((1, DIMENSIONS), np.int8), np.ones(1, np.float16)
-    chunks = [
-        (Chunk("", f"{name} says {name}{n}", n, n + 1, 2), PassageVectors(vector, windows, scales))
-        for n, vector in enumerate(vectors(seed, CHUNKS // 4))
-    ]
-    return NewFile(f"/{name}", name, name, "text/plain", 1, name.encode(), "", chunks, dict(attributes))
+    passages = [PassageVectors(vector, windows, scales) for vector in vectors(seed, len(texts))]
+    chunks = [(Chunk("", text, n, n + 1, 2), one) for n, (text, one) in enumerate(zip(texts, passages, strict=True))]
+    return NewFile(f"/{name}", name, name, "text/plain", 1, name.encode(), "", chunks)
 
 
 @pytest.fixture
@@ -114,7 +118,7 @@ async def test_the_index_never_shows_what_another_tenant_wrote(
     theirs = await find(indexed, other_tenant_id, "ash0", query)
     assert {name for name, _ in names(theirs)} == {"mine"}
     await indexed.delete(other_tenant_id, opened.id)
-    look = "select * from worded_chunks($1, array['ash0'], array['ash0'::tsquery], array[1.0])"
+    look = "select * from worded_chunks($1, array['ash0'], array['ash0'], array['ash0'::tsquery], array[1.0], 9)"
     for tenant, count in ((tenant_id, 1), (other_tenant_id, 0)):
         async with database.tenant(tenant) as connection:
             assert len(await connection.fetch(look, [mine.id])) == count
@@ -127,6 +131,20 @@ async def test_a_store_knows_how_many_chunks_it_has(indexed: PassageStore, tenan
     assert (opened.files, opened.chunks) == (4, CHUNKS)
     await indexed.remove(tenant_id, opened.id, ["/ash"])
     assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS * 3 // 4
+
+
+async def test_of_words_with_too_many_hits_those_beside_each_other_are_found(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PassageStore(database)
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    texts = [*(f"ash {n}" for n in range(30)), *(f"birch {n}" for n in range(30)), *["other"] * 200, "birch and ash"]
+    await store.put(tenant_id, opened.id, text_file("woods", texts))
+    monkeypatch.setattr(search, "HITS_MAX", 5)
+    found = (await find(store, tenant_id, "ash birch", None)).candidates
+    assert max(found, key=lambda candidate: candidate.coverage).text == "birch and ash"
+    assert len((await find(store, tenant_id, "ash", None)).candidates) == 5
+    await store.delete(tenant_id, opened.id)
 
 
 async def test_only_the_worker_may_look_words_up(owner_dsn: str) -> None:
@@ -147,6 +165,7 @@ async def test_only_the_worker_may_look_words_up(owner_dsn: str) -> None:
         (100_000, 10_000_000, True),
         (10_000, 1_000_000, False),  # one row in a hundred would be this store's
         (10_000, 100_000, True),
+        (10_000, 150_000, False),
         (20_000, -1, True),  # never analysed: the total is not known
     ],
 )
