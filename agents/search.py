@@ -55,9 +55,7 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Pa
 
 
 def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:
-    """The search as an item; its results are in the shape of the public contract, where each passage stands in its
-    attributes.
-    """
+    """The search as an item; its results are in the shape of the public contract, with the place of each passage."""
     query = question(turn)
     results = (
         {
@@ -65,11 +63,10 @@ def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:
             "filename": passage.filename,
             "score": passage.score,
             "text": passage.text,
-            "attributes": {
-                "title": passage.title,
-                "start_char": passage.start_char,
-                "end_char": passage.end_char,
-            },
+            "attributes": dict(passage.attributes),
+            "firsttoken_title": passage.title,
+            "firsttoken_start_char": passage.start_char,
+            "firsttoken_end_char": passage.end_char,
         }
         for passage in passages
     )

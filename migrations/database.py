@@ -34,6 +34,9 @@ select rolsuper or rolbypassrls or exists (
  where rolname = current_user
 """
 
+# What talking to a database raises that is away, or that went away in the middle.
+DATABASE_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
 
 class UnsafeRole(Exception):
     """The database login could see every tenant's rows. The message says what to use instead."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 
 class ChunkKey(NamedTuple):
@@ -24,3 +25,4 @@ class Candidate:
     tokens: int
     cosine: float | None  # to the query; None when the query was not embedded
     coverage: float  # share of the query's words that the chunk holds, weighted by how rare they are; 0 to 1
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file, as its owner gave them

@@ -35,6 +35,30 @@ class FileNotFound(RetrievalError):
         self.file_id = file_id
 
 
+class StoreExists(RetrievalError):
+    """The tenant has a vector store of that name."""
+
+    status = 409
+    code = "conflict"
+    param = "name"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a vector store named '{name}' already")
+
+
+class TooManyFiles(RetrievalError):
+    """The tenant has used up the room for its files."""
+
+    status = 413
+    code = "storage_limit_exceeded"
+    param = "file"
+
+    def __init__(self, used: int, limit: int) -> None:
+        super().__init__(
+            f"your files take {used / 2**20:.0f} of {limit / 2**20:.0f} MB, and this one does not fit: delete some"
+        )
+
+
 class EmbeddingModelChanged(RetrievalError):
     """The store holds vectors of another embedding model: they cannot be compared with this one's."""
 

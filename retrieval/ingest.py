@@ -148,7 +148,7 @@ class _Run:
         self._report()
 
     async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
-        document, chunks = await asyncio.to_thread(_read, content, self.embedder.count)
+        document, chunks = await asyncio.to_thread(read_document, content, self.embedder.count)
         file = NewFile(
             path=source.place,
             filename=source.name,
@@ -175,7 +175,8 @@ class _Run:
         self.progress(Progress(self.done, self.files, self.bytes_done, self.bytes_total, self.chunks, self.seconds))
 
 
-def _read(content: Content, count: Callable[[str], int]) -> tuple[Document, list[Chunk]]:
+def read_document(content: Content, count: Callable[[str], int]) -> tuple[Document, list[Chunk]]:
+    """A file as a document and its passages. Blocks. Raises UnreadableFile."""
     document = formats.load(content.path, content.data)
     chunks = split(document, count)
     if not chunks:

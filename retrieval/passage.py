@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +20,4 @@ class Passage:
     end_char: int
     tokens: int  # by the embedder's tokenizer
     score: float
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file, as its owner gave them

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from inference.windows import PassageVectors
 from retrieval.filter import Attributes
 from retrieval.split import Chunk
+
+EmbeddedChunk: TypeAlias = tuple[Chunk, PassageVectors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,12 @@ class VectorStore:
     dimensions: int
     metadata: Mapping[str, Any]
     created_at: datetime
-    files: int
+    files: int  # whose passages can be found
     chunks: int
+    waiting: int = 0  # files that are still to be read
+    failed: int = 0
+    cancelled: int = 0
+    bytes: int = 0  # of the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,32 @@ class StoredFile:
     media_type: str
     content: str
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file as a caller sees it; `uploaded` are those that came through the API and can be read back byte by byte."""
+
+    id: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: datetime
+    uploaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """A file in a vector store; `error` says why it failed: {"code", "message"}."""
+
+    id: str
+    vector_store_id: str
+    status: str  # in_progress, completed, failed or cancelled
+    error: Mapping[str, str] | None
+    attributes: Mapping[str, Any]
+    batch_id: str | None
+    created_at: datetime
+    bytes: int
 
 
 class SourceSpan(NamedTuple):
@@ -55,5 +87,5 @@ class NewFile:
     size: int  # in bytes, as it was read
     sha256: bytes
     content: str
-    chunks: Sequence[tuple[Chunk, PassageVectors]]
+    chunks: Sequence[EmbeddedChunk]
     attributes: Attributes = field(default_factory=dict)  # what a search may filter by

@@ -220,6 +220,7 @@ def _passage(group: Sequence[Scored], text: str) -> Passage:
         end_char=last.end,
         tokens=sum(scored.candidate.tokens for scored in group),
         score=max(scored.score for scored in group),
+        attributes=first.attributes,
     )
 
 

@@ -18,9 +18,12 @@ from worker.routes import (
     models,
     ops,
     pages,
+    rerank,
     response_parts,
     responses,
     sockets,
+    store_files,
+    vector_stores,
 )
 from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
@@ -35,8 +38,11 @@ RESOURCES = (
     conversations,
     chat_completions,
     embeddings,
+    rerank,
     models,
     files,
+    vector_stores,
+    store_files,
     ops,
     metrics,
     health,

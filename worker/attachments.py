@@ -70,8 +70,13 @@ class _Reader:
         return TextPart(type="input_text", text=f"File {name}:\n{text}")
 
     async def _kept(self, file_id: str) -> tuple[str, str]:
-        file = await self._services.passages.file(self._tenant_id, file_id)
-        return PurePath(file.filename).name, file.content
+        file = await self._services.uploads.get(self._tenant_id, file_id)
+        name = PurePath(file.filename).name
+        if file.uploaded:
+            return name, await self._services.file_reader.text(
+                name, await self._services.uploads.read(self._tenant_id, file_id)
+            )
+        return name, (await self._services.passages.file(self._tenant_id, file_id)).content
 
     async def _sent(self, part: FilePart) -> tuple[str, str]:
         return part.name, await self._services.file_reader.text(part.name, part.data)

@@ -88,6 +88,8 @@ class Config:
         int, About("background responses made at once, the others wait; 0: leave them to other workers", least=0)
     ] = 4
     body_bytes: Annotated[int, About("largest request body", least=1024)] = 4 * 2**20
+    file_mb: Annotated[int, About("largest file that may be uploaded, in MB", least=1)] = 64
+    tenant_files_mb: Annotated[int, About("room for the uploaded files of one tenant, in MB", least=1)] = 1024
     drain_s: Annotated[float, About("seconds that running answers get to finish when told to stop", least=0)] = 20.0
     trace_days: Annotated[float, About("days that traces are kept", least=0.01)] = 7.0
     event_days: Annotated[float, About("days that the events of responses are kept", least=0.01)] = 1.0

@@ -24,6 +24,7 @@ REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # an id of the caller's 
 TRACEPARENT_SHAPE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 # Everything else demands credentials. The pages are told who asks, and show how to sign in when it is nobody.
 PAGES = frozenset({"/", "/ops"})
+UPLOADS = "/v1/files"  # whose body is read as it arrives, and may be larger than memory should hold
 FOR_EVERYBODY = re.compile(r"/healthz|/readyz|/static/.*")
 PREPARED: web.RequestKey[bool] = web.RequestKey("prepared", bool)
 SECURITY_HEADERS = {
@@ -121,7 +122,7 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
                 type="authentication_error",
                 code="missing_api_key",
             )
-    if request.body_exists and request.path not in PAGES:
+    if request.body_exists and request.path not in PAGES and request.path != UPLOADS:
         with trace.span("edge"):
             await request.read()
     return await handler(request)

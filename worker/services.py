@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from inference.embedder import Embedder
     from inference.sequence import LanguageModel
     from migrations.database import Database
+    from retrieval.intake import Intake
     from retrieval.retriever import Retriever
-    from retrieval.store import PassageStore
+    from retrieval.store import PassageStore, Shelf, UploadStore
     from worker.admission import Admission
     from worker.auth import Authenticator
     from worker.config import Config
@@ -43,6 +44,9 @@ class Services:
     embedder: Embedder
     retriever: Retriever
     passages: PassageStore
+    uploads: UploadStore
+    shelf: Shelf
+    intake: Intake
     agent: Agent
     conversations: ConversationStore
     responses: ResponseStore

@@ -22,8 +22,9 @@ from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
+from retrieval.intake import Intake
 from retrieval.retriever import Retriever
-from retrieval.store import PassageStore
+from retrieval.store import PassageStore, Shelf, UploadStore
 from worker.admission import Admission
 from worker.auth import Authenticator
 from worker.config import Config
@@ -172,6 +173,8 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         services.telemetry.start()
         stack.push_async_callback(services.runs.close)
         await services.runs.start(services)
+        stack.push_async_callback(services.intake.close)
+        services.intake.start()
         yield services
 
 
@@ -187,7 +190,9 @@ def _assemble(
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed}
 
-    passages = PassageStore(database)
+    passages, shelf = PassageStore(database), Shelf(database)
+    uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
+    runs = Runs(database, event_days=config.event_days, background=config.background)
     retriever = Retriever(passages, embedder, RetrievalConfig())
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
@@ -201,10 +206,13 @@ def _assemble(
         embedder=embedder,
         retriever=retriever,
         passages=passages,
+        uploads=uploads,
+        shelf=shelf,
+        intake=Intake(shelf, uploads, passages, embedder, runs.board.worker),
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
-        runs=Runs(database, event_days=config.event_days, background=config.background),
+        runs=runs,
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
         seals=Seals(secret),
         file_reader=FileReader(),

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from retrieval.store.passages import PassageStore
 from retrieval.store.search import SearchResult
+from retrieval.store.shelf import Claim, Shelf
+from retrieval.store.uploads import UploadStore
 
-__all__ = ["PassageStore", "SearchResult"]
+__all__ = ["Claim", "PassageStore", "SearchResult", "Shelf", "UploadStore"]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from inference.windows import Windows
 from retrieval.candidate import ChunkKey
-from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreNotFound
+from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreExists, StoreNotFound
 from retrieval.filter import Filter
-from retrieval.records import NewFile, SourceSpan, StoredFile, VectorStore
+from retrieval.records import EmbeddedChunk, NewFile, SourceSpan, StoredFile, VectorStore
 from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
 
 if TYPE_CHECKING:
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 STORES_LISTED_MAX = 1000
 
 _STORE = """
-select s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, filled.files, filled.chunks
+select s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, filled.*
   from vector_stores s
  cross join lateral (
-    select count(*) as files, coalesce(sum(f.chunks), 0) as chunks from vector_store_files f
-     where f.tenant_id = s.tenant_id and f.vector_store_id = s.id) as filled
+    select count(*) filter (where v.status = 'completed') as files,
+           count(*) filter (where v.status = 'in_progress') as waiting,
+           count(*) filter (where v.status = 'failed') as failed,
+           count(*) filter (where v.status = 'cancelled') as cancelled,
+           coalesce(sum(v.chunks), 0) as chunks,
+           coalesce(sum(f.bytes) filter (where v.status = 'completed'), 0)::bigint as bytes
+      from vector_store_files v join files f on f.tenant_id = v.tenant_id and f.id = v.file_id
+     where v.tenant_id = s.tenant_id and v.vector_store_id = s.id) as filled
  where s.tenant_id = $1
 """
 
@@ -78,10 +84,10 @@ update lexeme_counts l set chunks = l.chunks - gone.chunks
  where l.tenant_id = $1 and l.vector_store_id = $2 and l.lexeme = gone.lexeme
 """
 
-# A file may stand in several stores: it goes when it leaves the last one.
+# A file may stand in several stores: it goes when it leaves the last one, unless a caller sent it.
 _DELETE_FILES = """
 delete from files f
- where f.tenant_id = $1 and f.id = any($2)
+ where f.tenant_id = $1 and f.id = any($2) and not f.uploaded
    and not exists (select from vector_store_files v where v.tenant_id = $1 and v.file_id = f.id)
 """
 
@@ -105,6 +111,40 @@ class PassageStore:
         _check_model(store, embedding_model)
         return store
 
+    async def create(
+        self, tenant_id: UUID, name: str | None, metadata: Mapping[str, Any], *, embedding_model: str, dimensions: int
+    ) -> VectorStore:
+        """A new store; without a name it is called by its id. Raises StoreExists."""
+        store_id = _new_id("vs")
+        async with self._database.tenant(tenant_id) as connection:
+            made = await connection.fetchval(
+                "insert into vector_stores (tenant_id, id, name, embedding_model, dimensions, metadata) "
+                "values ($1, $2, $3, $4, $5, $6) on conflict (tenant_id, name) do nothing returning true",
+                *(tenant_id, store_id, name or store_id, embedding_model, dimensions, dict(metadata)),
+            )
+            if not made:
+                raise StoreExists(name or store_id)
+            return await _get(connection, tenant_id, store_id)
+
+    async def update(
+        self, tenant_id: UUID, store: str, *, name: str | None, metadata: Mapping[str, Any] | None
+    ) -> VectorStore:
+        """Give a store another name or other metadata; None leaves either. Raises StoreNotFound, StoreExists."""
+        async with self._database.tenant(tenant_id) as connection:
+            found = await _get(connection, tenant_id, store)
+            taken = await connection.fetchval(
+                "select true from vector_stores where tenant_id = $1 and name = $2 and id <> $3",
+                *(tenant_id, name, found.id),
+            )
+            if taken:
+                raise StoreExists(name or "")
+            await connection.execute(
+                "update vector_stores set name = coalesce($3, name), metadata = coalesce($4, metadata) "
+                "where tenant_id = $1 and id = $2",
+                *(tenant_id, found.id, name, None if metadata is None else dict(metadata)),
+            )
+            return await _get(connection, tenant_id, found.id)
+
     async def get(self, tenant_id: UUID, store: str) -> VectorStore:
         """By id or by name. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
@@ -120,7 +160,7 @@ class PassageStore:
         """The store, and those of its files that no other store holds. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             found = await _get(connection, tenant_id, store)
-            await _lock(connection, tenant_id, found.id)
+            await locked(connection, tenant_id, found.id)
             files = await connection.fetch(
                 "delete from vector_store_files where tenant_id = $1 and vector_store_id = $2 returning file_id",
                 *(tenant_id, found.id),
@@ -169,7 +209,7 @@ class PassageStore:
         """
         file_id = _new_id("file")
         async with self._database.tenant(tenant_id) as connection:
-            await _lock(connection, tenant_id, store_id)
+            await locked(connection, tenant_id, store_id)
             if await connection.fetchval(_SAME_CONTENT, tenant_id, store_id, file.path, file.sha256):
                 return False
             await _remove(connection, tenant_id, store_id, [file.path])
@@ -192,8 +232,8 @@ class PassageStore:
                 "attributes) values ($1, $2, $3, $4, 'completed', $5, $6)",
                 *(tenant_id, store_id, file_id, file.path, len(file.chunks), dict(file.attributes)),
             )
-            await connection.executemany(_INSERT_CHUNK, _chunk_rows(tenant_id, store_id, file_id, file))
-            await connection.execute(_COUNT_LEXEMES, tenant_id, store_id, file_id)
+            await insert_chunks(connection, tenant_id, store_id, file_id, file.chunks)
+            await count_lexemes(connection, tenant_id, store_id, file_id)
         return True
 
     async def describe(
@@ -210,7 +250,7 @@ class PassageStore:
     async def remove(self, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:
         """Take out what was read from these paths; a path that is not there is no error."""
         async with self._database.tenant(tenant_id) as connection:
-            await _lock(connection, tenant_id, store_id)
+            await locked(connection, tenant_id, store_id)
             await _remove(connection, tenant_id, store_id, paths)
 
     async def search(
@@ -274,7 +314,30 @@ def _check_model(store: VectorStore, embedding_model: str) -> None:
         raise EmbeddingModelChanged(store.name, store.embedding_model, embedding_model)
 
 
-async def _lock(connection: Connection, tenant_id: UUID, store_id: str) -> None:
+async def insert_chunks(
+    connection: Connection, tenant_id: UUID, store_id: str, file_id: str, chunks: Sequence[EmbeddedChunk]
+) -> None:
+    await connection.executemany(_INSERT_CHUNK, _chunk_rows(tenant_id, store_id, file_id, chunks))
+
+
+async def count_lexemes(connection: Connection, tenant_id: UUID, store_id: str, file_id: str) -> None:
+    """The words of a file that was written in this transaction."""
+    await connection.execute(_COUNT_LEXEMES, tenant_id, store_id, file_id)
+
+
+async def removed(connection: Connection, tenant_id: UUID, store_id: str, files: Sequence[str]) -> None:
+    """Take the passages of these files out of a store, and their words."""
+    await connection.execute(_DISCOUNT_LEXEMES, tenant_id, store_id, list(files))
+    await connection.execute(
+        "delete from lexeme_counts where tenant_id = $1 and vector_store_id = $2 and chunks <= 0", tenant_id, store_id
+    )
+    await connection.execute(
+        "delete from chunks where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
+        *(tenant_id, store_id, list(files)),
+    )
+
+
+async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None:
     """One writer a store until the transaction ends; readers are not held up. Raises StoreNotFound."""
     if not await connection.fetchval(
         "select true from vector_stores where tenant_id = $1 and id = $2 for no key update", tenant_id, store_id
@@ -290,10 +353,7 @@ async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths:
     files = [row["file_id"] for row in rows]
     if not files:
         return
-    await connection.execute(_DISCOUNT_LEXEMES, tenant_id, store_id, files)
-    await connection.execute(
-        "delete from lexeme_counts where tenant_id = $1 and vector_store_id = $2 and chunks <= 0", tenant_id, store_id
-    )
+    await removed(connection, tenant_id, store_id, files)
     await connection.execute(
         "delete from vector_store_files where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
         *(tenant_id, store_id, files),
@@ -301,8 +361,10 @@ async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths:
     await connection.execute(_DELETE_FILES, tenant_id, files)
 
 
-def _chunk_rows(tenant_id: UUID, store_id: str, file_id: str, file: NewFile) -> Iterator[tuple[object, ...]]:
-    for ordinal, (chunk, vectors) in enumerate(file.chunks):
+def _chunk_rows(
+    tenant_id: UUID, store_id: str, file_id: str, chunks: Sequence[EmbeddedChunk]
+) -> Iterator[tuple[object, ...]]:
+    for ordinal, (chunk, vectors) in enumerate(chunks):
         yield (
             *(tenant_id, store_id, file_id, ordinal),
             *(chunk.heading, chunk.text, chunk.start, chunk.end, chunk.tokens),

@@ -124,4 +124,5 @@ def _candidate(row: asyncpg.Record) -> Candidate:
         tokens=row["tokens"],
         cosine=row["cosine"],
         coverage=row["weight"] / row["query_weight"] if row["query_weight"] else 0.0,
+        attributes=row["attributes"],
     )

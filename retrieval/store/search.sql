@@ -48,9 +48,11 @@ with words as materialized (
 select c.vector_store_id, c.file_id, c.ordinal, f.filename, f.title, c.heading, c.text, c.start_char, c.end_char,
        c.tokens, -(c.embedding <#> $4::real[]::halfvec) as cosine,
        coalesce((select sum(idf) from telling where once.lexemes @@ word), 0) as weight,
-       (select sum(idf) from words) as query_weight
+       (select sum(idf) from words) as query_weight, v.attributes
   from found
   join chunks c using (vector_store_id, file_id, ordinal)
   join files f on f.tenant_id = c.tenant_id and f.id = c.file_id
+  join vector_store_files v on v.tenant_id = c.tenant_id and v.vector_store_id = c.vector_store_id
+   and v.file_id = c.file_id
  cross join lateral (select strip(c.lexemes) as lexemes offset 0) as once  -- unpacked once, not for every word
  where c.tenant_id = $1

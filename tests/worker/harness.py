@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from inference.testing import ScriptedModel
 from migrations.database import Database
+from retrieval.store import Shelf, UploadStore
 from worker.admission import Admission
 from worker.app import build_app
 from worker.auth import Authenticator
@@ -55,6 +56,9 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         embedder=UNUSED,
         retriever=UNUSED,
         passages=UNUSED,
+        uploads=UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20),
+        shelf=Shelf(database),
+        intake=UNUSED,
         agent=UNUSED,
         conversations=UNUSED,
         responses=UNUSED,

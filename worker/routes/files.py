@@ -1,14 +1,18 @@
-"""/v1/files and /v1/vector_stores, to read: what a citation points at, and which stores there are to search."""
+"""/v1/files: what callers send, and what a citation points at."""
 
 from __future__ import annotations
+
+from contextlib import aclosing
+from urllib.parse import quote
 
 from aiohttp import web
 
 from worker.checks import path_id
 from worker.reply import reply
 from worker.services import PRINCIPAL, SERVICES
-from worker.wire.file import file_object, vector_store_object
-from worker.wire.page import list_object
+from worker.upload import receive
+from worker.wire.file import deleted_file_object, file_object
+from worker.wire.page import PageQuery, list_object
 
 # The text of a file never changes under its id; it is its tenant's own, so no shared cache may keep it.
 CACHING = "private, max-age=3600"
@@ -16,34 +20,62 @@ CACHING = "private, max-age=3600"
 
 def routes() -> list[web.RouteDef]:
     return [
+        web.post("/v1/files", create),
+        web.get("/v1/files", list_files),
         web.get("/v1/files/{id}", retrieve),
         web.get("/v1/files/{id}/content", content),
-        web.get("/v1/vector_stores", list_stores),
-        web.get("/v1/vector_stores/{id}", retrieve_store),
+        web.delete("/v1/files/{id}", delete),
     ]
+
+
+async def create(request: web.Request) -> web.Response:
+    services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
+    async with receive(request, services.config.file_mb * 2**20) as arrived:
+        file = await services.uploads.create(
+            tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
+        )
+    return reply(file_object(file))
+
+
+async def list_files(request: web.Request) -> web.Response:
+    services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
+    page = PageQuery.parse(request.query)
+    files = await services.uploads.list(
+        tenant_id,
+        after=page.after,
+        limit=page.limit + 1,
+        newest_first=page.order == "desc",
+        purpose=request.query.get("purpose"),
+    )
+    return reply(list_object([file_object(file) for file in files[: page.limit]], has_more=len(files) > page.limit))
 
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return reply(file_object(await services.passages.file(tenant_id, path_id(request, "file"))))
+    return reply(file_object(await services.uploads.get(tenant_id, path_id(request, "file"))))
 
 
-async def content(request: web.Request) -> web.Response:
-    """The extracted text, into which the offsets of citations point."""
+async def content(request: web.Request) -> web.StreamResponse:
+    """A file as it was sent; or, with `form=text` and for files that were read from a disk, its extracted text."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    file = await services.passages.file(tenant_id, path_id(request, "file"))
-    return web.Response(
-        text=file.content, content_type="text/plain", charset="utf-8", headers={"Cache-Control": CACHING}
-    )
+    file_id = path_id(request, "file")
+    file = await services.uploads.get(tenant_id, file_id)
+    if file.uploaded and request.query.get("form") != "text":
+        name = quote(file.filename, safe="")
+        response = web.StreamResponse(headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"})
+        response.content_type, response.content_length = "application/octet-stream", file.bytes
+        await response.prepare(request)
+        async with aclosing(services.uploads.pieces(tenant_id, file_id)) as pieces:
+            async for piece in pieces:
+                await response.write(piece)
+        return response
+    text = (await services.passages.file(tenant_id, file_id)).content
+    return web.Response(text=text, content_type="text/plain", charset="utf-8", headers={"Cache-Control": CACHING})
 
 
-async def list_stores(request: web.Request) -> web.Response:
+async def delete(request: web.Request) -> web.Response:
+    """From every store that it is in, too."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    stores = await services.passages.stores(tenant_id)
-    return reply(list_object([vector_store_object(store) for store in stores], has_more=False))
-
-
-async def retrieve_store(request: web.Request) -> web.Response:
-    services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    store = await services.passages.get(tenant_id, path_id(request, "vector store"))
-    return reply(vector_store_object(store))
+    file_id = path_id(request, "file")
+    await services.shelf.delete_file(tenant_id, file_id)
+    return reply(deleted_file_object(file_id))

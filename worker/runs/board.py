@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
-
 from agents.store.queue import QUEUED
 from agents.store.running import CHANNEL, NEWS
-from migrations.database import Database
+from migrations.database import DATABASE_AWAY, Database
 
 if TYPE_CHECKING:
     from migrations.database import Connection
@@ -25,7 +23,6 @@ CANCEL = "cancel"
 PROBE_S = 15.0  # a connection that died without a word is noticed within so long
 RETRY_S = 0.5
 START_S = 2.0  # without its database a worker starts all the same and says that it is not ready
-DATABASE_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 
 class Board:

@@ -1,36 +1,55 @@
-"""Files and vector stores as callers see them."""
+"""Files as callers see and send them."""
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
-from retrieval.records import StoredFile, VectorStore
+from retrieval.records import Upload
+from worker.errors import ApiError
+
+PURPOSES = ("assistants", "user_data")
+NAME_CHARS_MAX = 255
 
 
-def file_object(file: StoredFile) -> dict[str, Any]:
-    """`bytes` counts the extracted text, which is what can be read back."""
+def file_object(file: Upload) -> dict[str, Any]:
     return {
         "id": file.id,
         "object": "file",
-        "bytes": len(file.content.encode()),
+        "bytes": file.bytes,
         "created_at": int(file.created_at.timestamp()),
+        "expires_at": None,
         "filename": file.filename,
-        "purpose": "assistants",
+        "purpose": file.purpose,
         "status": "processed",
-        "firsttoken_title": file.title,
-        "firsttoken_media_type": file.media_type,
     }
 
 
-def vector_store_object(store: VectorStore) -> dict[str, Any]:
-    counts = {"in_progress": 0, "completed": store.files, "failed": 0, "cancelled": 0, "total": store.files}
-    return {
-        "id": store.id,
-        "object": "vector_store",
-        "created_at": int(store.created_at.timestamp()),
-        "name": store.name,
-        "status": "completed",
-        "file_counts": counts,
-        "metadata": dict(store.metadata),
-        "firsttoken_embedding_model": store.embedding_model,
-    }
+def deleted_file_object(file_id: str) -> dict[str, Any]:
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+def purpose_of(fields: Mapping[str, str]) -> str:
+    """Raises ApiError 400, also for a field that is not acted upon."""
+    for name in fields:
+        if name != "purpose":
+            message = f"This server does not act on '{name}' yet: leave it out."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+    purpose = fields.get("purpose")
+    if purpose not in PURPOSES:
+        message = f"Invalid 'purpose': it is {' or '.join(PURPOSES)}."
+        code = "missing_required_parameter" if purpose is None else "invalid_value"
+        raise ApiError(400, message, param="purpose", code=code)
+    return purpose
+
+
+def safe_name(filename: str | None) -> str:
+    """The last part of a name, without what no file system and no page should be given. Raises ApiError 400."""
+    printable = "".join(c for c in filename or "" if unicodedata.category(c)[0] != "C")
+    name = PurePosixPath(printable.replace("\\", "/")).name.strip()
+    if not name or name in (".", "..") or len(name) > NAME_CHARS_MAX:
+        message = f"The file needs a name of 1 to {NAME_CHARS_MAX} characters; its end tells how it is read."
+        raise ApiError(400, message, param="file", code="invalid_value")
+    return name

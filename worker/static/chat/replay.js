@@ -34,9 +34,16 @@ function annotationsOf(items) {
 }
 
 function fromResult(result, number) {
-  const { file_id, filename, text, attributes } = result;
-  const { title, start_char, end_char } = attributes ?? {};
-  return { number, file_id, filename, title, text, start_char, end_char };
+  const { file_id, filename, text } = result;
+  return {
+    number,
+    file_id,
+    filename,
+    title: result.firsttoken_title,
+    text,
+    start_char: result.firsttoken_start_char,
+    end_char: result.firsttoken_end_char,
+  };
 }
 
 function fromAnnotation(note) {

@@ -24,7 +24,7 @@ export class SourceDialog {
     this.text.replaceChildren(el("p", { class: "quiet" }, "Opening the document"));
     this.dialog.showModal();
     try {
-      const response = await request("GET", `/v1/files/${encodeURIComponent(passage.file_id)}/content`);
+      const response = await request("GET", `/v1/files/${encodeURIComponent(passage.file_id)}/content?form=text`);
       this.show(await response.text(), passage);
     } catch (error) {
       this.text.replaceChildren(el("p", { class: "problem" }, error.message), el("p", {}, passage.text));

@@ -1,0 +1,99 @@
+"""Reads the files that callers put into vector stores: one at a time, beside the chats, whatever worker took them in.
+
+The queue is in Postgres: a file that a worker was reading when it died is read by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from inference.embedder import Embedder
+from inference.errors import EngineStopped
+from migrations.database import DATABASE_AWAY
+from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreNotFound, UnreadableFile
+from retrieval.ingest import EMBED_CHUNKS, read_document
+from retrieval.loaders import formats
+from retrieval.loaders.source import checked
+from retrieval.records import EmbeddedChunk
+from retrieval.sources import Content
+from retrieval.split import embedded_text
+from retrieval.store import Claim, PassageStore, Shelf, UploadStore
+
+log = logging.getLogger("firsttoken.intake")
+
+POLL_S = 5.0  # files that another worker took in and nobody reads are noticed within so long
+
+
+class Intake:
+    """`worker` is the number of the advisory lock by which others know that this worker lives."""
+
+    def __init__(
+        self, shelf: Shelf, uploads: UploadStore, passages: PassageStore, embedder: Embedder, worker: int
+    ) -> None:
+        self._shelf = shelf
+        self._uploads = uploads
+        self._passages = passages
+        self._embedder = embedder
+        self._worker = worker
+        self._arrived = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._reader = asyncio.create_task(self._read_for_ever(), name="intake")
+
+    async def close(self) -> None:
+        """Stop at once; what was being read stays queued."""
+        if self._reader:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    def wake(self) -> None:
+        """There is something new in the queue."""
+        self._arrived.set()
+
+    async def _read_for_ever(self) -> None:
+        while True:
+            self._arrived.clear()
+            try:
+                while (claim := await self._shelf.claim(self._worker)) is not None:
+                    await self._take(claim)
+            except DATABASE_AWAY as error:
+                log.warning("files wait, because the database is away: %r", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._arrived.wait()
+
+    async def _take(self, claim: Claim) -> None:
+        """Read one file; whatever is wrong with it becomes its own status."""
+        try:
+            await self._read(claim)
+        except UnreadableFile as error:
+            await self._shelf.fail(claim, "invalid_file", f"The file {error}.")
+        except EmbeddingModelChanged as error:
+            await self._shelf.fail(claim, "server_error", f"{error}.")
+        except (FileNotFound, StoreNotFound, EngineStopped):
+            pass  # deleted meanwhile, or the worker is shutting down
+        except DATABASE_AWAY:
+            raise
+        except Exception:  # the boundary: one odd file must not keep the others waiting for ever
+            log.exception("reading file %s failed", claim.file_id)
+            await self._shelf.fail(claim, "server_error", "The file could not be read.")
+
+    async def _read(self, claim: Claim) -> None:
+        tenant_id, store_id, file_id = claim
+        store = await self._passages.get(tenant_id, store_id)
+        if store.embedding_model != self._embedder.name:
+            raise EmbeddingModelChanged(store.name, store.embedding_model, self._embedder.name)
+        upload = await self._uploads.get(tenant_id, file_id)
+        path = Path(upload.filename)
+        data = checked(await self._uploads.read(tenant_id, file_id), formats.bytes_max(path))
+        document, chunks = await asyncio.to_thread(read_document, Content(path, data), self._embedder.count)
+        embedded: list[EmbeddedChunk] = []
+        for start in range(0, len(chunks), EMBED_CHUNKS):
+            part = chunks[start : start + EMBED_CHUNKS]
+            vectors = await self._embedder.embed_windows([embedded_text(document.title, chunk) for chunk in part])
+            embedded += zip(part, vectors, strict=True)
+        await self._shelf.fill(claim, document, embedded)

@@ -1,0 +1,128 @@
+"""/v1/vector_stores/{id}/files and /file_batches: what is in a store, and what is on its way."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from aiohttp import web
+
+from worker.checks import path_id
+from worker.errors import ApiError
+from worker.reply import reply
+from worker.services import PRINCIPAL, SERVICES, Services
+from worker.wire.page import PageQuery, list_object, page_of
+from worker.wire.parse import parse
+from worker.wire.vector_store import (
+    BatchCreate,
+    FileAdd,
+    FileDescribe,
+    batch_object,
+    deleted,
+    store_file_object,
+)
+
+STATUSES = ("in_progress", "completed", "failed", "cancelled")
+FILES, BATCHES = "/v1/vector_stores/{id}/files", "/v1/vector_stores/{id}/file_batches"
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.post(FILES, add),
+        web.get(FILES, list_files),
+        web.get(FILES + "/{file_id}", retrieve),
+        web.post(FILES + "/{file_id}", describe),
+        web.delete(FILES + "/{file_id}", remove),
+        web.get(FILES + "/{file_id}/content", content),
+        web.post(BATCHES, add_batch),
+        web.get(BATCHES + "/{batch_id}", retrieve_batch),
+        web.post(BATCHES + "/{batch_id}/cancel", cancel_batch),
+        web.get(BATCHES + "/{batch_id}/files", list_files),
+    ]
+
+
+async def add(request: web.Request) -> web.Response:
+    services, tenant_id, store_id = await _opened(request)
+    body = parse(FileAdd, await request.read())
+    await services.shelf.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
+    services.intake.wake()
+    return reply(store_file_object(await services.shelf.get(tenant_id, store_id, body.file_id)))
+
+
+async def list_files(request: web.Request) -> web.Response:
+    """Of a store, or of one batch; `filter` names a status."""
+    services, tenant_id, store_id = await _opened(request)
+    batch_id = path_id(request, "batch", "batch_id") if "batch_id" in request.match_info else None
+    status = request.query.get("filter")
+    if status is not None and status not in STATUSES:
+        message = f"Invalid 'filter': it is {', '.join(STATUSES[:-1])} or {STATUSES[-1]}."
+        raise ApiError(400, message, param="filter", code="invalid_value")
+    files = await services.shelf.list(tenant_id, store_id, batch_id=batch_id)
+    shown = [store_file_object(file) for file in files if status in (None, file.status)]
+    page, has_more = page_of(shown, PageQuery.parse(request.query))
+    return reply(list_object(page, has_more))
+
+
+async def retrieve(request: web.Request) -> web.Response:
+    services, tenant_id, store_id = await _opened(request)
+    return reply(store_file_object(await services.shelf.get(tenant_id, store_id, _file_id(request))))
+
+
+async def describe(request: web.Request) -> web.Response:
+    services, tenant_id, store_id = await _opened(request)
+    body = parse(FileDescribe, await request.read())
+    file = await services.shelf.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
+    return reply(store_file_object(file))
+
+
+async def remove(request: web.Request) -> web.Response:
+    """Out of this store; the file stays."""
+    services, tenant_id, store_id = await _opened(request)
+    file_id = _file_id(request)
+    await services.shelf.remove(tenant_id, store_id, file_id)
+    return reply(deleted("vector_store.file", file_id))
+
+
+async def content(request: web.Request) -> web.Response:
+    """The extracted text of a file."""
+    services, tenant_id, store_id = await _opened(request)
+    file = await services.shelf.get(tenant_id, store_id, _file_id(request))
+    text = (await services.passages.file(tenant_id, file.id)).content
+    page = {"object": "vector_store.file_content.page", "has_more": False, "next_page": None}
+    return reply({**page, "data": [{"type": "text", "text": text}]})
+
+
+async def add_batch(request: web.Request) -> web.Response:
+    services, tenant_id, store_id = await _opened(request)
+    body = parse(BatchCreate, await request.read())
+    batch_id = await services.shelf.add(tenant_id, store_id, body.added, batch=True)
+    services.intake.wake()
+    return await _batch(services, tenant_id, store_id, str(batch_id))
+
+
+async def retrieve_batch(request: web.Request) -> web.Response:
+    services, tenant_id, store_id = await _opened(request)
+    return await _batch(services, tenant_id, store_id, path_id(request, "batch", "batch_id"))
+
+
+async def cancel_batch(request: web.Request) -> web.Response:
+    services, tenant_id, store_id = await _opened(request)
+    batch_id = path_id(request, "batch", "batch_id")
+    await services.shelf.cancel(tenant_id, store_id, batch_id)
+    return await _batch(services, tenant_id, store_id, batch_id)
+
+
+async def _batch(services: Services, tenant_id: UUID, store_id: str, batch_id: str) -> web.Response:
+    files = await services.shelf.list(tenant_id, store_id, batch_id=batch_id)
+    if not files:
+        raise ApiError(404, "There is no batch with this id.", type="not_found_error", code="not_found")
+    return reply(batch_object(batch_id, store_id, files))
+
+
+async def _opened(request: web.Request) -> tuple[Services, UUID, str]:
+    """The store of the address, by its id or name. Raises StoreNotFound."""
+    services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
+    return services, tenant_id, (await services.passages.get(tenant_id, path_id(request, "vector store"))).id
+
+
+def _file_id(request: web.Request) -> str:
+    return path_id(request, "file", "file_id")
