@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agents.errors import NotFound
+from migrations.database import DATABASE_AWAY
 from worker.failures import to_api_error
 from worker.relay import BROKE
 from worker.runs.background import begin_queued
-from worker.runs.board import DATABASE_AWAY
 
 if TYPE_CHECKING:
     from worker.services import Services
