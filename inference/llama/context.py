@@ -26,13 +26,16 @@ from inference.llama.library import (
 from inference.llama.model import LlamaModel
 from inference.threads import ThreadChooser
 
+# A token that is copied through its state costs as much as so many cells copied with their stream; measured.
+STATE_COST = 4
+
 
 class LlamaContext:
     """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
 
     On a CPU each slot is a stream of its own and flash attention is off, which is the fastest there; a GPU gets one
-    unified cache with flash attention. Forking a prefix copies a stream (about a thousandth of computing it) in the
-    first case and only marks cells in the second.
+    unified cache with flash attention. Forking a prefix copies what the source holds (about a thousandth of computing
+    it) in the first case and only marks cells in the second.
     """
 
     def __init__(
@@ -105,9 +108,13 @@ class LlamaContext:
         self.truncate(target, 0)
         if self._unified:
             memory_copy(self._memory, source, target, 0, length)
+            return
+        # A part of a stream cannot be copied, and the whole of one is all of its cells, however few of them are used.
+        if STATE_COST * self.length(source) < self.context:
+            self.restore(target, self.save(source))
         else:
-            memory_copy(self._memory, source, target, -1, -1)  # a part of a stream cannot be copied
-            self.truncate(target, length)
+            memory_copy(self._memory, source, target, -1, -1)
+        self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget what a slot holds from token `length` on. Raises DecodeFailed."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from inference.bundled import EMBEDDER
@@ -13,6 +14,7 @@ from inference.config import EngineConfig
 from inference.errors import InferenceError, ModelNotLoaded
 from inference.llama import DecodeFailed, LlamaContext, LlamaModel
 from inference.model import ChatModel
+from inference.rows import Rows
 from inference.scheduler import Work
 from inference.sequence import ChatMessage, Finish, Sampling, ToolCall
 
@@ -169,5 +171,22 @@ def test_a_batch_that_would_abort_the_process_is_refused(slot: int, position: in
     context = LlamaContext(weights, slots=2, context=256, rows_max=64, threads=1)
     with pytest.raises(DecodeFailed):
         context.decode([Work(None, slot, position, [5] * count, True)])  # type: ignore[arg-type] # no request needed
+    context.close()
+    weights.close()
+
+
+@pytest.mark.parametrize(
+    ("held", "kept"), [(200, 200), (200, 77), (40, 40), (40, 13)], ids=["all", "part", "all of few", "part of few"]
+)
+def test_a_fork_goes_on_like_its_source(held: int, kept: int) -> None:
+    weights = LlamaModel.load(EngineConfig().model_path)
+    context = LlamaContext(weights, slots=3, context=256, rows_max=200, threads=1)
+    context.decode([Rows(0, 0, range(300, 300 + held))])
+    context.decode([Rows(1, 0, range(500, 600))])  # what the target held is gone afterwards
+    context.fork(0, 1, kept)
+    assert (context.length(0), context.length(1)) == (held, kept)
+    forked = context.decode([Rows(1, kept, [7, 8])]).copy()
+    context.truncate(0, kept)
+    assert np.array_equal(forked, context.decode([Rows(0, kept, [7, 8])]))
     context.close()
     weights.close()
