@@ -24,8 +24,12 @@ from inference.slots import Placement, Slots
 # long it takes, because a prompt must get on.
 BITES = tuple(range(512, 0, -16))
 # A step with a bite may take this many times as long as without, where that is more than the target: on a slow machine
-# no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl.
-STRETCH_MAX = 8.0
+# no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl. Three
+# quarters of the time is then the newcomer's; more slows the streams by as much and hastens it by little.
+STRETCH_MAX = 4.0
+# Prompts of different lengths are computed part by part: the beginnings together, then what the longer ones have more.
+# A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
+CRUMB = 16
 # A prompt's row computed alone differs in its last bits from the same row among others: never in exact requests.
 EXACT_ROWS_MIN = 2
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
@@ -202,17 +206,21 @@ class Scheduler:
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
     """Share a step's prompt tokens: half to the request that is longest under way, so that it gets on whatever comes;
-    the rest to the shortest first, so that nobody queues behind somebody's long prompt. A higher class before all."""
+    the rest to the shortest first, so that nobody queues behind somebody's long prompt. A higher class before all.
+
+    What is left for the next one then goes to the first again, or is not spent, if it is a crumb of its prompt."""
     if not prefilling:
         return []
     first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
     given = {first: min(first.remaining, max(1, budget // 2))}
     left = budget - given[first]
     for request in sorted(prefilling, key=lambda r: (r.priority, r.remaining)):
-        more = min(request.remaining - given.get(request, 0), left)
-        if more:
+        wanted = request.remaining - given.get(request, 0)
+        more = min(wanted, left)
+        if more == wanted or more >= CRUMB or request is first:
             given[request] = given.get(request, 0) + more
             left -= more
+    given[first] += min(first.remaining - given[first], left)
     shares = [(request, _whole(request, tokens)) for request, tokens in given.items()]
     return [(request, tokens) for request, tokens in shares if tokens]
 

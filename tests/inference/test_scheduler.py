@@ -12,7 +12,7 @@ from inference.config import EngineConfig
 from inference.detokenizer import TextStream
 from inference.request import Phase, Request
 from inference.sampler import Sampler
-from inference.scheduler import STRETCH_MAX, Scheduler, divide
+from inference.scheduler import CRUMB, STRETCH_MAX, Scheduler, divide
 from inference.sequence import Finish, Priority, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 
@@ -250,10 +250,27 @@ def test_tenants_get_fair_shares() -> None:
 
 
 @given(st.integers(1, 600), st.lists(st.integers(1, 700), min_size=1, max_size=8))
-def test_a_budget_is_spent_whole_and_never_exceeded(budget: int, sizes: list[int]) -> None:
+def test_a_budget_is_never_exceeded_and_spent_but_for_a_crumb(budget: int, sizes: list[int]) -> None:
     prefilling = [request([0] * size) for size in sizes]
     for r in prefilling:
         r.slot = 0
     given_tokens = divide(budget, prefilling)
-    assert sum(tokens for _, tokens in given_tokens) == min(budget, sum(sizes))
+    wanted = min(budget, sum(sizes))
+    assert wanted - CRUMB < sum(tokens for _, tokens in given_tokens) <= wanted
+    assert all(tokens >= CRUMB or tokens == r.remaining for r, tokens in given_tokens[1:])
     assert all(0 < tokens <= r.remaining for r, tokens in given_tokens)
+
+
+def test_prompts_of_one_length_are_computed_whole_and_none_is_begun_with_a_crumb() -> None:
+    prefilling = [request([n] * 60) for n in range(4)]
+    for r in prefilling:
+        r.slot = 0
+    assert [tokens for _, tokens in divide(130, prefilling)] == [60, 60]
+    assert [tokens for _, tokens in divide(140, prefilling)] == [60, 60, 20]
+
+
+def test_what_no_other_prompt_wants_is_the_long_ones() -> None:
+    prefilling = [request([n] * size) for n, size in enumerate([500, 20, 300])]
+    for r in prefilling:
+        r.slot = 0
+    assert [tokens for _, tokens in divide(60, prefilling)] == [40, 20]
