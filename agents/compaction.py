@@ -37,8 +37,22 @@ class Compacted:
     usage: Usage
 
 
-async def compact(agent: Agent, model: LanguageModel, turn: Turn, trace: Trace) -> Compacted:
-    """Sum up the history and the input of a turn. What it may call or search does not count here.
+def since_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
+    """What of a conversation still counts: the newest summary with its recent turns and what follows it, and the system
+    messages before it."""
+    at = max((i for i, item in enumerate(items) if isinstance(item, Compaction)), default=-1)
+    summary = items[at] if at >= 0 else None
+    if not isinstance(summary, Compaction):
+        return tuple(items)
+    before = (item for item in items[:at] if _instructs(item))
+    return (*before, summary, *summary.recent, *items[at + 1 :])
+
+
+async def compact(
+    agent: Agent, model: LanguageModel, turn: Turn, trace: Trace, *, keep_last: bool = False
+) -> Compacted:
+    """Sum up the history and the input of a turn, with `keep_last` all but its newest question. The summary is empty
+    when nothing is old. What the turn may call or search does not count here.
 
     Raises InvalidTurn when there is nothing, HistoryTooLong, and what Agent.run raises.
     """
@@ -48,7 +62,7 @@ async def compact(agent: Agent, model: LanguageModel, turn: Turn, trace: Trace) 
         raise InvalidTurn("There is nothing to compact: the input is empty.")
     before = tuple(item for item in said if _instructs(item))
     turns = turns_of([item for item in said if not _instructs(item)])
-    old, recent = _split(turns, context // RECENT_SHARE, model.count)
+    old, recent = _split(turns, context // RECENT_SHARE, model.count, keep_last)
     asking = replace(
         turn,
         functions=(),
@@ -56,6 +70,7 @@ async def compact(agent: Agent, model: LanguageModel, turn: Turn, trace: Trace) 
         file_search=None,
         tool_choice="auto",
         answer_format=None,
+        compacting=None,
         sampling=Sampling(max_tokens=min(SUMMARY_TOKENS, context // RECENT_SHARE), temperature=0.0),
     )
     summary, usage = "", Usage()
@@ -88,10 +103,13 @@ def _text(items: Sequence[Item]) -> str:
     return "\n".join(item.text for item in items if isinstance(item, Message))
 
 
-def _split(turns: list[list[Item]], room: int, count: Callable[[str], int]) -> tuple[list[list[Item]], list[Item]]:
+def _split(
+    turns: list[list[Item]], room: int, count: Callable[[str], int], keep_last: bool
+) -> tuple[list[list[Item]], list[Item]]:
     """The turns to sum up, and the items of the newest ones that fit the room.
 
-    The first turn is always summed up, except that calls which still wait for their outputs stay.
+    The first turn is always summed up, except that the last one can be told to stay, and so do calls which still wait
+    for their outputs.
     """
     kept, used = 0, 0
     for turn in reversed(turns[1:]):
@@ -99,7 +117,7 @@ def _split(turns: list[list[Item]], room: int, count: Callable[[str], int]) -> t
         if used > room:
             break
         kept += 1
-    if turns and not kept and _waits(turns[-1]):
+    if turns and not kept and (keep_last or _waits(turns[-1])):
         kept = 1
     start = len(turns) - kept
     return turns[:start], [item for turn in turns[start:] for item in turn]

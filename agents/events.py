@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from inference.sequence import TokenLogprob
 from retrieval.passage import Passage
 
@@ -62,7 +62,7 @@ class SourcesFound:
 @dataclass(frozen=True, slots=True)
 class ItemStarted:
     output_index: int
-    item: Message | Reasoning | FunctionCall | FunctionCallOutput  # status in_progress, texts empty
+    item: Message | Reasoning | FunctionCall | FunctionCallOutput | Compaction  # status in_progress, texts empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class ArgumentsDelta:
 @dataclass(frozen=True, slots=True)
 class ItemFinished:
     output_index: int
-    item: Message | Reasoning | FunctionCall | FunctionCallOutput
+    item: Message | Reasoning | FunctionCall | FunctionCallOutput | Compaction
 
 
 @dataclass(frozen=True, slots=True)

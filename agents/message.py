@@ -86,10 +86,14 @@ class FileSearchCall:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A summary in the place of what was said before it. Callers carry it `sealed`; opening it is the edge's affair."""
+    """A summary in the place of all that was said before it, but for the newest turns, which are `recent`.
+
+    Callers carry both `sealed`; opening them is the edge's affair.
+    """
 
     sealed: str
     summary: str = ""
+    recent: tuple[Item, ...] = ()
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("cmp"))
 

@@ -44,6 +44,13 @@ class AnswerFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacting:
+    """The conversation is made short before the answer when its prompt is longer than so many tokens."""
+
+    above_tokens: int | None = None  # None: three quarters of the context
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Budgets of one turn. When one is spent the model is told and answers from what it has."""
 
@@ -74,4 +81,5 @@ class Turn:
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     priority: Priority = Priority.STANDARD
+    compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may go when the context does not hold them all

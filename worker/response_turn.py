@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from agents.compaction import since_compaction
 from agents.definition import Definition
 from agents.errors import NotFound
 from agents.events import TurnFinished
@@ -40,7 +41,8 @@ class ResponseTurn:
     @property
     def turn(self) -> Turn:
         watched = self.principal.is_watching
-        asked = self.frame.request.turn(self.tenant_id, self.items, self.history, watched=watched)
+        said = since_compaction((*self.history, *self.items))
+        asked = self.frame.request.turn(self.tenant_id, said, (), watched=watched)
         return self.agent.applied(self.principal.bounded(asked))
 
     @property

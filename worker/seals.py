@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
+import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from agents.message import Compaction, Item
+from agents.payload import from_payload, to_payload
 from worker.errors import ApiError
 from worker.secret import Secret
 
@@ -46,12 +49,19 @@ class Seals:
         return AESGCM(self._secret.digest(PURPOSE, str(tenant_id)))
 
 
+def sealed(seals: Seals, tenant_id: UUID, summary: str, recent: Sequence[Item] = ()) -> str:
+    """What `opened` opens again."""
+    content = {"summary": summary, "recent": [to_payload(item) for item in recent]}
+    return seals.close(tenant_id, orjson.dumps(content).decode())
+
+
 def opened(seals: Seals, tenant_id: UUID, item: Item, param: str) -> Item:
     """The item; a summary with its text. Raises ApiError 400 naming `param` for one that is not this tenant's."""
     if not isinstance(item, Compaction):
         return item
-    summary = seals.open(tenant_id, item.sealed)
-    if summary is None:
+    text = seals.open(tenant_id, item.sealed)
+    if text is None:
         message = f"The encrypted content of '{param}' was not made here for you, or was changed."
         raise ApiError(400, message, param=param, code="invalid_encrypted_content")
-    return replace(item, summary=summary)
+    content = orjson.loads(text)
+    return replace(item, summary=content["summary"], recent=tuple(map(from_payload, content["recent"])))

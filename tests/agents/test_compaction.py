@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from agents import compacting
 from agents.agent import Agent
-from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact
+from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, since_compaction
 from agents.errors import HistoryTooLong, InvalidTurn
+from agents.events import Event, TurnFinished
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
 from agents.toolbox import Toolbox
-from agents.turn import Turn
+from agents.turn import Compacting, Turn
 from inference.errors import PromptTooLong
 from inference.testing import ScriptedModel
 from inference.trace import Trace
-from tests.agents.turns import TENANT, user
+from tests.agents.turns import TENANT, check_order, user
 
 CONTEXT = 1600
 LONG = "very " * 20
@@ -79,3 +81,42 @@ async def test_what_is_too_long_is_refused() -> None:
         await compacted(model(), user("x" * CONTEXT), user("y"))
     with pytest.raises(HistoryTooLong):
         await compacted(model(), *(user(LONG * 6) for _ in range(PARTS_MAX + 2)))
+
+
+def test_what_stood_before_a_summary_does_not_count_any_more() -> None:
+    rules, question, answer = Message("system", "rules"), user("why?"), Message("assistant", "Because.")
+    summary = Compaction("sealed", "They met.", (user("then?"),))
+    said: list[Item] = [rules, user("old"), Compaction("older", "x"), user("then?"), summary, answer, question]
+    assert since_compaction(said) == (rules, summary, *summary.recent, answer, question)
+    assert since_compaction([question, answer]) == (question, answer)
+
+
+async def events_of(scripted: ScriptedModel, turn: Turn) -> list[Event]:
+    agent = Agent(scripted, None, Toolbox(()))
+    events = [event async for event in compacting.run(agent, scripted, turn, Trace(), lambda *_: "sealed")]
+    check_order(events)
+    return events
+
+
+async def test_a_turn_makes_its_conversation_short_when_it_has_grown_too_long() -> None:
+    scripted = model("They met in Oslo.", "Because.")
+    history = tuple(user(f"remark {number} {LONG}") for number in range(8))
+    turn = Turn(TENANT, (user("Why?"),), history, instructions="Be brief.", compacting=Compacting(400))
+    *_, finished = await events_of(scripted, turn)
+    assert isinstance(finished, TurnFinished)
+    summary, answer = finished.output
+    assert isinstance(summary, Compaction) and isinstance(answer, Message)
+    assert (summary.sealed, summary.summary, answer.text) == ("sealed", "They met in Oslo.", "Because.")
+    assert texts(summary.recent)[-1] == "Why?"
+    assert scripted.prompts[1].startswith("<system>Be brief.\n\nSummary of the conversation so far:\nThey met in Oslo.")
+    assert scripted.prompts[1].endswith("<user>Why?\n<assistant>") and "remark 0" not in scripted.prompts[1]
+    assert finished.usage.input_tokens == sum(map(len, scripted.prompts))
+
+
+@pytest.mark.parametrize(
+    ("above", "history"), [(4000, (user("old " + LONG),)), (1, ())], ids=["it is short", "nothing is old"]
+)
+async def test_a_turn_goes_on_as_it_is_when_there_is_no_need(above: int, history: tuple[Item, ...]) -> None:
+    *_, finished = await events_of(model(), Turn(TENANT, (user("Why?"),), history, compacting=Compacting(above)))
+    assert isinstance(finished, TurnFinished)
+    assert [type(item) for item in finished.output] == [Message]

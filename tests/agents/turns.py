@@ -21,7 +21,7 @@ from agents.events import (
     TurnFinished,
     TurnStarted,
 )
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.prices import FREE, Prices
 from agents.search import Searcher
 from agents.tool import Tool, tool
@@ -146,6 +146,8 @@ def _check_item(rest: list[Event], index: int) -> Item:
             assert "".join(pieces) == text
         case FunctionCall(arguments=""), FunctionCall(arguments=arguments):
             assert "".join(pieces) == arguments
+        case Compaction(), Compaction():
+            assert not pieces
         case FunctionCallOutput(output=""), FunctionCallOutput():
             assert not pieces
         case _:

@@ -36,3 +36,20 @@ async def test_a_stored_conversation_is_compacted_by_its_last_response(async_cli
             model=MODEL, input=[{"type": "compaction", "encrypted_content": "ftc1_AAAA"}]
         )
     assert (forged.value.param, forged.value.code) == ("input[0].encrypted_content", "invalid_encrypted_content")
+
+
+def test_a_response_compacts_its_conversation_by_itself(client: OpenAI) -> None:
+    history: Any = [
+        {"role": "user", "content": f"Remark {n}: the harbour of Norsund opens at seven."} for n in range(40)
+    ]
+    ask: Any = {"role": "user", "content": "hello"}
+    threshold: Any = [{"type": "compaction", "compact_threshold": 500}]
+    with client.responses.stream(model=MODEL, input=[*history, ask], context_management=threshold) as stream:
+        first = stream.get_final_response()
+    assert [item.type for item in first.output] == ["compaction", "message"]
+    assert first.usage is not None and first.usage.input_tokens > 500
+    second = client.responses.create(
+        model=MODEL, input="thanks", previous_response_id=first.id, context_management=threshold
+    )
+    assert [item.type for item in second.output] == ["message"]
+    assert second.usage is not None and second.usage.input_tokens < 500

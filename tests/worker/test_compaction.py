@@ -10,8 +10,9 @@ import pytest
 from inference.testing import ScriptedModel
 from migrations.database import Database
 from tests.compliance.specification import CompactedResponse
-from tests.worker.answering import MODEL, answering, get, post
+from tests.worker.answering import MODEL, answering, get, post, stream
 from tests.worker.harness import Client
+from tests.worker.reader import Reader
 
 URL = "/v1/responses"
 TALK = [{"role": "user", "content": "Launch on Tuesday?"}, {"role": "assistant", "content": "Agreed."}]
@@ -66,6 +67,26 @@ async def test_a_response_in_the_background_reads_a_summary_too(client: Client, 
     async with client.get(f"{URL}/{id}?stream=true") as answer:
         assert "response.completed" in await answer.text()
     assert "The launch is on Tuesday.\n<user>When?" in model.prompts[1]
+
+
+async def test_a_response_makes_its_conversation_short_and_the_next_one_goes_on_from_there(database: Database) -> None:
+    model = ScriptedModel(["They agreed on Tuesday.", "Yes.", "Sure."], name=MODEL, context_length=3000)
+    talk = [{"role": "user", "content": f"remark {number} " + "very " * 30} for number in range(6)]
+    compacts: dict[str, Any] = {"context_management": [{"type": "compaction", "compact_threshold": 800}]}
+    async with answering(database, model=model) as client:
+        body = {"input": [*talk, {"role": "user", "content": "Tuesday?"}], **compacts}
+        reader = Reader.read(await stream(client, URL, body))
+        assert reader.final is not None
+        summary, message = reader.final["output"]
+        assert (summary["type"], message["content"][0]["text"]) == ("compaction", "Yes.")
+        again = await post(client, URL, {"input": "Sure?", "previous_response_id": reader.final["id"], **compacts})
+        stateless = [*body["input"], *reader.final["output"], {"role": "user", "content": "Sure?"}]
+        await post(client, URL, {"input": stateless, "store": False})
+    assert [item["type"] for item in again["output"]] == ["message"]
+    expected = "<system>Summary of the conversation so far:\nThey agreed on Tuesday.\n"
+    for prompt in model.prompts[1:]:
+        assert prompt.startswith(expected) and "remark 0" not in prompt
+    assert model.prompts[2] == model.prompts[3] == model.prompts[1] + "Yes.\n<user>Sure?\n<assistant>"
 
 
 @pytest.mark.parametrize("change", [lambda sealed: sealed[:-4] + "AAAA", lambda sealed: "x", lambda sealed: sealed[5:]])

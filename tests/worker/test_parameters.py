@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from agents.events import TurnFinished, Usage
+from agents.turn import Compacting
 from inference.sequence import Priority
 from tests.compliance.specification import made
 from tests.worker.reader import check_response
@@ -100,6 +101,12 @@ HONOURED = [
         {"text": {"format": {**FORMAT, "description": None, "strict": False}}},
     ),
     Row("reasoning", {"effort": None}, says={"reasoning": {"effort": None, "summary": None}}),
+    Row("context_management", [{"type": "compaction"}], {"compacting": Compacting()}),
+    Row(
+        "context_management",
+        [{"type": "compaction", "compact_threshold": 500}],
+        {"compacting.above_tokens": 500},
+    ),
     Row("truncation", "auto", {"truncates": True}, {"truncation": "auto"}),
     Row("truncation", "disabled", {"truncates": False}, {"truncation": "disabled"}),
     Row("service_tier", "auto", {"priority": Priority.STANDARD}, {"service_tier": "default"}),
@@ -150,7 +157,13 @@ REFUSED = [
     Refusal("store", False, "invalid_value", also={"background": True}),
     Refusal("stream", "yes", "invalid_type"),
     Refusal("stream_options", {"include_obfuscation": True}, UNSUPPORTED, "stream_options.include_obfuscation"),
-    Refusal("context_management", [{"type": "compaction"}], UNSUPPORTED),
+    Refusal("context_management", [{"type": "forget"}], "invalid_value", "context_management[0].type"),
+    Refusal(
+        "context_management",
+        [{"type": "compaction", "compact_threshold": 0}],
+        BELOW,
+        "context_management[0].compact_threshold",
+    ),
     Refusal("moderation", {}, UNSUPPORTED),
     Refusal("prompt", {"id": "p"}, UNSUPPORTED),
     Refusal("image", {}, UNSUPPORTED),

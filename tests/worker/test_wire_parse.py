@@ -100,7 +100,6 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"context_management": []}, "context_management"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
     ],
 )

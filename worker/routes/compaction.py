@@ -12,6 +12,7 @@ from worker.checks import check_model
 from worker.ledger import Ledger
 from worker.reply import reply
 from worker.response_turn import hydrate
+from worker.seals import sealed
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.telemetry import server_timing
 from worker.wire.compaction import CompactRequest, compaction_object
@@ -43,7 +44,7 @@ async def create(request: web.Request) -> web.Response:
         raise
     finally:
         ledger.record(status)
-    sealed = services.seals.close(principal.tenant_id, compacted.summary)
-    output = (*compacted.before, Compaction(sealed), *compacted.recent)
+    summary = Compaction(sealed(services.seals, principal.tenant_id, compacted.summary))
+    output = (*compacted.before, summary, *compacted.recent)
     content = compaction_object(ledger.response_id, output, compacted.usage)
     return reply(content, headers={"Server-Timing": server_timing(trace)})

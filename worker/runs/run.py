@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from agents.events import TurnFinished, TurnStarted, Usage
+from agents import compacting
+from agents.events import Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
 from inference.trace import Trace
 from worker import sse, timing
@@ -23,6 +25,7 @@ from worker.relay import BROKE
 from worker.response_turn import ResponseTurn, begin, finish, finished_half, settle
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.journal import Journal
+from worker.seals import sealed
 from worker.services import Services
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
@@ -164,11 +167,18 @@ class Run:
                 self._accepted.cancel()
             asyncio.get_running_loop().call_soon(self._wake)  # once this task is done
 
+    def _events(self, trace: Trace) -> AsyncGenerator[Event, None]:
+        services, turn = self._services, self.turn.turn
+        if turn.compacting is None:
+            return services.agent.run(turn, trace)
+        seal = partial(sealed, services.seals, turn.tenant_id)
+        return compacting.run(services.agent, services.model, turn, trace, seal)
+
     async def _tell_turn(self) -> TurnFinished:
         """Tell every event of the turn but the end. What it raises before its first event refuses it."""
         trace, waits_for_token = self._ledger.trace, True
         try:
-            async with aclosing(self._services.agent.run(self.turn.turn, trace)) as events:
+            async with aclosing(self._events(trace)) as events:
                 async for event in events:
                     await self._accept()
                     if not isinstance(event, TurnStarted):

@@ -43,7 +43,7 @@ def _size(item: Item) -> int:
         case FunctionCall():
             return len(item.arguments)
         case Compaction():
-            return len(item.sealed) + len(item.summary)
+            return 2 * len(item.sealed)  # and what is in it
         case FileSearchCall():
             return sum(len(result["text"]) for result in item.results)
     return len(getattr(item, "text", "") or getattr(item, "output", ""))

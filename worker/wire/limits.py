@@ -10,7 +10,7 @@ TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any
 ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong into a conversation
 ITEMS_ADD_MAX = 20  # items of one call to a conversation, as the public contract says
 PARTS_MAX = 256  # content parts of one message
-SEALED_CHARS_MAX = 100_000  # of a summary that comes back; those that are made have a tenth of it
+SEALED_CHARS_MAX = 4 * TEXT_CHARS_MAX  # of a summary that comes back with its recent turns
 FILES_MAX = 16  # of one request; each is read before the first token
 FILENAME_CHARS_MAX = 255  # as file systems have it
 

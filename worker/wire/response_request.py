@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from agents.message import Item
-from agents.turn import FileSearch, Limits, Turn
+from agents.turn import Compacting, FileSearch, Limits, Turn
 from inference.sequence import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
@@ -52,6 +52,13 @@ class Reasoning(Strict):
 
 class StreamOptions(Strict):
     include_obfuscation: Annotated[bool | None, only(None, False)] = None
+
+
+class ContextManagement(Strict):
+    """The conversation is made short first, when its prompt is longer than this many tokens."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None
 
 
 class ResponseRequest(Strict):
@@ -91,7 +98,7 @@ class ResponseRequest(Strict):
     service_tier: ServiceTier | None = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
     prompt_cache_options: Unsupported = None
-    context_management: Unsupported = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     moderation: Unsupported = None
     prompt: Unsupported = None
     image: Unsupported = None
@@ -163,6 +170,7 @@ class ResponseRequest(Strict):
             sampling=self._sampling,
             limits=self._limits,
             priority=priority_of(self.service_tier, watched=watched),
+            compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,
             truncates=self.truncation == "auto",
         )
 
