@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agents.store.conversations import Conversation, ConversationStore, Page
+from agents.store.idempotency import IdempotencyStore
 from agents.store.queue import Job, QueueStore
 from agents.store.responses import ResponseRecord, ResponseStore
 from agents.store.running import Batch, Chapter, RunningStore
@@ -12,6 +13,7 @@ __all__ = [
     "Chapter",
     "Conversation",
     "ConversationStore",
+    "IdempotencyStore",
     "Job",
     "Page",
     "QueueStore",

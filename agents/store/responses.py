@@ -62,6 +62,13 @@ class ResponseStore:
             row["previous_response_id"],
         )
 
+    async def exists(self, tenant_id: UUID, response_id: str) -> bool:
+        async with self._database.tenant(tenant_id) as connection:
+            found = await connection.fetchval(
+                "select true from responses where tenant_id = $1 and id = $2", tenant_id, response_id
+            )
+        return bool(found)
+
     async def delete(self, tenant_id: UUID, response_id: str) -> None:
         async with self._database.tenant(tenant_id) as connection:
             deleted = await connection.fetchval(

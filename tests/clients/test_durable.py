@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import openai
+import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.clients.conftest import MODEL
@@ -96,3 +98,21 @@ def test_a_worker_that_is_killed_takes_none_of_the_queue_along(make_home: Callab
     assert heir.stop() == 0
     assert [f"response.{status}" for status in made] == last
     assert sum(status not in ("completed", "incomplete") for status in made) <= 1  # the one that was half told
+
+
+def test_a_request_with_a_key_is_answered_once(client: OpenAI) -> None:
+    headers = {"Idempotency-Key": "the client's own"}
+    made, again = [client.responses.create(model=MODEL, input=QUESTION, extra_headers=headers) for _ in range(2)]
+    assert made.id == again.id
+    with pytest.raises(openai.UnprocessableEntityError, match="another request"):
+        client.responses.create(model=MODEL, input="x", extra_headers=headers)
+
+
+def test_the_helper_for_streams_ends_with_an_answer_that_is_stopped(client: OpenAI) -> None:
+    sampling = {"max_output_tokens": 4000, "temperature": 2}
+    with client.responses.stream(model=MODEL, input="Tell me a story.", extra_body=sampling) as stream:
+        first = next(iter(stream))
+        assert first.type == "response.created"
+        status = client.responses.cancel(first.response.id).status
+        types = [event.type for event in stream]
+    assert ("response.completed" in types) == (status == "completed")  # the small model may have been faster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 
 from aiohttp import web
 
@@ -11,6 +11,7 @@ from worker import sse
 from worker.checks import check_model
 from worker.choice import Choice, all_of
 from worker.errors import ApiError
+from worker.idempotency import Once
 from worker.reply import reply
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.stream import ClientGone, EventStream
@@ -26,16 +27,23 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.StreamResponse:
-    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
+    services, trace = request.app[SERVICES], request[TRACE]
     with trace.span("edge"):
         body = with_headers(parse(ChatRequest, await request.read()), request.headers)
         model = check_model(body.model, services)
+        once = await Once.of(request)
     completion = Completion(body, model)
+    async with once.unstored() if once else nullcontext():
+        return await _create(request, body, completion)
+
+
+async def _create(request: web.Request, body: ChatRequest, completion: Completion) -> web.StreamResponse:
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
     with ExitStack() as places:
         for _ in range(body.choices):
             places.enter_context(services.admission.turn(principal.tenant_id))
         asked = body.turns(principal.tenant_id, watched=principal.is_watching)
-        turns = [services.roster.of(model).applied(principal.bounded(turn)) for turn in asked]
+        turns = [services.roster.of(completion.model).applied(principal.bounded(turn)) for turn in asked]
         return await (_stream if body.stream else _whole)(request, completion, turns)
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
+from time import monotonic
+
 from aiohttp import web
 
+from agents.message import new_id
+from agents.store.idempotency import Earlier
 from worker.checks import includes_results, path_id
 from worker.errors import ApiError
+from worker.idempotency import COME_BACK, Once, in_use
 from worker.reply import reply
 from worker.runs import Run
 from worker.runs.background import enqueue
@@ -22,6 +29,8 @@ from worker.wire.parse import parse
 from worker.wire.response_request import ResponseRequest
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
+BEGIN_S = 5.0  # the longest that a first request takes to be accepted or refused, prompts of a megabyte included
+LOOK_S = 0.05
 
 
 def routes() -> list[web.RouteDef]:
@@ -33,20 +42,47 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.StreamResponse:
-    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
-    with trace.span("edge"):
+    with request[TRACE].span("edge"):
         body = with_headers(parse(ResponseRequest, await request.read()), request.headers)
-        dialect, on_disconnect = Dialect.of(request.headers), Disconnect.parse(request.headers.get(HEADER))
-    if body.background:
-        return await _queue(request, body, dialect)
-    run = await start(services, principal, trace, body, dialect=dialect, on_disconnect=on_disconnect)
+        once = await Once.of(request)
+    id = new_id("resp")
+    if once is None:
+        return await _create(request, body, id)
+    if not body.stored:
+        async with once.unstored():
+            return await _create(request, body, id)
+    earlier = await once.claim(id)
+    return await (_create(request, body, id, once) if earlier is None else _repeat(request, body, earlier))
+
+
+async def _create(request: web.Request, body: ResponseRequest, id: str, once: Once | None = None) -> web.StreamResponse:
+    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
+    dialect = Dialect.of(request.headers)
+    starting = once.starting() if once else nullcontext()
+    if body.background:  # made without us, sooner or later
+        async with starting:
+            queued = await enqueue(services, principal, body, dialect, id)
+        return await _follow(request, id, -1) if body.stream else reply(queued)
+    async with starting:
+        on_disconnect = Disconnect.parse(request.headers.get(HEADER), COME_BACK if once else None)
+        run = await start(services, principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id)
     return await (_stream if body.stream else _whole)(request, run)
 
 
-async def _queue(request: web.Request, body: ResponseRequest, dialect: Dialect) -> web.StreamResponse:
-    """One that is made without us, sooner or later: the answer is its beginning, or all of it as a stream."""
-    queued = await enqueue(request.app[SERVICES], request[PRINCIPAL], body, dialect)
-    return await _follow(request, queued["id"], -1) if body.stream else reply(queued)
+async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse:
+    """What the first request with this key is told, from its beginning. Raises ApiError 409 when it does not begin."""
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, earlier.response_id
+    give_up_at = monotonic() + BEGIN_S
+    while id is None or not await services.responses.exists(tenant_id, id):
+        if monotonic() >= give_up_at:
+            raise in_use()
+        await asyncio.sleep(LOOK_S)
+    if body.stream:
+        return await _follow(request, id, -1)
+    if not body.background:
+        await services.runs.ended(tenant_id, id)
+    record = await services.responses.get(tenant_id, id)
+    return reply(record.body if body.with_results else without_results(record.body))
 
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:

@@ -24,12 +24,14 @@ from worker.wire.response_request import ResponseRequest
 from worker.wire.tier import rank_of
 
 
-async def enqueue(services: Services, principal: Principal, body: ResponseRequest, dialect: Dialect) -> dict[str, Any]:
+async def enqueue(
+    services: Services, principal: Principal, body: ResponseRequest, dialect: Dialect, id: str
+) -> dict[str, Any]:
     """Store a request for whichever worker has a place for it, and give the response as it is now.
 
     Raises what refuses the request, as far as that can be known before it is begun, and TooManyQueued.
     """
-    frame = ResponseFrame(body, check_model(body.model, services), dialect=dialect)
+    frame = ResponseFrame(body, check_model(body.model, services), id, dialect=dialect)
     turn = await hydrate(services, principal, frame)
     await services.agent.count(turn.turn)
     caller = {"via": principal.via, "subject": principal.subject, "dialect": dialect.value}

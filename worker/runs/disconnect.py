@@ -17,9 +17,11 @@ class Disconnect:
     grace_s: float
 
     @classmethod
-    def parse(cls, value: str | None) -> Disconnect:
-        """cancel (the default), continue, or seconds. Raises ApiError 400."""
-        if value is None or value == "cancel":
+    def parse(cls, value: str | None, usual: Disconnect | None = None) -> Disconnect:
+        """cancel, continue, or seconds; without a value `usual`, which is to cancel. Raises ApiError 400."""
+        if value is None:
+            return usual or STOP
+        if value == "cancel":
             return STOP
         if value == "continue":
             return GO_ON

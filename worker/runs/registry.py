@@ -12,7 +12,7 @@ from uuid import UUID
 
 import asyncpg
 
-from agents.store import QueueStore, RunningStore
+from agents.store import IdempotencyStore, QueueStore, RunningStore
 from migrations.database import Database
 from worker.ledger import Ledger
 from worker.response_turn import ResponseTurn, finished_half
@@ -31,6 +31,7 @@ LOOK_EVERY_S = 2.0  # two looks find a response abandoned: its worker may just b
 FORGET_EVERY_S = 3600.0
 CLOSE_S = 10.0
 CANCEL_S = 5.0  # how long another worker may take to stop; it goes on doing so afterwards
+POLL_S = 2.0  # between two looks at a response of which nothing is heard
 ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may not hear the first time
 NO_EVENTS = 2**31 - 1  # after the last one there can be
 WORKER_GONE = {"code": "server_error", "message": "The worker that made this answer stopped. Please try again."}
@@ -43,6 +44,7 @@ class Runs:
         """`background`: responses of the queue that this worker makes at once."""
         self.store = RunningStore(database)
         self.queue = QueueStore(database)
+        self.keys = IdempotencyStore(database)
         self.backlog = Backlog(background)
         self.board = Board(database, self._cancel_if_here, self.backlog.look)
         self._journal = Journal(self.store)
@@ -99,6 +101,19 @@ class Runs:
         run = self._runs.get(response_id)
         return run if run and run.accepted and run.turn.tenant_id == tenant_id else None
 
+    async def ended(self, tenant_id: UUID, response_id: str) -> None:
+        """Return when a stored response has ended, wherever it is made. Raises NotFound."""
+        run = self.get(tenant_id, response_id)
+        if run is not None:
+            with run.reading():
+                await run.wait()
+        with self.board.watching(response_id) as news:
+            while not (await self.store.read(tenant_id, response_id, NO_EVENTS)).sealed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await news.wait()
+                news.clear()
+
     async def cancel(self, tenant_id: UUID, response_id: str) -> dict[str, Any]:
         """Stop a response wherever it is made, wait for its end and give it as it is then. Raises NotFound."""
         run = self.get(tenant_id, response_id)
@@ -153,4 +168,5 @@ class Runs:
         self._suspects = {response_id for _, response_id in abandoned}
         if time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
             await self.store.forget(self._event_days)
+            await self.keys.forget()
             self._forgot_at = time.monotonic()

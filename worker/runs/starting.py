@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from agents.message import Item
+from agents.message import Item, new_id
 from inference.trace import Trace
 from worker.checks import check_model
 from worker.ledger import Ledger
@@ -26,14 +26,18 @@ async def start(
     *,
     dialect: Dialect,
     on_disconnect: Disconnect,
+    id: str | None = None,
     remembered: tuple[Item, ...] | None = None,
 ) -> Run:
-    """`remembered` is what stands before the request, where it need not be read. Raises what refuses the request."""
+    """`id` is that of the response, by default a new one; `remembered` what stands before the request, where it need
+    not be read. Raises what refuses the request.
+    """
     model = check_model(body.model, services)
+    frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect)
     with ExitStack() as held:
         held.enter_context(services.admission.turn(principal.tenant_id))
         with trace.span("hydrate") as span:
-            turn = await hydrate(services, principal, ResponseFrame(body, model, dialect=dialect), remembered)
+            turn = await hydrate(services, principal, frame, remembered)
             span.attributes["items"] = len(turn.history)
         ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model)
         return await services.runs.begin(services, turn, ledger, held.pop_all(), on_disconnect)
