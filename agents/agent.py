@@ -16,7 +16,7 @@ from agents.budget import ANSWER_TOKENS, Budget
 from agents.calls import RunningCalls, settled
 from agents.events import Event, ItemFinished, ItemStarted
 from agents.held import grammar_for
-from agents.message import FunctionCall
+from agents.message import FunctionCall, Message
 from agents.offer import Offer
 from agents.parser.choose import Format, Parser, choose
 from agents.parser.formatted import FormattedParser
@@ -32,7 +32,7 @@ from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import shortened
 from agents.turn import Turn
 from inference.errors import InferenceError
-from inference.sequence import LanguageModel, Segment
+from inference.sequence import Generation, LanguageModel, Segment
 from inference.trace import Trace, now_ns
 
 log = logging.getLogger(__name__)
@@ -99,9 +99,20 @@ class Agent:
         progress = await self._prepare(replace(turn, file_search=None), trace, Ahead(self._model, trace))
         return len((await self._prompt(progress))[1])
 
+    async def warm(self, turn: Turn) -> Generation | None:
+        """Read what the next question will stand behind, where that helps; this turn has no question yet.
+
+        Raises InvalidTurn, InvalidTemplate.
+        """
+        asked = replace(turn, input=(*turn.input, Message("user", "?")))
+        return self._model.read_ahead(await self._prefix(asked, self._offer(asked)), salt=str(turn.tenant_id))
+
+    def _offer(self, turn: Turn) -> Offer:
+        return Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
+
     async def _prepare(self, turn: Turn, trace: Trace, ahead: Ahead) -> Progress:
         """Check the turn and search for passages, while the model reads what they cannot change."""
-        offer = Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
+        offer = self._offer(turn)
         budget = Budget(turn.limits, now_ns(), self._prices)
         if turn.file_search and self._retriever and question(turn):
             await self._read_ahead(turn, offer, ahead)
@@ -119,8 +130,10 @@ class Agent:
         )
 
     async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
-        prefix = await self._encode(before_question(self._model.render(assemble(turn), offer.schemas)))
-        ahead.read(prefix, salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
+        ahead.read(await self._prefix(turn, offer), salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
+
+    async def _prefix(self, turn: Turn, offer: Offer) -> list[int]:
+        return await self._encode(before_question(self._model.render(assemble(turn), offer.schemas)))
 
     async def _begin(self, progress: Progress) -> Step:
         """Submit the next step. Raises PromptTooLong, QueueFull, EngineStopped, InvalidTurn, InvalidSchema."""

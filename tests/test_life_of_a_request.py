@@ -156,3 +156,44 @@ async def test_metrics_count_the_turn(server: Mapping[str, Any]) -> None:
         text = await metrics.text()
     assert "time_to_first_token" in text
     assert 'span="prefill"' in text
+
+
+def unheard() -> str:
+    """Instructions of some hundred tokens that no prompt has begun with."""
+    return f"You work for shop {secrets.token_hex(8)}. " + "Be brief, friendly and precise. " * 20
+
+
+async def test_the_beginning_of_the_prompt_is_read_while_the_documents_are_searched(server: dict[str, Any]) -> None:
+    tools = [{"type": "file_search", "vector_store_ids": ["docs"]}]
+    question = f"What is the default port, {secrets.token_hex(4)}?"
+    answer = await ask(server, {"input": question, "instructions": unheard(), "tools": tools})
+    ahead, retrieve, prefill = answer.span("prefill_prefix"), answer.span("retrieve"), answer.span("prefill")
+    assert ahead["lane"] == "prefix"
+    assert abs(ahead["start_ms"] - retrieve["start_ms"]) < GAPS_MS_MAX, "both begin together"
+    assert 0 < ahead["attributes"]["new_tokens"] <= prefill["attributes"]["cached_tokens"]
+    usage = answer.events[-1]["response"]["usage"]
+    assert usage["input_tokens_details"]["cached_tokens"] == ahead["attributes"]["cached_tokens"]
+
+
+async def test_a_conversation_that_was_warmed_has_its_beginning_in_the_cache(server: dict[str, Any]) -> None:
+    asked = {"instructions": unheard(), "tools": TOOLS}
+    conversation, before = await new_conversation(server), await ahead_tokens(server)
+    headers = {"Authorization": f"Bearer {server['api_key']}"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{server['url']}/v1/conversations/{conversation}/warm", json=asked, headers=headers) as answer,
+    ):
+        assert (answer.status, (await answer.json())["status"]) == (202, "reading")
+    async with asyncio.timeout(20):
+        while await ahead_tokens(server) == before:
+            pass
+    turn = await ask(server, {**asked, "conversation": conversation, "input": "Hello!"})
+    assert turn.span("prefill")["attributes"]["new_tokens"] < 20
+    assert turn.span("prefill")["attributes"]["cached_tokens"] > 100
+
+
+async def ahead_tokens(server: Mapping[str, Any]) -> float:
+    headers = {"Authorization": f"Bearer {server['api_key']}"}
+    async with aiohttp.ClientSession() as http, http.get(f"{server['url']}/metrics", headers=headers) as answer:
+        lines = (await answer.text()).splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("firsttoken_engine_ahead_tokens_total"))

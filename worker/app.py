@@ -24,6 +24,7 @@ from worker.routes import (
     sockets,
     store_files,
     vector_stores,
+    warm,
 )
 from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
@@ -35,6 +36,7 @@ RESOURCES = (
     response_parts,
     compaction,
     sockets,
+    warm,
     conversations,
     chat_completions,
     embeddings,

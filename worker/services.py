@@ -12,6 +12,7 @@ from aiohttp import web
 from agents.roster import Roster
 from inference.trace import Trace
 from worker.principal import Principal
+from worker.warmth import Warmth
 
 if TYPE_CHECKING:
     from agents.agent import Agent
@@ -57,6 +58,7 @@ class Services:
     admission: Admission
     telemetry: Telemetry
     roster: Roster = field(default_factory=Roster)
+    warmth: Warmth = field(default_factory=Warmth)
     started_at: float = field(default_factory=time.time)
 
 

@@ -154,12 +154,15 @@ class ScriptedWorker:
     conversations: dict[str, dict[str, Any]] = field(default_factory=dict)
     items: list[dict[str, Any]] = field(default_factory=list)
     turns: list[dict[str, Any]] = field(default_factory=list)
+    warmed: list[tuple[str | None, list[dict[str, Any]]]] = field(default_factory=list)
     signed_in: bool = True
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/conversations", self.list_conversations),
             web.post("/v1/conversations", self.create_conversation),
+            web.post("/v1/conversations/warm", self.warm),
+            web.post("/v1/conversations/{id}/warm", self.warm),
             web.post("/v1/conversations/{id}", self.update_conversation),
             web.delete("/v1/conversations/{id}", self.delete_conversation),
             web.get("/v1/conversations/{id}/items", self.list_items),
@@ -184,6 +187,10 @@ class ScriptedWorker:
         }
         self.conversations[conversation_id] = created
         return web.json_response(created)
+
+    async def warm(self, request: web.Request) -> web.Response:
+        self.warmed.append((request.match_info.get("id"), (await request.json())["tools"]))
+        return web.json_response({"object": "conversation.warm", "status": "reading"}, status=202)
 
     async def update_conversation(self, request: web.Request) -> web.Response:
         conversation = self.conversations[request.match_info["id"]]

@@ -31,6 +31,24 @@ async def test_a_question_asks_for_documents_and_tools_unless_switched_off(
     assert first["conversation"] == second["conversation"] == "conv_1"
 
 
+async def test_the_model_is_told_once_that_somebody_is_about_to_ask(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    question = page.locator("#question")
+    await expect(page.locator("#use-documents")).to_be_enabled()
+    await question.focus()
+    await question.press_sequentially("Hello?")
+    await question.press("Enter")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await question.press_sequentially("And")
+    await expect(question).to_have_value("And")
+    await ask(page, "And now?")
+    await expect(page.locator(".prose")).to_have_count(2)
+    assert [place for place, _ in scripted.warmed] == [None, "conv_1"]
+    assert [tools for _, tools in scripted.warmed] == [turn["tools"] for turn in scripted.turns]
+
+
 async def test_shift_enter_breaks_the_line_and_examples_ask_at_once(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:

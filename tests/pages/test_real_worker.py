@@ -103,6 +103,17 @@ async def test_reload_keeps_the_conversation_with_its_sources(chat: Page) -> Non
     await expect(chat.locator("#source mark")).to_contain_text(DOCUMENTED_ANSWER)
 
 
+async def test_what_was_read_while_the_person_typed_is_cached(chat: Page) -> None:
+    async with chat.expect_response("**/v1/conversations/warm") as warmed:
+        await chat.locator("#question").press_sequentially("H")
+    answer = await warmed.value
+    assert answer.status == 202 and (await answer.json())["object"] == "conversation.warm"
+    await ask(chat, SUM)
+    async with chat.expect_response("**/v1/conversations/conv_*/warm") as warmed:
+        await chat.locator("#question").press_sequentially("H")
+    assert (await warmed.value).status == 202
+
+
 async def test_an_answer_leads_to_its_trace_and_waterfall(chat: Page) -> None:
     await ask(chat, SUM)
     await chat.locator(".timing summary").click()

@@ -6,15 +6,19 @@ import { icon } from "../shared/icons.js";
 const HEIGHT_PX_MAX = 220; // a longer question scrolls inside
 
 export class Composer {
-  /** `send(text)` and `stop()` are called for the person. */
-  constructor({ send, stop }) {
+  /** `send(text)` and `stop()` are called for the person, `begin()` when a question is about to be written. */
+  constructor({ send, stop, begin }) {
     this.form = byId("composer");
     this.input = byId("question");
     this.button = byId("send");
     this.send = send;
     this.stop = stop;
     this.running = false;
-    this.input.addEventListener("input", () => this.fit());
+    this.input.addEventListener("focus", begin);
+    this.input.addEventListener("input", () => {
+      this.fit();
+      begin();
+    });
     this.input.addEventListener("keydown", (event) => this.key(event));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();

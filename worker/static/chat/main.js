@@ -12,6 +12,7 @@ import { Options } from "./options.js";
 import { Sidebar } from "./sidebar.js";
 import { SourceDialog } from "./source-dialog.js";
 import { Transcript } from "./transcript.js";
+import { warm } from "./turn.js";
 import { Welcome } from "./welcome.js";
 
 class Chat {
@@ -27,7 +28,11 @@ class Chat {
       failed: (error) => this.warn(error),
       running: (id) => this.running.has(id),
     });
-    this.composer = new Composer({ send: (text) => this.send(text), stop: () => this.transcript.stop() });
+    this.composer = new Composer({
+      send: (text) => this.send(text),
+      stop: () => this.transcript.stop(),
+      begin: () => this.warm(),
+    });
     this.host = {
       announce: (text) => this.announce(text),
       open: (passage) => this.dialog.open(passage),
@@ -89,6 +94,17 @@ class Chat {
     const message = error.status === 404 ? "This conversation does not exist any more." : error.message;
     const button = el("button", { type: "button", class: "button", click: () => this.startNew() }, "New conversation");
     return el("div", { class: "problem", role: "alert" }, icon("warning"), el("p", {}, message), button);
+  }
+
+  /** Somebody is about to ask: once for each conversation, its length and what its answer may use. */
+  warm() {
+    const { transcript } = this;
+    if (transcript === undefined || transcript.running) return;
+    const options = { conversation: transcript.id, ...this.options.chosen };
+    const asked = JSON.stringify([options, transcript.node.childElementCount]);
+    if (asked === this.warmed) return;
+    this.warmed = asked;
+    warm(options).catch(() => {}); // a hint: without it the answer only begins later
   }
 
   send(question) {

@@ -34,6 +34,12 @@ function broken() {
   return new ApiError(0, "The connection broke before the answer was complete.");
 }
 
+/** Let the model read what stands before the next question; `conversation` is null for a new one. */
+export async function warm({ conversation, store, tools }) {
+  const place = conversation === null ? "" : `/${encodeURIComponent(conversation)}`;
+  await request("POST", `/v1/conversations${place}/warm`, { body: { tools: toolList(store, tools) } });
+}
+
 function toolList(store, tools) {
   const search = { type: "file_search", vector_store_ids: [store], ranking_options: { score_threshold: SCORE_MIN } };
   return [...(store === null ? [] : [search]), ...(tools ? TOOLS.map((name) => ({ type: `firsttoken:${name}` })) : [])];

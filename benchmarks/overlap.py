@@ -1,0 +1,188 @@
+"""What reading ahead gains: time to first token with the prefix read while retrieval runs, and one after the other.
+
+    python -m benchmarks.overlap [--rounds 11] [--model FILE] [--json FILE]
+
+The whole turn runs in this process: the bundled embedder, an embedded Postgres with the sample documents, and the
+bundled chat model or another one. Every turn has a prefix and a question that were never seen. Both ways take turns, so
+that a busy machine slows both; the ratio is that of the pairs. `far` adds what a database in another building would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import UUID
+
+from agents.agent import Agent
+from agents.ahead import Ahead
+from agents.events import TextDelta
+from agents.message import Message
+from agents.offer import Offer
+from agents.toolbox import Toolbox
+from agents.turn import FileSearch, Turn
+from benchmarks.engine.synthetic import WORDS
+from inference.sequence import LanguageModel, Sampling
+from inference.trace import Trace, now_ns
+from retrieval.filter import Filter
+from retrieval.ingest import ingest
+from retrieval.passage import Passage
+from retrieval.retriever import Retriever
+from worker.config import Config, prepare_process
+from worker.home import Home
+from worker.keys import LOCAL_TENANT
+from worker.start import open_services
+
+STORE = "docs"
+PREFIXES = (200, 800, 1600, 3200)  # tokens; what does not fit the model's context is left out
+REST_TOKENS = 400  # of passages, question and answer, behind the prefix
+FAR_S = 0.05
+
+
+class SerialAgent(Agent):
+    """As if there was no reading ahead."""
+
+    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Far:
+    """A retriever whose answers come later, without using the machine meanwhile."""
+
+    retriever: Retriever
+
+    async def retrieve(
+        self,
+        query: str,
+        *,
+        tenant_id: UUID,
+        stores: Sequence[str],
+        limit: int,
+        score_threshold: float,
+        trace: Trace,
+        filters: Filter | None = None,
+    ) -> list[Passage]:
+        await asyncio.sleep(FAR_S)
+        return await self.retriever.retrieve(
+            query,
+            tenant_id=tenant_id,
+            stores=stores,
+            limit=limit,
+            score_threshold=score_threshold,
+            trace=trace,
+            filters=filters,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    database: str
+    prefix_tokens: int
+    retrieve_ms: float  # beside the reading
+    serial_ms: float
+    overlap_ms: float
+    ratio: float  # median of overlap to serial, pair by pair
+
+
+@dataclass(slots=True)
+class Bench:
+    model: LanguageModel
+    tenant_id: UUID
+    random: random.Random
+
+    async def row(self, database: str, agents: tuple[Agent, Agent], tokens: int, rounds: int) -> Row:
+        pairs = []
+        for number in range(rounds + 1):
+            order = agents if number % 2 else reversed(agents)
+            ran = {agent: await self.first_token_ms(agent, tokens) for agent in order}
+            pairs.append([ran[agent] for agent in agents])
+        del pairs[0]  # it warms up
+        middle = statistics.median
+        return Row(
+            database,
+            tokens,
+            retrieve_ms=middle(retrieve for _, (_, retrieve) in pairs),
+            serial_ms=middle(serial for (serial, _), _ in pairs),
+            overlap_ms=middle(overlap for _, (overlap, _) in pairs),
+            ratio=middle(overlap / serial for (serial, _), (overlap, _) in pairs),
+        )
+
+    async def first_token_ms(self, agent: Agent, tokens: int) -> tuple[float, float]:
+        """From the turn's start to its first text, and of that the retrieval."""
+        question = f"What is the default port of worker {' '.join(self.random.choices(WORDS, k=3))}?"
+        turn = Turn(
+            self.tenant_id,
+            (Message("user", question),),
+            instructions=self.prefix(tokens),
+            file_search=FileSearch((STORE,), max_num_results=3),
+            sampling=Sampling(max_tokens=2, temperature=0),
+        )
+        trace, began = Trace(), now_ns()
+        async with aclosing(agent.run(turn, trace)) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    break
+        ms = (now_ns() - began) / 1e6
+        return ms, next(span.duration_ms for span in trace.spans if span.name == "retrieve")
+
+    def prefix(self, tokens: int) -> str:
+        """Text of so many tokens that no other prompt begins with."""
+        words: list[str] = []
+        while (missing := tokens - self.model.count(" ".join(words))) > 0:
+            words += self.random.choices(WORDS, k=max(1, missing // 5))
+        return " ".join(words)
+
+
+async def measure(config: Config, rounds: int) -> list[Row]:
+    home = Home(config.home)
+    home.prepare()
+    async with open_services(config, home) as services:
+        tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
+        assert config.docs is not None
+        await ingest(
+            [config.docs], store_name=STORE, tenant_id=tenant_id, store=services.passages, embedder=services.embedder
+        )
+        bench, model, toolbox = Bench(services.model, tenant_id, random.Random(7)), services.model, Toolbox(())
+        rows = []
+        for database, searcher in (("near", services.retriever), ("far", Far(services.retriever))):
+            agents = SerialAgent(model, searcher, toolbox), Agent(model, searcher, toolbox)
+            for tokens in PREFIXES:
+                if tokens + REST_TOKENS <= model.context_length:
+                    rows.append(await bench.row(database, agents, tokens, rounds))
+                    show(rows[-1])
+        return rows
+
+
+def show(row: Row) -> None:
+    times = f"{row.retrieve_ms:12.1f}{row.serial_ms:12.1f}{row.overlap_ms:12.1f}{row.ratio:10.2f}"
+    print(f"{row.database:10}{row.prefix_tokens:8}{times}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11, help="pairs per row (default 11)")
+    parser.add_argument("--model", help="a GGUF file; default: the bundled model")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    options = parser.parse_args()
+    prepare_process()
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # Postgres runs as somebody else where this runs as root
+        config = Config(home=Path(folder))
+        if options.model:
+            config = Config(home=Path(folder), model=options.model)
+        print(f"{'database':10}{'prefix':>8}{'retrieve ms':>12}{'serial ms':>12}{'overlap ms':>12}{'ratio':>10}")
+        rows = asyncio.run(measure(config, options.rounds))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""/v1/conversations/{id}/warm: somebody is about to ask, so the model reads what stands before the question.
+
+A hint: it never takes the place of a turn, and where it would not help nothing is done.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from inference.sequence import Generation
+from worker.checks import check_model, path_id
+from worker.errors import ApiError
+from worker.reply import reply
+from worker.response_turn import hydrate
+from worker.services import PRINCIPAL, SERVICES
+from worker.wire.parse import parse
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ConversationReference, ResponseRequest
+
+# What a request says that stands in front of its question.
+PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text"})
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        web.post("/v1/conversations/warm", warm_new),
+        web.post("/v1/conversations/{id}/warm", warm),
+    ]
+
+
+async def warm_new(request: web.Request) -> web.Response:
+    """For a conversation that its first question will begin."""
+    return await _warm(request, None)
+
+
+async def warm(request: web.Request) -> web.Response:
+    return await _warm(request, path_id(request, "conversation"))
+
+
+async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    body = _body(await request.read(), conversation_id)
+    frame = ResponseFrame(body, check_model(body.model, services))
+
+    async def start() -> Generation | None:
+        asked = await hydrate(services, principal, frame)
+        return await services.agent.warm(asked.turn)
+
+    reads = await services.warmth.read((principal.tenant_id, conversation_id), start)
+    status = "reading" if reads else "skipped"
+    return reply({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
+
+
+def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:
+    """The turn that will come, as far as it is known. Raises ApiError 400."""
+    body = parse(ResponseRequest, raw)
+    for name in sorted(body.model_fields_set - PARAMETERS):
+        raise ApiError(400, f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    conversation = ConversationReference(id=conversation_id) if conversation_id else None
+    return body.model_copy(update={"conversation": conversation})

@@ -1,0 +1,53 @@
+"""Who is about to ask: prompts that are read ahead of their question, and how many of them at most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from inference.sequence import Generation
+
+# A person touches one conversation at a time; a program that warms many must not keep the model busy for nobody.
+TENANT_MAX = 4
+# Typing begins right behind the focus, and each time costs a look into the database.
+PAUSE_S = 1.0
+
+# A tenant's conversation; None for one that is not made yet.
+Place: TypeAlias = tuple[UUID, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    began_s: float
+    generation: Generation | None = None
+
+    @property
+    def counts(self) -> bool:
+        """It goes on, or was begun just now."""
+        goes_on = self.generation is not None and self.generation.finish is None
+        return goes_on or time.monotonic() - self.began_s < PAUSE_S
+
+
+class Warmth:
+    """The event loop's own."""
+
+    def __init__(self) -> None:
+        self._readings: dict[Place, _Reading] = {}
+
+    async def read(self, place: Place, start: Callable[[], Awaitable[Generation | None]]) -> bool:
+        """Start reading ahead, unless it is begun already or the tenant has enough of it. False: nothing is read."""
+        self._readings = {each: reading for each, reading in self._readings.items() if reading.counts}
+        if place in self._readings or sum(tenant == place[0] for tenant, _ in self._readings) >= TENANT_MAX:
+            return False
+        began = _Reading(time.monotonic())
+        self._readings[place] = began
+        try:
+            generation = await start()
+        except BaseException:
+            self._readings.pop(place, None)
+            raise
+        self._readings[place] = _Reading(began.began_s, generation)
+        return generation is not None
