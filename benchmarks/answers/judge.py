@@ -58,7 +58,7 @@ class Share:
         share, spread = self.count / self.of, Z * Z / self.of
         middle = share + spread / 2
         half = Z * math.sqrt(share * (1 - share) / self.of + spread / (4 * self.of))
-        return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+        return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
 
     def __str__(self) -> str:
         low, high = self.interval

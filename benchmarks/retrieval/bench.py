@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from tqdm import tqdm
 
+from inference.bundled import EMBEDDER
 from inference.embedder import Embedder
 from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres
@@ -21,7 +23,7 @@ from retrieval.store import PassageStore
 from worker.config import load
 from worker.home import Home
 from worker.keys import Keys
-from worker.start import open_database, open_embedder, read_secret
+from worker.start import open_database, read_secret
 
 TENANT = "benchmark"  # has a store for each collection
 
@@ -80,6 +82,11 @@ async def opened(home: Path | None) -> AsyncIterator[Bench]:
         config = load({"home": str(folder)})
         place = Home(config.home)
         place.prepare()
-        async with open_embedder(config) as embedder, open_database(config) as database:
+        async with open_database(config) as database:
+            # Without a memory for queries: a question that two collections share costs the same in both.
+            embedder = await asyncio.to_thread(Embedder.load, EMBEDDER, queries_max=0)
             keys = Keys(database, read_secret(config, place))
-            yield Bench(database, embedder, keys, EmbeddedPostgres(folder).owner_dsn, folder / "documents")
+            try:
+                yield Bench(database, embedder, keys, EmbeddedPostgres(folder).owner_dsn, folder / "documents")
+            finally:
+                await asyncio.to_thread(embedder.close)

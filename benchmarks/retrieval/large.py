@@ -15,7 +15,7 @@ from retrieval.records import VectorStore
 VECTORS_MAX = 2000  # of one source
 LARGE = "large"
 OTHERS = {"middle": 10_000, "small": 1000}  # chunks of other tenants; each has a store of its own name
-QUESTIONS = 200
+QUESTIONS = 60  # 600 neighbours to find
 
 
 async def build(bench: Bench, corpus: Corpus, chunks: int, sources: Sequence[str]) -> VectorStore:
