@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from inference.embedder import Embedder
 from inference.errors import EngineStopped
 from migrations.database import DATABASE_AWAY
 from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreNotFound, UnreadableFile
-from retrieval.ingest import EMBED_CHUNKS, read_document
+from retrieval.ingest import read_document
 from retrieval.loaders import formats
 from retrieval.loaders.source import checked
 from retrieval.records import EmbeddedChunk
@@ -24,20 +26,31 @@ from retrieval.store import Claim, PassageStore, Shelf, UploadStore
 
 log = logging.getLogger("firsttoken.intake")
 
+BITE_CHUNKS = 8  # embedded at a time: about a fifth of a second on one core
+REST_SHARE = 3.0  # of the time of a bite, while somebody waits for tokens: a core is taken for a quarter of the time
 POLL_S = 5.0  # files that another worker took in and nobody reads are noticed within so long
 
 
 class Intake:
-    """`worker` is the number of the advisory lock by which others know that this worker lives."""
+    """`worker` is the number of the advisory lock by which others know that this worker lives; `chatting` says whether
+    anybody waits for tokens, who would feel that a core is taken.
+    """
 
     def __init__(
-        self, shelf: Shelf, uploads: UploadStore, passages: PassageStore, embedder: Embedder, worker: int
+        self,
+        shelf: Shelf,
+        uploads: UploadStore,
+        passages: PassageStore,
+        embedder: Embedder,
+        worker: int,
+        chatting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._shelf = shelf
         self._uploads = uploads
         self._passages = passages
         self._embedder = embedder
         self._worker = worker
+        self._chatting = chatting
         self._arrived = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
@@ -92,8 +105,10 @@ class Intake:
         data = checked(await self._uploads.read(tenant_id, file_id), formats.bytes_max(path))
         document, chunks = await asyncio.to_thread(read_document, Content(path, data), self._embedder.count)
         embedded: list[EmbeddedChunk] = []
-        for start in range(0, len(chunks), EMBED_CHUNKS):
-            part = chunks[start : start + EMBED_CHUNKS]
+        for start in range(0, len(chunks), BITE_CHUNKS):
+            part, began = chunks[start : start + BITE_CHUNKS], time.monotonic()
             vectors = await self._embedder.embed_windows([embedded_text(document.title, chunk) for chunk in part])
             embedded += zip(part, vectors, strict=True)
+            if self._chatting():
+                await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
         await self._shelf.fill(claim, document, embedded)

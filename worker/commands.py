@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -67,6 +68,7 @@ FAILURES = (
 )
 NAME_CHARS_MAX = 200
 TIME_FORMAT = "%Y-%m-%d %H:%M"
+INGEST_NICENESS = 10  # a worker beside it answers people; the documents can wait
 
 
 async def show_version(config: Config) -> None:
@@ -139,6 +141,7 @@ async def ingest_files(
     home.prepare()
     async with open_embedder(config) as embedder, open_database(config) as database:
         tenant_id = await _tenant(Keys(database, read_secret(config, home)), tenant)
+        os.nice(INGEST_NICENESS)
         with tqdm(unit=" passages", disable=None) as bar:
 
             def show(progress: Progress) -> None:

@@ -208,7 +208,7 @@ def _assemble(
         passages=passages,
         uploads=uploads,
         shelf=shelf,
-        intake=Intake(shelf, uploads, passages, embedder, runs.board.worker),
+        intake=Intake(shelf, uploads, passages, embedder, runs.board.worker, lambda: int(model.stats()["running"]) > 0),
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from collections.abc import AsyncIterator
 from uuid import UUID
 
@@ -13,7 +14,7 @@ import pytest
 from inference.embedder import Embedder
 from migrations.database import Database
 from retrieval.errors import FileNotFound
-from retrieval.intake import Intake
+from retrieval.intake import REST_SHARE, Intake
 from retrieval.records import StoreFile
 from retrieval.store import Claim, PassageStore, Shelf, UploadStore
 
@@ -111,3 +112,26 @@ async def test_a_file_of_another_tenant_cannot_be_queued(
     )
     with pytest.raises(FileNotFound):
         await shelf.add(other_tenant_id, theirs.id, {queued.file_id: {}})
+
+
+async def test_while_somebody_waits_for_tokens_the_embedder_rests(
+    shelf: Shelf,
+    uploads: UploadStore,
+    store: PassageStore,
+    embedder: Embedder,
+    queued: Claim,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests: list[float] = []
+    at_once = asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await at_once(0)
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    intake = Intake(shelf, uploads, store, embedder, ALIVE, lambda: True)
+    began = time.monotonic()
+    await intake._take(queued)
+    assert (await shelf.get(*queued)).status == "completed"
+    assert 0 < sum(rests) <= REST_SHARE * (time.monotonic() - began)

@@ -6,6 +6,8 @@ from retrieval.errors import UnreadableFile
 from retrieval.loaders import pdf
 from retrieval.loaders.pdf import Limits
 
+LOCKED = f"/Encrypt<</Filter/Standard/V 1/R 2/O<{'5a' * 32}>/U<{'a5' * 32}>/P -4>>/ID[<{'11' * 16}><{'11' * 16}>]"
+
 
 def make_pdf(*pages: str, trailer: str = "") -> bytes:
     """The smallest file that shows one line of text a page; readers find the objects without a table of them."""
@@ -40,6 +42,7 @@ def test_every_page_is_a_section() -> None:
         (b"hello", "is not a PDF"),
         (make_pdf("x")[:40], "is not a PDF"),
         (make_pdf(""), "contains no text"),
+        (make_pdf("x", trailer=LOCKED), "is encrypted; save it without a password"),
     ],
 )
 def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
