@@ -32,6 +32,8 @@ class EngineConfig:
     queue_max: int = 64  # requests that may wait; one more is refused
     queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and nobody waits for longer
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
+    disk_folder: Path | None = None  # where those that host memory has no room for are kept, over restarts too
+    disk_bytes_max: int = 2 * 2**30  # of them on disk; 0: none
     # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.
     inter_token_target_s: float = 0.1
     # Prompt tokens per step: when nobody streams, and beside streams before the cost of a step is known.
@@ -42,7 +44,7 @@ class EngineConfig:
         for name in ("parallel", "queue_max", "queue_tokens_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads", "parked_bytes_max", "draft_max"):
+        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max", "draft_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         if not 0 <= self.draft_min <= self.draft_max:

@@ -20,16 +20,16 @@ from inference.backend import Backend
 from inference.config import EngineConfig
 from inference.constraint import Constraint
 from inference.detokenizer import TextStream
+from inference.disk import DiskTier
 from inference.drafter import Drafter
 from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
 from inference.handle import Handle, News, deliver
-from inference.parked import Parked
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import AHEAD_TOKENS_MIN, Plan, Scheduler, Work
 from inference.sequence import Finish, Priority, Sampling
-from inference.slots import Saved
 from inference.speculation import Speculation
+from inference.tiers import TierCosts, Tiers
 from inference.trace import now_ns
 
 log = logging.getLogger("firsttoken.engine")
@@ -51,6 +51,7 @@ class Engine:
         end_tokens: frozenset[int],
         config: EngineConfig,
         drafter: Drafter | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self._backend = backend
         self._pieces = pieces
@@ -60,6 +61,7 @@ class Engine:
         self.speculation = Speculation(
             drafter if backend.rewinds else None, config, self._scheduler.cost, backend.context
         )
+        self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
         self._handles: dict[Request, Handle] = {}
         self._inbox: deque[tuple[Request, Handle]] = deque()
         self._news: list[News] = []
@@ -69,7 +71,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._mean_request_s = 1.0
-        self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns, restored conversations
+        self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
 
     def __repr__(self) -> str:
         return f"<Engine {self._scheduler!r}>"
@@ -80,6 +82,7 @@ class Engine:
         """Start the thread; results go to the event loop that calls this."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._loop = asyncio.get_running_loop()
+        self.tiers.start()
         self._thread.start()
 
     def submit(
@@ -144,7 +147,7 @@ class Engine:
 
     def _check_queue(self, tokens: int) -> None:
         """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
-        entered = [*self._scheduler.requests, *(request for request, _ in list(self._inbox))]
+        entered = [*self._scheduler.requests, *self._arriving]
         asked = [request for request in entered if not request.ahead]
         if len(asked) >= self._config.parallel + self._config.queue_max:
             raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
@@ -156,11 +159,13 @@ class Engine:
         self._wake.set()
 
     def close(self) -> None:
-        """End what runs with an error and stop the thread. Blocks for at most a step."""
+        """End what runs with an error, keep the conversations on disk and stop the thread. Blocks for a step and for
+        the writing, some seconds at most."""
         self._closing = True
         self.wake()
         if self._thread.is_alive():
             self._thread.join()
+            self.tiers.close()
         self.speculation.close()
         self._backend.close()
 
@@ -171,15 +176,27 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        return self._scheduler.waiting + len(self._inbox)
+        return self._scheduler.waiting + len(self._arriving)
 
     @property
     def running(self) -> int:
         return self._scheduler.running
 
     @property
-    def parked(self) -> Parked:
-        return self._scheduler.slots.parked
+    def _arriving(self) -> list[Request]:
+        """Those that the scheduler does not know yet."""
+        return [*(request for request, _ in list(self._inbox)), *self.tiers.arriving]
+
+    @property
+    def tier_costs(self) -> TierCosts:
+        return self.tiers.costs(self._prefill_s)
+
+    @property
+    def _prefill_s(self) -> float | None:
+        """Seconds to compute a token of a prompt, once that is known."""
+        tokens = self._config.prefill_tokens_alone
+        step_s = self._scheduler.cost.predict(tokens)
+        return step_s and step_s / tokens
 
     @property
     def resident(self) -> int:
@@ -210,13 +227,19 @@ class Engine:
         while self._inbox:
             request, handle = self._inbox.popleft()
             self._handles[request] = handle
-            self._scheduler.add(request)
-            for other in self._scheduler.overtaken(request):
-                self._finish(other, Finish.CANCELLED)
+            if not self.tiers.hold(request, self._prefill_s):
+                self._add(request)
+        for request in self.tiers.arrived():
+            self._add(request)
         now = now_ns()
-        for request in self._scheduler.requests:
+        for request in [*self._scheduler.requests, *self.tiers.arriving]:
             if (finish := request.ending(now)) is not None:
                 self._finish(request, finish)
+
+    def _add(self, request: Request) -> None:
+        self._scheduler.add(request)
+        for other in self._scheduler.overtaken(request):
+            self._finish(other, Finish.CANCELLED)
 
     def _step(self) -> None:
         plan = self._scheduler.plan()
@@ -226,6 +249,8 @@ class Engine:
         started = now_ns()
         try:
             self._place(plan, started)
+            if not plan.work:
+                return
             logits = self._backend.decode(plan.work)
         except InferenceError as error:
             self._fail_step(plan, error)
@@ -244,31 +269,26 @@ class Engine:
                 row += work.outputs
 
     def _place(self, plan: Plan, started_ns: int) -> None:
-        parked = self._scheduler.slots.parked
         for request, placement in plan.placements:
             request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
-            if placement.saves:
-                self._save(placement.saves)
-            if placement.restored is not None:
-                self._backend.restore(placement.slot, parked[placement.restored].state)
-                self._backend.truncate(placement.slot, placement.reused)
-                self.totals["restored"] += 1
-            elif placement.source == placement.slot:
-                self._backend.truncate(placement.slot, placement.reused)
-            else:
-                self._backend.fork(placement.source, placement.slot, placement.reused)
+            try:
+                self.tiers.place(request, placement)
+            except InferenceError as error:  # a state that does not fit costs time, not the request
+                log.error("a prompt is computed from its beginning: %s", error)
+                self._backend.truncate(placement.slot, 0)
+                self._scheduler.start_over(plan, request)
             if not request.ahead:
                 self.totals["prompt_tokens"] += len(request.prompt)
-                self.totals["cached_tokens"] += placement.reused
-
-    def _save(self, saved: Saved) -> None:
-        self._scheduler.slots.parked.put(saved.tokens, saved.salt, self._backend.save(saved.slot))
+                self.totals["cached_tokens"] += request.computed
 
     def _rest(self) -> None:
         """Wait for work; in a longer pause park a conversation, so that taking its slot later costs nothing."""
+        if (wait_s := self.tiers.wait_s()) is not None:
+            self._wake.wait(wait_s)
+            return
         saved = self._scheduler.slots.unsaved()
         if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
-            self._save(saved)
+            self.tiers.save(saved)
             self._scheduler.slots[saved.slot].parked = True
 
     def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
@@ -323,7 +343,8 @@ class Engine:
 
     def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
         request.finish = finish
-        self._scheduler.remove(request)
+        if not self.tiers.leave(request):
+            self._scheduler.remove(request)
         self._news.append(News(self._handles.pop(request), None, request.text.flush(), finish, error))
         if request.ahead:
             self.totals["ahead_tokens"] += max(0, request.computed - request.reused)
@@ -340,7 +361,7 @@ class Engine:
             self._finish(work.request, Finish.ERROR, error)
 
     def _fail_all(self, error: InferenceError) -> None:
-        for request in self._scheduler.requests:
+        for request in [*self._scheduler.requests, *self.tiers.arriving]:
             self._finish(request, Finish.ERROR, error)
         self._news += [News(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
         self._inbox.clear()

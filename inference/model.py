@@ -9,6 +9,7 @@ from typing import Any
 
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
 from inference.constraint import Grammars
+from inference.disk import DiskTier
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine
 from inference.errors import ModelNotLoaded
@@ -38,7 +39,10 @@ class ChatModel:
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
         self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
-        self._engine = Engine(backend, self._pieces, end_tokens, config, drafter)
+        disk = None
+        if config.disk_folder and config.disk_bytes_max:
+            disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max)
+        self._engine = Engine(backend, self._pieces, end_tokens, config, drafter, disk)
         self._grammars = Grammars(weights.grammar, self._pieces, end_tokens)
         self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
         self._exact_tokens = 0
@@ -118,19 +122,16 @@ class ChatModel:
 
     def stats(self) -> dict[str, int | float | str]:
         """Gauges and totals of the engine, for health and metrics."""
-        engine, totals = self._engine, self._engine.totals
+        engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs
         return {
             "model": self.name,
             "device": "gpu" if has_gpu() else "cpu",
             "waiting": engine.waiting,
             "running": engine.running,
             "resident": engine.resident,
-            "parked": len(engine.parked),
-            "parked_bytes": engine.parked.bytes,
             "preempted_total": totals["preempted"],
             "drafted_total": engine.speculation.drafted,
             "accepted_total": engine.speculation.accepted,
-            "restored_total": totals["restored"],
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],
             "cached_tokens_total": totals["cached_tokens"],
@@ -139,6 +140,9 @@ class ChatModel:
             "decode_seconds_total": totals["decode_ns"] / 1e9,
             "tokenizer_hits_total": self._tokenizer.hits,
             "tokenizer_misses_total": self._tokenizer.misses,
+            **engine.tiers.stats(),
+            "parked_bytes_per_token": costs.parked_bytes_per_token,
+            "restore_ratio": costs.restore_ratio,
         }
 
 

@@ -1,7 +1,7 @@
 """Parked conversations: KV state that left its slot for host memory and comes back at a thousandth of its prefill.
 
 Entries are found like slots, by the longest shared beginning, and stay until the bytes run out; then the least recently
-used go. An entry serves any number of prompts: it is copied out, not moved.
+used go, to disk where there is a tier for them. An entry serves any number of prompts: it is copied out, not moved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inference.prefix import PrefixIndex
 PARK_TOKENS_MIN = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
     """`state` is what the device saved for `tokens`, as bytes."""
 
@@ -36,7 +36,7 @@ class Parked:
         self._entries: OrderedDict[int, Entry] = OrderedDict()  # least recently used first
         self._index = PrefixIndex()
         self._number = 0
-        self.bytes = 0
+        self.bytes = self.tokens = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -58,24 +58,40 @@ class Parked:
         keys, length = self._index.match(tokens, salt)
         return (max(keys), length) if keys else (None, 0)
 
-    def put(self, tokens: Sequence[int], salt: str, state: NDArray[np.uint8]) -> None:
-        """Keep a state. Shorter states of the same conversation are let go: this one serves their prompts too."""
-        if state.nbytes > self._bytes_max:
-            return
-        for key in self._superseded(tokens, salt):
+    @property
+    def entries(self) -> list[Entry]:
+        """Most recently used first."""
+        return list(reversed(self._entries.values()))
+
+    def discard(self, entry: Entry) -> None:
+        """Let go of an entry that turned out to be of no use, if it is still here."""
+        for key in [key for key, held in self._entries.items() if held is entry]:
+            self._drop(key)
+
+    def put(self, entry: Entry) -> list[Entry]:
+        """Keep a state; returns those that had to leave for it. Shorter states of the same conversation are let go:
+        this one serves their prompts too."""
+        if entry.state.nbytes > self._bytes_max:
+            return [entry]
+        for key in self._superseded(entry.tokens, entry.salt):
             self._drop(key)
         self._number += 1
-        self._entries[self._number] = Entry(tuple(tokens), salt, state)
-        self._index.insert(self._number, tokens, salt)
-        self.bytes += state.nbytes
+        self._entries[self._number] = entry
+        self._index.insert(self._number, entry.tokens, entry.salt)
+        self.bytes += entry.state.nbytes
+        self.tokens += len(entry.tokens)
+        gone = []
         while self.bytes > self._bytes_max:
-            self._drop(next(iter(self._entries)))
+            gone.append(self._drop(next(iter(self._entries))))
+        return gone
 
     def _superseded(self, tokens: Sequence[int], salt: str) -> list[int]:
         keys, length = self._index.match(tokens, salt)
         return [key for key in keys if len(self._entries[key].tokens) == length]
 
-    def _drop(self, key: int) -> None:
+    def _drop(self, key: int) -> Entry:
         entry = self._entries.pop(key)
         self._index.remove(key)
         self.bytes -= entry.state.nbytes
+        self.tokens -= len(entry.tokens)
+        return entry

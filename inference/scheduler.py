@@ -136,6 +136,13 @@ class Scheduler:
         plan.work.sort(key=lambda work: work.slot)
         return plan
 
+    def start_over(self, plan: Plan, request: Request) -> None:
+        """The slot of a request that was just placed is empty: its prompt is computed from the next step on."""
+        assert request.slot is not None
+        self.slots.advance(request.slot, -request.computed)
+        request.reused = request.computed = 0
+        plan.work = [work for work in plan.work if work.request is not request]
+
     def computed(self, plan: Plan) -> None:
         """The plan's work is in the cache now. Drafts in it count only when they are accepted."""
         for work in plan.work:

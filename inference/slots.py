@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from inference.parked import PARK_TOKENS_MIN, Parked
+from inference.parked import PARK_TOKENS_MIN, Entry, Parked
 from inference.prefix import PrefixIndex
 from inference.seen import SeenPrompts
 from inference.verdict import Miss
@@ -47,12 +47,12 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Put a prompt into `slot`. Its first `reused` tokens come from the slot `source` (itself: nothing to copy), or
-    from the parked entry `restored`. If `saves`, what the slot holds now goes to host memory first."""
+    from `restored`, which may have left host memory by then. If `saves`, what the slot holds now goes there first."""
 
     slot: int
     source: int
     reused: int
-    restored: int | None = None
+    restored: Entry | None = None
     saves: Saved | None = None
     miss: Miss | None = field(default=None, compare=False)  # why no more is reused
 
@@ -124,7 +124,7 @@ class Slots:
             source=(prefix.slot or target).number,
             reused=prefix.tokens,
             miss=self._miss(prompt, salt, keys, matched, prefix),
-            restored=prefix.entry,
+            restored=None if prefix.entry is None else self.parked[prefix.entry],
             saves=self._saves(target, prefix),
         )
         target.tokens, target.computed, target.salt = list(prompt), prefix.tokens, salt
@@ -148,6 +148,10 @@ class Slots:
         else:
             self._index.remove(number)
         self._touch(slot)
+
+    def longest(self, prompt: Sequence[int], salt: str) -> int:
+        """How many tokens at the beginning a slot holds or is just computing, or host memory holds."""
+        return max(self._index.match(prompt, salt)[1], self.parked.match(prompt, salt)[1])
 
     def unsaved(self) -> Saved | None:
         """The resident slot used last whose state host memory wants and does not have."""

@@ -143,7 +143,8 @@ def scripted_token(prefix: Sequence[int], vocabulary: int) -> int:
 class ScriptedBackend:
     """A device whose logits follow from the exact tokens in the slot, and which insists on the rules of the real one.
 
-    `cells[slot]` is what a slot holds. `fail_next` makes the next decode raise.
+    `cells[slot]` is what a slot holds. `fail_next` makes the next decode raise, `refuse_next` the
+    next restore.
     """
 
     slots: int
@@ -153,6 +154,7 @@ class ScriptedBackend:
     exact: bool = True
     rewinds: bool = True
     fail_next: bool = False
+    refuse_next: bool = False
     steps: list[int] = field(default_factory=list)  # rows of each step
     cells: dict[int, list[int]] = field(default_factory=dict)
 
@@ -197,6 +199,9 @@ class ScriptedBackend:
         return np.frombuffer(np.array(self.cells[slot], np.int32).tobytes(), np.uint8)
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
+        if self.refuse_next:
+            self.refuse_next, self.cells[slot] = False, []
+            raise InferenceError("scripted refusal")
         self.cells[slot] = np.frombuffer(state.tobytes(), np.int32).tolist()
 
     def close(self) -> None:

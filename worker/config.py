@@ -80,6 +80,9 @@ class Config:
     parked_mb: Annotated[
         int, About("megabytes of memory for conversations that left the KV cache; 0: none", least=0)
     ] = 512
+    kv_disk_mb: Annotated[
+        int, About("megabytes on disk for those that memory has no room for, kept over restarts; 0: none", least=0)
+    ] = 2048
     threads: Annotated[int, About("CPU threads of the chat model; 0: what suits this machine", least=0, most=512)] = 0
     docs: Annotated[Path | None, About("folder of the sample knowledge base `docs`; empty: none")] = PROJECT / "docs"
     turns: Annotated[int, About("turns in progress at once; one more gets 429", least=1)] = 64

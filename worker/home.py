@@ -43,6 +43,11 @@ class Home:
         """Chat models that were pulled, or put there; the folder appears with the first."""
         return self.path / "models"
 
+    @property
+    def kv(self) -> Path:
+        """Conversations as the chat model has read them; a cache that may be removed."""
+        return self.path / "kv"
+
     def prepare(self) -> None:
         """Raises StartError when the folder cannot be used."""
         try:

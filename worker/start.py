@@ -108,7 +108,8 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 
 def engine_config(config: Config) -> EngineConfig:
     """Raises ModelNotLoaded when there is no such model."""
-    models = Home(config.home).models
+    home = Home(config.home)
+    models = home.models
     draft = find(config.draft, models) if config.draft else None
     return EngineConfig(
         model_path=find(config.model, models),
@@ -120,6 +121,8 @@ def engine_config(config: Config) -> EngineConfig:
         gpu_layers=config.gpu_layers,
         queue_max=config.queue,
         parked_bytes_max=config.parked_mb * 2**20,
+        disk_folder=home.kv,
+        disk_bytes_max=config.kv_disk_mb * 2**20,
     )
 
 

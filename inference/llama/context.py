@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from inference.backend import Chunk
 from inference.errors import ModelNotLoaded
 from inference.llama.batch import Batch
+from inference.llama.fingerprint import fingerprint
 from inference.llama.library import (
     DecodeFailed,
     get_logits,
@@ -70,6 +71,7 @@ class LlamaContext:
         self.rows_max = rows_max
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
+        self.fingerprint = fingerprint(model.path, parameters)
 
     def close(self) -> None:
         if self._context:

@@ -271,3 +271,33 @@ async def test_reading_ahead_gives_its_place_up(engine: Engine, backend: Scripte
     assert ahead.finish is None
     ahead.cancel()
     assert await text(ahead) == ""
+
+
+async def test_a_state_that_does_not_fit_costs_time_and_nobodys_answer(backend: ScriptedBackend) -> None:
+    engine = Engine(backend, PIECES, frozenset(), EngineConfig(parallel=2, resident=0))
+    backend.slots = 2
+    engine.start()
+    returning = list(range(26)) * 4
+    for prompt in (returning, [1] * 90, [2] * 90):  # the last two take its slot
+        await text(engine.submit(prompt, GREEDY))
+    neighbour = engine.submit([3], GREEDY)
+    backend.refuse_next = True
+    handle = engine.submit([*returning, 5], GREEDY)
+    assert await text(handle) == expected([*returning, 5], 5)
+    assert await text(neighbour) == expected([3], 5)
+    assert (backend.refuse_next, handle.cached_tokens) == (False, 0)
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_conversation_returns_while_the_one_that_makes_room_for_it_takes_its_memory(
+    backend: ScriptedBackend,
+) -> None:
+    config = EngineConfig(parallel=1, resident=0, parked_bytes_max=500)  # one conversation
+    engine = Engine(backend, PIECES, frozenset(), config)
+    backend.slots = 1
+    engine.start()
+    for token in (1, 2, 1):
+        prompt = [token] * 90
+        assert await text(engine.submit(prompt, GREEDY)) == expected(prompt, 5)
+    assert engine.tiers.stats()["restored_total"] == 1
+    await asyncio.to_thread(engine.close)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.parked import PARK_TOKENS_MIN, Parked
+from inference.parked import PARK_TOKENS_MIN, Entry, Parked
 from inference.prefix import common_length
 
 
@@ -21,31 +21,31 @@ def state(size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def test_the_least_recently_used_goes_when_the_bytes_run_out() -> None:
     parked = Parked(20)
     for first in (1, 2):
-        parked.put(tokens(first), "", state(10))
+        parked.put(Entry(tuple(tokens(first)), "", state(10)))
     _ = parked[parked.match(tokens(1), "")[0] or 0]  # used now
-    parked.put(tokens(3), "", state(10))
+    parked.put(Entry(tuple(tokens(3)), "", state(10)))
     assert [parked.match(tokens(first), "")[1] > 0 for first in (1, 2, 3)] == [True, False, True]
     assert repr(parked) == "<Parked 2 conversations | 20 of 20 bytes>"
 
 
 def test_a_longer_state_of_a_conversation_replaces_the_shorter_one() -> None:
     parked = Parked(100)
-    parked.put(tokens(1), "", state(10))
-    parked.put([*tokens(1), 7, 8], "", state(12))
+    parked.put(Entry(tuple(tokens(1)), "", state(10)))
+    parked.put(Entry((*tokens(1), 7, 8), "", state(12)))
     assert (len(parked), parked.bytes) == (1, 12)
 
 
 def test_a_state_larger_than_everything_is_not_kept() -> None:
     parked = Parked(10)
-    parked.put(tokens(1), "", state(5))
-    parked.put(tokens(2), "", state(11))
+    parked.put(Entry(tuple(tokens(1)), "", state(5)))
+    parked.put(Entry(tuple(tokens(2)), "", state(11)))
     assert (len(parked), parked.bytes) == (1, 5)
 
 
 def test_only_what_is_long_and_new_is_wanted() -> None:
     parked = Parked(100)
     assert parked.wants(tokens(1), "") and not parked.wants(tokens(1)[:-1], "")
-    parked.put([*tokens(1), 7], "", state(1))
+    parked.put(Entry((*tokens(1), 7), "", state(1)))
     assert not parked.wants(tokens(1), "") and parked.wants([*tokens(1), 8], "")
     assert parked.wants(tokens(1), "another tenant")
     assert not Parked(0).wants(tokens(1), "")
@@ -60,7 +60,7 @@ def test_bytes_add_up_and_a_match_is_the_longest_that_is_left(
 ) -> None:
     parked = Parked(25)
     for content, salt, size in puts:
-        parked.put(content, salt, state(size))
+        parked.put(Entry(tuple(content), salt, state(size)))
     kept = list(parked._entries.values())
     assert parked.bytes == sum(entry.state.nbytes for entry in kept) <= 25
     lengths = [common_length(wanted, list(entry.tokens)) for entry in kept if entry.salt == "a"]

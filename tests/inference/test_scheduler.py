@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from inference.config import EngineConfig
 from inference.detokenizer import TextStream
+from inference.parked import Entry
 from inference.request import Phase, Request
 from inference.sampler import Sampler
 from inference.scheduler import CRUMB, STRETCH_MAX, Scheduler, divide
@@ -43,9 +44,9 @@ class Machine:
         for r, p in plan.placements:
             r.stamps.admitted_ns = self.clock
             if p.saves:
-                parked.put(p.saves.tokens, p.saves.salt, self.backend.save(p.saves.slot))
+                parked.put(Entry(p.saves.tokens, p.saves.salt, self.backend.save(p.saves.slot)))
             if p.restored is not None:
-                self.backend.restore(p.slot, parked[p.restored].state)
+                self.backend.restore(p.slot, p.restored.state)
                 self.backend.truncate(p.slot, p.reused)
             elif p.source == p.slot:
                 self.backend.truncate(p.slot, p.reused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from inference.parked import Parked
+from inference.parked import Entry, Parked
 from inference.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
 
 SYSTEM = list(range(100))
@@ -83,9 +83,10 @@ def test_a_conversation_is_saved_before_its_slot_is_taken_and_restored_when_it_r
     finish(slots, 0, SYSTEM)
     saved = Saved(0, tuple(SYSTEM), "")
     assert slots.place([7, 8], "") == Placement(0, 0, 0, saves=saved)
-    slots.parked.put(saved.tokens, saved.salt, np.zeros(1, np.uint8))
+    slots.parked.put(Entry(saved.tokens, saved.salt, np.zeros(1, np.uint8)))
     finish(slots, 0, [7, 8])
-    assert slots.place([*SYSTEM, 9], "") == Placement(0, 0, reused=100, restored=1)
+    (entry,) = slots.parked.entries
+    assert slots.place([*SYSTEM, 9], "") == Placement(0, 0, reused=100, restored=entry)
 
 
 def test_what_host_memory_holds_already_is_not_saved_again() -> None:
@@ -100,7 +101,7 @@ def test_what_host_memory_holds_already_is_not_saved_again() -> None:
 
 def test_a_slot_that_holds_nearly_as_much_is_preferred_to_host_memory() -> None:
     slots = Slots(2, parked=Parked(100))
-    slots.parked.put(SYSTEM, "", np.zeros(1, np.uint8))
+    slots.parked.put(Entry(tuple(SYSTEM), "", np.zeros(1, np.uint8)))
     slots.place(SYSTEM[:90], "")
     finish(slots, 0, SYSTEM[:90])
     assert slots.place([*SYSTEM, 9], "") == Placement(0, 0, reused=90)

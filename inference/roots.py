@@ -1,0 +1,36 @@
+"""Roots: beginnings that several conversations share, such as a system prompt with its tools.
+
+A prompt that leaves what is cached in its middle says that its beginning is shared. When different prompts left at the
+same place, the beginning is worth more than any one conversation. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from inference.disk import chain
+
+USES = 2  # different ways to go on after a beginning, besides the one that it had first
+TELLING = 8  # tokens that tell one way from another: a question that is asked again is no second way
+BEGINNINGS_MAX = 1000
+
+
+class Roots:
+    def __init__(self) -> None:
+        self._ways: OrderedDict[bytes, set[tuple[int, ...]]] = OrderedDict()
+
+    def left(self, prompt: Sequence[int], at: int, salt: str) -> bool:
+        """A prompt goes its own way after `at` tokens. True when these have just become a root."""
+        blocks = chain(prompt[:at], salt.encode())
+        if not blocks:
+            return False
+        ways = self._ways.setdefault(blocks[-1], set())
+        self._ways.move_to_end(blocks[-1])
+        if len(self._ways) > BEGINNINGS_MAX:
+            self._ways.popitem(last=False)
+        way = tuple(prompt[at : at + TELLING])
+        if way in ways or len(ways) == USES:
+            return False
+        ways.add(way)
+        return len(ways) == USES

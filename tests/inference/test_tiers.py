@@ -1,0 +1,114 @@
+"""The tiers of the KV cache on the real model: conversations leave, come back and outlive the worker unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from inference.config import EngineConfig
+from inference.model import ChatModel
+from inference.sequence import ChatMessage, Finish, Generation, Sampling
+
+GREEDY = Sampling(temperature=0, max_tokens=5)
+CONTEXT = 512
+SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
+KEPT_MIN = 100  # tokens: all of SYSTEM, and not by chance
+
+
+SMALL = EngineConfig(context=CONTEXT, parallel=2, resident=0)
+
+
+@asynccontextmanager
+async def running(folder: Path | None, config: EngineConfig = SMALL) -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, replace(config, disk_folder=folder))
+    await model.start()
+    yield model
+    await model.close()
+
+
+def conversations_in(folder: Path) -> list[Path]:
+    return list(folder.glob("*.kv"))
+
+
+def conversation(number: int) -> list[ChatMessage]:
+    return [SYSTEM, ChatMessage("user", f"{number} is my number. " * 8)]
+
+
+async def ask(model: ChatModel, messages: list[ChatMessage], salt: str = "") -> Generation:
+    generation = model.generate(model.encode(model.render(messages)), GREEDY, salt=salt)
+    async for _ in generation:
+        pass
+    return generation
+
+
+async def test_a_conversation_returns_after_a_restart_and_only_its_last_token_is_computed(tmp_path: Path) -> None:
+    async with running(tmp_path) as model:
+        before = await ask(model, conversation(1))
+    async with running(tmp_path) as model:
+        after = await ask(model, conversation(1))
+        stranger = await ask(model, conversation(1), salt="another tenant")
+        assert model.stats()["disk_read_total"] == 1
+    assert after.ids == before.ids
+    assert after.cached_tokens == after.prompt_tokens - 1
+    assert (stranger.cached_tokens, stranger.ids) == (0, before.ids)
+
+
+async def test_after_a_crash_the_first_turn_computes_only_its_question(tmp_path: Path) -> None:
+    config = replace(SMALL, parked_bytes_max=0)  # nothing is left to be written at the close, like in a crash
+    async with running(tmp_path, config) as model:
+        cold, *_ = [await ask(model, conversation(number)) for number in (1, 2, 3)]
+        assert not conversations_in(tmp_path)
+    async with running(tmp_path) as model:
+        first = await ask(model, [SYSTEM, ChatMessage("user", "hello")])
+        again = await ask(model, conversation(1))
+        assert model.stats()["disk_damaged_total"] == 0
+    assert first.cached_tokens >= KEPT_MIN > first.prompt_tokens - first.cached_tokens
+    assert again.ids == cold.ids
+
+
+async def test_another_layout_of_the_cache_takes_nothing_over(tmp_path: Path) -> None:
+    async with running(tmp_path) as model:
+        await ask(model, conversation(1))
+    async with running(tmp_path, replace(SMALL, parallel=3)) as model:  # a stream more
+        await ask(model, conversation(1))
+        assert model.stats()["disk_read_total"] == 0
+
+
+async def test_ten_times_what_the_cells_hold_gives_the_answers_of_an_idle_model(tmp_path: Path) -> None:
+    """Random arrivals and cancels; two slots, memory for a few conversations, the rest on disk."""
+    chance = random.Random(4)
+    async with running(None, replace(SMALL, resident=6)) as idle:
+        alone = {number: (await ask(idle, conversation(number), salt=str(number))).ids for number in range(20)}
+    async with running(tmp_path, replace(SMALL, parked_bytes_max=2**20)) as model:
+
+        async def visit(number: int) -> None:
+            await asyncio.sleep(chance.random() / 10)
+            prompt = model.encode(model.render(conversation(number)))
+            generation = model.generate(prompt, GREEDY, salt=str(number))
+            leaves_after = chance.choice([None, None, 0, 3])
+            async for _ in generation:
+                if leaves_after is not None and len(generation.ids) >= leaves_after:
+                    generation.cancel()
+            if generation.finish is Finish.CANCELLED:
+                assert generation.ids == alone[number][: len(generation.ids)]
+            else:
+                assert generation.ids == alone[number]
+
+        for _ in range(2):
+            await asyncio.gather(*(visit(number) for number in chance.sample(range(20), 20)))
+        stats = model.stats()
+    assert stats["disk_written_total"] and stats["disk_read_total"] and stats["restored_total"]
+    assert (stats["waiting"], stats["running"], stats["disk_damaged_total"]) == (0, 0, 0)
+
+
+async def test_the_costs_of_the_tiers_are_told() -> None:
+    async with running(None, replace(SMALL, parallel=1)) as model:
+        for number in (1, 2, 1, 2):
+            await ask(model, conversation(number), salt=str(number))
+        stats = model.stats()
+    assert float(stats["parked_bytes_per_token"]) > 0
+    assert 0 < float(stats["restore_ratio"]) < 1
