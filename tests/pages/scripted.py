@@ -72,9 +72,9 @@ TRACE = {
 class Stream:
     """The events of one answer, in the order and with the fields that the contract gives them."""
 
-    def __init__(self, response: web.StreamResponse) -> None:
+    def __init__(self, response: web.StreamResponse, sequence_number: int = 0) -> None:
         self._response = response
-        self._sequence_number = 0
+        self._sequence_number = sequence_number
         self._output_index = -1
         self.piece_bytes = 65536
 
@@ -117,6 +117,9 @@ class Stream:
 
     async def complete(self) -> None:
         await self.send("response.completed", response={"id": "resp_1", "status": "completed"})
+        await self.done()
+
+    async def done(self) -> None:
         await self.write(b"data: [DONE]\n\n")
 
 
@@ -146,7 +149,10 @@ async def hello_with_trace(stream: Stream) -> None:
 
 @dataclass(slots=True)
 class ScriptedWorker:
-    """`script` writes the next answers; `refusals` (a status with headers) are given to the next turns instead."""
+    """`script` writes the next answers; `refusals` (a status with headers) are given to the next turns instead.
+
+    `rest` writes what is left of an answer for those who come back, and `resumed` are the numbers from which they did.
+    """
 
     script: Script
     url: str = ""
@@ -155,6 +161,9 @@ class ScriptedWorker:
     items: list[dict[str, Any]] = field(default_factory=list)
     turns: list[dict[str, Any]] = field(default_factory=list)
     warmed: list[tuple[str | None, list[dict[str, Any]]]] = field(default_factory=list)
+    rest: Script | None = None
+    resumed: list[int] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     signed_in: bool = True
 
     def routes(self) -> list[web.RouteDef]:
@@ -169,6 +178,8 @@ class ScriptedWorker:
             web.get("/v1/vector_stores", self.list_stores),
             web.get("/v1/files/{id}/content", self.file_content),
             web.post("/v1/responses", self.respond),
+            web.get("/v1/responses/{id}", self.retrieve),
+            web.post("/v1/responses/{id}/cancel", self.cancel),
             *pages.routes(),
         ]
 
@@ -223,6 +234,21 @@ class ScriptedWorker:
         await stream.send("response.created", response={"id": "resp_1", "status": "in_progress"})
         await self.script(stream)
         return response
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        if "stream" not in request.query:
+            return web.json_response({"id": "resp_1", "status": "in_progress" if self.rest else "completed"})
+        self.resumed.append(int(request.query.get("starting_after", -1)))
+        if self.rest is None:
+            return _error(404, "The events of this response are not kept any more.", {})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await self.rest(Stream(response, self.resumed[-1] + 1))
+        return response
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        self.cancelled.append(request.match_info["id"])
+        return web.json_response({"id": request.match_info["id"], "status": "cancelled"})
 
 
 def _error(status: int, text: str, headers: dict[str, str]) -> web.Response:

@@ -8,7 +8,7 @@ import re
 from playwright.async_api import expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import ScriptedWorker, Stream, hello
+from tests.pages.scripted import ScriptedWorker, Stream, hello, message
 
 
 async def test_stop_ends_the_request_and_keeps_what_was_written(open_page: OpenPage, scripted: ScriptedWorker) -> None:
@@ -28,6 +28,7 @@ async def test_stop_ends_the_request_and_keeps_what_was_written(open_page: OpenP
     await expect(page.locator(".prose")).to_have_text("Half an ans")
     await page.get_by_role("button", name="Stop the answer").click()
     await asyncio.wait_for(gone.wait(), 10)
+    assert scripted.cancelled == ["resp_1"]
     await expect(page.locator(".note")).to_contain_text("Stopped")
     await expect(page.locator(".prose")).to_have_text("Half an ans")
     await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
@@ -85,3 +86,71 @@ async def test_a_failed_answer_says_so(open_page: OpenPage, scripted: ScriptedWo
     page = await open_page(scripted.url)
     await ask(page, "Hello?")
     await expect(page.locator(".problem")).to_contain_text("The engine stopped.")
+
+
+async def test_an_answer_that_was_stopped_in_another_page_says_so(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def stopped(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It was going w")
+        await stream.done()
+
+    scripted.script = stopped
+    page = await open_page(scripted.url)
+    await ask(page, "Go on")
+    await expect(page.locator(".note")).to_contain_text("Stopped")
+    await expect(page.locator(".problem")).to_have_count(0)
+
+
+async def test_an_answer_goes_on_after_the_connection_was_lost(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    reconnected, told = asyncio.Event(), asyncio.Event()
+
+    async def broken(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It goes ")
+
+    async def rest(stream: Stream) -> None:
+        reconnected.set()
+        await told.wait()
+        await stream.text("on.")
+        await stream.end_text("It goes on.")
+        await stream.complete()
+
+    scripted.script, scripted.rest = broken, rest
+    page = await open_page(scripted.url)
+    await ask(page, "Go on")
+    await reconnected.wait()
+    await expect(page.locator(".waiting")).to_have_text("Reconnecting")
+    await expect(page.locator(".prose")).to_have_text("It goes")
+    told.set()
+    await expect(page.locator(".prose")).to_have_text("It goes on.")
+    await expect(page.get_by_role("button", name="Send the question")).to_be_visible()
+    assert scripted.resumed == [2]  # after response.created, the item and its first piece
+
+
+async def test_an_answer_goes_on_after_the_page_was_loaded_again(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    async def standing(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It goes ")
+        await asyncio.Event().wait()
+
+    async def whole(stream: Stream) -> None:
+        await stream.send("response.created", response={"id": "resp_1", "status": "in_progress"})
+        await stream.begin_text()
+        await stream.text("It goes on.")
+        await stream.end_text("It goes on.")
+        await stream.complete()
+
+    scripted.script, scripted.rest = standing, whole
+    page = await open_page(scripted.url)
+    await ask(page, "Go on")
+    await expect(page.locator(".prose")).to_have_text("It goes")
+    await page.reload()
+    await expect(page.locator(".question")).to_have_text("Go on")
+    await expect(page.locator(".prose")).to_have_text("It goes on.")
+    assert scripted.resumed == [-1]
+    scripted.items = [message("Go on", "msg_0", "user"), message("It goes on.")]
+    await page.reload()
+    await expect(page.locator(".prose")).to_have_text("It goes on.")
+    assert scripted.resumed == [-1]  # nothing is left to wait for

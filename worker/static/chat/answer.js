@@ -17,6 +17,7 @@ export class Answer {
     this.steps = new Steps();
     this.texts = new Map(); // item id -> MarkdownStream
     this.thoughts = new Map(); // item id -> Thought
+    this.lost = false;
     this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), el("span", {}, "Thinking"));
     this.body = el("div", { class: "answer-body" });
     this.foot = el("div", { class: "answer-foot" });
@@ -27,6 +28,20 @@ export class Answer {
   wait(text) {
     this.waiting.lastChild.textContent = text;
     this.waiting.hidden = false;
+  }
+
+  /** The connection is lost; what is shown stays, and more will come. */
+  reconnect() {
+    if (!this.lost) this.announce("The connection is lost. Reconnecting.");
+    this.lost = true;
+    this.wait("Reconnecting");
+  }
+
+  connected() {
+    if (!this.lost) return;
+    this.lost = false;
+    this.wait("Thinking");
+    this.waiting.hidden = this.texts.size > 0;
   }
 
   foundSources(passages) {

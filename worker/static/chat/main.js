@@ -9,6 +9,8 @@ import { createConversation, listItems } from "./conversations.js";
 import { Drawer } from "./drawer.js";
 import { Follow } from "./follow.js";
 import { Options } from "./options.js";
+import { lookAt } from "./reading.js";
+import { ended, runningIn } from "./running.js";
 import { Sidebar } from "./sidebar.js";
 import { SourceDialog } from "./source-dialog.js";
 import { Transcript } from "./transcript.js";
@@ -82,7 +84,9 @@ class Chat {
   async load(transcript) {
     this.column.dataset.state = "loading";
     try {
-      transcript.load(await listItems(transcript.id));
+      const { items, running } = await listing(transcript.id);
+      transcript.load(items);
+      if (running !== null) transcript.resume(running).catch((error) => this.warn(error));
     } catch (error) {
       transcript.node.append(this.missing(error));
     }
@@ -165,6 +169,17 @@ class Chat {
     byId("warning").textContent = signedOut ? "You are signed out. Run `firsttoken link` and open its link." : message;
     byId("warning").hidden = false;
   }
+}
+
+/** What a conversation holds, and the answer that is still being written: it is in one of them, never in both. */
+async function listing(id) {
+  const items = await listItems(id);
+  const running = runningIn(id);
+  if (running === null) return { items, running };
+  const { status } = await lookAt(running.id).catch(() => ({ status: "unknown" }));
+  if (status === "in_progress") return { items, running };
+  ended(id);
+  return { items: await listItems(id), running: null };
 }
 
 for (const slot of document.querySelectorAll("[data-icon]")) slot.prepend(icon(slot.dataset.icon));

@@ -1,13 +1,15 @@
-// Server-sent events from a fetch body. Comments (heartbeats) are dropped; `[DONE]` or the end of the body ends it.
+// Server-sent events from a fetch body. Comments (heartbeats) are dropped; `[DONE]` ends it.
 
+/** The body ended before `[DONE]`: there is more to be told. */
+export class ConnectionLost extends Error {}
+
+/** Raises ConnectionLost, and AbortError when the request was aborted. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      buffer += value;
+      buffer += await more(reader);
       const frames = buffer.split(/\r?\n\r?\n/);
       buffer = frames.pop();
       for (const frame of frames) {
@@ -20,6 +22,17 @@ export async function* events(body) {
     // Also when the reader of the events stops early: nobody wants the rest. A broken body has nothing to cancel.
     reader.cancel().catch(() => {});
   }
+}
+
+async function more(reader) {
+  let piece;
+  try {
+    piece = await reader.read();
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new ConnectionLost();
+  }
+  if (piece.done) throw new ConnectionLost();
+  return piece.value;
 }
 
 function dataOf(frame) {

@@ -5,7 +5,7 @@ import { el } from "../shared/dom.js";
 import { Answer } from "./answer.js";
 import { problem } from "./problem.js";
 import { replay } from "./replay.js";
-import { runTurn } from "./turn.js";
+import { resumeTurn, runTurn } from "./turn.js";
 
 export class Transcript {
   /** `id` is null until the first question has made the conversation. `host` is the page around it:
@@ -37,15 +37,25 @@ export class Transcript {
 
   /** Ask, and show what comes. Never raises: what goes wrong is shown where the answer would be. */
   async ask(question) {
+    await this.answer(question, async (turn, answer) => {
+      if (this.id === null) await this.host.create(this, question);
+      await runTurn({ ...turn, conversation: this.id, ...this.host.options() }, answer);
+    });
+  }
+
+  /** Go on showing an answer that was begun before this page was loaded. */
+  async resume({ id, question }) {
+    await this.answer(question, (turn, answer) => resumeTurn({ ...turn, conversation: this.id, id }, answer));
+  }
+
+  async answer(question, run) {
     const asked = questionNode(question);
     this.node.append(asked);
     const answer = this.newAnswer(this.host.announce);
     this.abort = new AbortController();
     this.host.changed(this);
     try {
-      if (this.id === null) await this.host.create(this, question);
-      const turn = { conversation: this.id, question, signal: this.abort.signal, ...this.host.options() };
-      await runTurn(turn, answer);
+      await run({ question, signal: this.abort.signal }, answer);
       this.host.announce("Answer complete.");
     } catch (error) {
       this.failed(error, question, asked, answer);

@@ -1,7 +1,8 @@
 // One turn: send a question, and hand each event of the stream to the answer that shows it.
 
 import { ApiError, request } from "../shared/api.js";
-import { events } from "./sse.js";
+import { GRACE_S, Reading, stop } from "./reading.js";
+import { begun, ended } from "./running.js";
 
 const TOOLS = ["calculator", "current_time", "convert_units"];
 // Below this score a passage is not about the question: with the sample documents sums, clocks and small talk reach
@@ -9,7 +10,7 @@ const TOOLS = ["calculator", "current_time", "convert_units"];
 const SCORE_MIN = 0.4;
 
 /** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
- *  `signal` stopped it. */
+ *  `signal` or another page stopped it. */
 export async function runTurn({ conversation, question, store, tools, signal }, answer) {
   const body = {
     conversation,
@@ -19,19 +20,33 @@ export async function runTurn({ conversation, question, store, tools, signal }, 
     tools: toolList(store, tools),
     include: ["firsttoken:sources", "firsttoken:trace"],
   };
-  const response = await request("POST", "/v1/responses", { body, signal });
-  let complete = false;
-  try {
-    for await (const event of events(response.body)) complete = apply(event, answer) || complete;
-  } catch (error) {
-    if (error.name === "AbortError" || error instanceof ApiError) throw error;
-    throw broken();
-  }
-  if (!complete) throw broken();
+  const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S) };
+  const response = await request("POST", "/v1/responses", { body, signal, headers });
+  const reading = new Reading({ signal, reconnecting: () => answer.reconnect() });
+  await show(reading, response, { conversation, question }, answer);
 }
 
-function broken() {
-  return new ApiError(0, "The connection broke before the answer was complete.");
+/** The same for a turn that is running already, from its first event on. */
+export async function resumeTurn({ conversation, question, id, signal }, answer) {
+  const reading = new Reading({ signal, reconnecting: () => answer.reconnect() }, id);
+  await show(reading, await reading.connect(), { conversation, question }, answer);
+}
+
+async function show(reading, response, { conversation, question }, answer) {
+  let complete = false;
+  try {
+    for await (const event of reading.events(response)) {
+      if (event.type === "response.created") begun(conversation, reading.id, question);
+      answer.connected();
+      complete = apply(event, answer) || complete;
+    }
+  } catch (error) {
+    if (error.name === "AbortError" && reading.id !== null) await stop(reading.id);
+    throw error;
+  } finally {
+    ended(conversation);
+  }
+  if (!complete) throw new DOMException("The answer was stopped elsewhere.", "AbortError");
 }
 
 /** Let the model read what stands before the next question; `conversation` is null for a new one. */

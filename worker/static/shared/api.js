@@ -12,13 +12,13 @@ export class ApiError extends Error {
 }
 
 /** Like fetch, but raises ApiError for anything that is not a 2xx. An abort passes through as AbortError. */
-export async function request(method, path, { body, signal } = {}) {
+export async function request(method, path, { body, signal, headers = {} } = {}) {
   let response;
   try {
     response = await fetch(path, {
       method,
       signal,
-      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      headers: body === undefined ? headers : { ...headers, "Content-Type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (error) {

@@ -21,3 +21,12 @@ export function remember(name, text) {
     // kept in memory above
   }
 }
+
+export function forget(name) {
+  memory.delete(name);
+  try {
+    localStorage.removeItem(PREFIX + name);
+  } catch {
+    // nothing was stored there
+  }
+}

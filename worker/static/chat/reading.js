@@ -1,0 +1,80 @@
+// Reading one response to its end, over as many connections as that takes.
+
+import { ApiError, request } from "../shared/api.js";
+import { ConnectionLost, events } from "./sse.js";
+
+// The worker goes on with an answer that nobody reads for as long as these together, and a bit longer.
+const PAUSES_MS = [250, 1000, 2000, 4000, 8000];
+export const GRACE_S = 30;
+
+const path = (id, rest = "") => `/v1/responses/${encodeURIComponent(id)}${rest}`;
+
+export class Reading {
+  /** `reconnecting()` is called when a connection is lost and another one is tried. */
+  constructor({ signal, reconnecting }, id = null) {
+    this.signal = signal;
+    this.reconnecting = reconnecting;
+    this.id = id;
+    this.seen = -1;
+    this.lost = 0;
+  }
+
+  /** Every event once, in order, beginning with those of `response`. Raises ApiError when no connection is found. */
+  async *events(response) {
+    for (;;) {
+      try {
+        for await (const event of events(response.body)) {
+          this.id ??= event.response?.id ?? null;
+          this.seen = event.sequence_number;
+          this.lost = 0;
+          yield event;
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof ConnectionLost)) throw error;
+      }
+      response = await this.connectAgain();
+    }
+  }
+
+  /** The events that were not seen yet. */
+  connect() {
+    const after = this.seen < 0 ? "" : `&starting_after=${this.seen}`;
+    return request("GET", path(this.id, `?stream=true${after}`), { signal: this.signal });
+  }
+
+  async connectAgain() {
+    while (this.id !== null && this.lost < PAUSES_MS.length) {
+      this.reconnecting();
+      await pause(PAUSES_MS[this.lost++], this.signal);
+      try {
+        return await this.connect();
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+        if (error.status !== 0 && error.status < 500 && error.status !== 429) break;
+      }
+    }
+    throw new ApiError(0, "The connection broke before the answer was complete.");
+  }
+}
+
+/** {status, …} of a response. Raises ApiError. */
+export async function lookAt(id) {
+  return (await request("GET", path(id))).json();
+}
+
+/** Stop a response; what was said is kept. Whether that worked is seen when the conversation is read again. */
+export async function stop(id) {
+  const signal = AbortSignal.timeout(5000);
+  await request("POST", path(id, "/cancel"), { signal }).catch(() => {});
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}
