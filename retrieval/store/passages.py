@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -14,7 +14,8 @@ from inference.windows import Windows
 from retrieval.candidate import ChunkKey
 from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreExists, StoreNotFound
 from retrieval.filter import Filter
-from retrieval.records import EmbeddedChunk, NewFile, SourceSpan, StoredFile, VectorStore
+from retrieval.records import NewFile, SourceSpan, StoredFile, VectorStore
+from retrieval.store.chunks import locked, remove, write
 from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
 
 if TYPE_CHECKING:
@@ -54,34 +55,6 @@ _SAME_CONTENT = """
 select true
   from vector_store_files v join files f on f.tenant_id = v.tenant_id and f.id = v.file_id
  where v.tenant_id = $1 and v.vector_store_id = $2 and v.path = $3 and f.sha256 = $4
-"""
-
-_INSERT_CHUNK = """
-insert into chunks (tenant_id, vector_store_id, file_id, ordinal, heading, text, start_char, end_char, tokens,
-                    embedding, windows, window_scales)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::real[]::halfvec, $11, $12)
-"""
-
-# The counts move in the transaction that moves the chunks: they are right at any time, also after a crash.
-_COUNT_LEXEMES = """
-insert into lexeme_counts as l (tenant_id, vector_store_id, lexeme, chunks)
-select tenant_id, vector_store_id, lexeme, count(*)
-  from chunks cross join unnest(tsvector_to_array(lexemes)) as t(lexeme)
- where tenant_id = $1 and vector_store_id = $2 and file_id = $3
- group by 1, 2, 3
-    on conflict (tenant_id, vector_store_id, lexeme) do update set chunks = l.chunks + excluded.chunks
-"""
-
-_DISCOUNT_LEXEMES = """
-with gone as (
-    select lexeme, count(*) as chunks
-      from chunks cross join unnest(tsvector_to_array(lexemes)) as t(lexeme)
-     where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)
-     group by 1
-)
-update lexeme_counts l set chunks = l.chunks - gone.chunks
-  from gone
- where l.tenant_id = $1 and l.vector_store_id = $2 and l.lexeme = gone.lexeme
 """
 
 # A file may stand in several stores: it goes when it leaves the last one, unless a caller sent it.
@@ -232,8 +205,7 @@ class PassageStore:
                 "attributes) values ($1, $2, $3, $4, 'completed', $5, $6)",
                 *(tenant_id, store_id, file_id, file.path, len(file.chunks), dict(file.attributes)),
             )
-            await insert_chunks(connection, tenant_id, store_id, file_id, file.chunks)
-            await count_lexemes(connection, tenant_id, store_id, file_id)
+            await write(connection, tenant_id, store_id, file_id, file.chunks)
         return True
 
     async def describe(
@@ -314,37 +286,6 @@ def _check_model(store: VectorStore, embedding_model: str) -> None:
         raise EmbeddingModelChanged(store.name, store.embedding_model, embedding_model)
 
 
-async def insert_chunks(
-    connection: Connection, tenant_id: UUID, store_id: str, file_id: str, chunks: Sequence[EmbeddedChunk]
-) -> None:
-    await connection.executemany(_INSERT_CHUNK, _chunk_rows(tenant_id, store_id, file_id, chunks))
-
-
-async def count_lexemes(connection: Connection, tenant_id: UUID, store_id: str, file_id: str) -> None:
-    """The words of a file that was written in this transaction."""
-    await connection.execute(_COUNT_LEXEMES, tenant_id, store_id, file_id)
-
-
-async def removed(connection: Connection, tenant_id: UUID, store_id: str, files: Sequence[str]) -> None:
-    """Take the passages of these files out of a store, and their words."""
-    await connection.execute(_DISCOUNT_LEXEMES, tenant_id, store_id, list(files))
-    await connection.execute(
-        "delete from lexeme_counts where tenant_id = $1 and vector_store_id = $2 and chunks <= 0", tenant_id, store_id
-    )
-    await connection.execute(
-        "delete from chunks where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
-        *(tenant_id, store_id, list(files)),
-    )
-
-
-async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None:
-    """One writer a store until the transaction ends; readers are not held up. Raises StoreNotFound."""
-    if not await connection.fetchval(
-        "select true from vector_stores where tenant_id = $1 and id = $2 for no key update", tenant_id, store_id
-    ):
-        raise StoreNotFound(store_id)
-
-
 async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:
     rows = await connection.fetch(
         "select file_id from vector_store_files where tenant_id = $1 and vector_store_id = $2 and path = any($3)",
@@ -353,23 +294,12 @@ async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths:
     files = [row["file_id"] for row in rows]
     if not files:
         return
-    await removed(connection, tenant_id, store_id, files)
+    await remove(connection, tenant_id, store_id, files)
     await connection.execute(
         "delete from vector_store_files where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
         *(tenant_id, store_id, files),
     )
     await connection.execute(_DELETE_FILES, tenant_id, files)
-
-
-def _chunk_rows(
-    tenant_id: UUID, store_id: str, file_id: str, chunks: Sequence[EmbeddedChunk]
-) -> Iterator[tuple[object, ...]]:
-    for ordinal, (chunk, vectors) in enumerate(chunks):
-        yield (
-            *(tenant_id, store_id, file_id, ordinal),
-            *(chunk.heading, chunk.text, chunk.start, chunk.end, chunk.tokens),
-            *(vectors.vector.tolist(), vectors.windows.tobytes(), vectors.scales.astype("<f2").tobytes()),
-        )
 
 
 def _windows(vectors: bytes, scales: bytes) -> Windows:

@@ -11,7 +11,7 @@ from migrations.database import Database
 from retrieval.errors import FileNotFound
 from retrieval.loaders.document import Document
 from retrieval.records import EmbeddedChunk, StoreFile
-from retrieval.store.passages import count_lexemes, insert_chunks, locked, removed
+from retrieval.store.chunks import locked, remove, write
 
 if TYPE_CHECKING:
     from migrations.database import Connection
@@ -74,13 +74,12 @@ class Shelf:
             await locked(connection, tenant_id, store_id)
             if not await _waits(connection, claim):
                 return
-            await removed(connection, tenant_id, store_id, [file_id])
+            await remove(connection, tenant_id, store_id, [file_id])
             await connection.execute(
                 "update files set title = $3, media_type = $4, content = $5 where tenant_id = $1 and id = $2",
                 *(tenant_id, file_id, document.title, document.media_type, document.text),
             )
-            await insert_chunks(connection, tenant_id, store_id, file_id, chunks)
-            await count_lexemes(connection, tenant_id, store_id, file_id)
+            await write(connection, tenant_id, store_id, file_id, chunks)
             await connection.execute(
                 "update vector_store_files set status = 'completed', worker = null, chunks = $4 "
                 "where tenant_id = $1 and vector_store_id = $2 and file_id = $3",
@@ -137,7 +136,7 @@ class Shelf:
         """Take a file out of a store; the file itself stays. Raises StoreNotFound, FileNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             await locked(connection, tenant_id, store_id)
-            await removed(connection, tenant_id, store_id, [file_id])
+            await remove(connection, tenant_id, store_id, [file_id])
             gone = await connection.fetchval(
                 "delete from vector_store_files where tenant_id = $1 and vector_store_id = $2 and file_id = $3 "
                 "returning true",
@@ -164,7 +163,7 @@ class Shelf:
             )
             for row in stores:
                 await locked(connection, tenant_id, row["vector_store_id"])
-                await removed(connection, tenant_id, row["vector_store_id"], [file_id])
+                await remove(connection, tenant_id, row["vector_store_id"], [file_id])
             gone = await connection.fetchval(
                 "delete from files where tenant_id = $1 and id = $2 returning true", tenant_id, file_id
             )
