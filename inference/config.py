@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from inference.attention import AUTO, Attention, attention
 from inference.bundled import CHAT_MODEL
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
@@ -28,6 +29,8 @@ class EngineConfig:
     resident: int = 8  # further slots that keep conversations' KV between turns
     context: int = 0  # tokens a sequence may hold; 0: the model's own, at most CONTEXT_DEFAULT
     threads: int = 0  # 0: default_threads()
+    kv_layout: str = AUTO  # see inference.attention
+    flash_attention: str = AUTO
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     queue_max: int = 64  # requests that may wait; one more is refused
     queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and nobody waits for longer
@@ -49,12 +52,16 @@ class EngineConfig:
                 raise ValueError(f"{name} must not be negative")
         if not 0 <= self.draft_min <= self.draft_max:
             raise ValueError("draft_min must be between 0 and draft_max")
+        self.attention(gpu=False)  # refuses what is unknown
         if self.slots > 256:
             raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
 
     @property
     def slots(self) -> int:
         return self.parallel + self.resident
+
+    def attention(self, *, gpu: bool) -> Attention:
+        return attention(self.kv_layout, self.flash_attention, gpu=gpu)
 
     @property
     def rows_max(self) -> int:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from inference import machine
+from inference import machine, pace
 from inference.apart import RunFailed, run_apart
+from inference.attention import Attention
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.footprint import Footprint
 from inference.llama import Device, LlamaModel, build_features, devices
+from inference.pace import Pace
 from inference.sizes import in_words
 from inference.speed import measure_apart
 
@@ -21,6 +23,7 @@ SELF_TEST_TIMEOUT_S = 120.0
 REBUILD = "build it again for this CPU: python3 -m deploy.setup --force"
 CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
 MARGIN = 1.1  # of memory: what Python, Postgres clients and the embedder take beside the model
+NOTICEABLE = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
 READING_TOKENS_PER_S = 5.0  # slower than people read
 
 # What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
@@ -64,6 +67,7 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
     if not any(finding.level is Level.PROBLEM for finding in files):
         yield self_test(config.model_path)
         yield speed(config)
+        yield attention(config)
 
 
 def _files(config: EngineConfig) -> Iterator[Finding]:
@@ -186,6 +190,30 @@ def speed_finding(prefill: float, decode: float) -> Finding:
         todo = "slower than people read: choose a smaller model or quantisation"
         return Finding("speed", Level.WARNING, text, todo, numbers)
     return Finding("speed", Level.OK, text, numbers=numbers)
+
+
+def attention(config: EngineConfig) -> Finding:
+    """What steps cost with each layout of the KV cache, with and without flash attention."""
+    threads = config.threads or default_threads()
+    try:
+        paces = pace.measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
+    except RunFailed as failure:
+        return Finding("attention", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
+    on_gpu = any(device.is_gpu for device in devices())
+    return attention_finding(paces, config.attention(gpu=on_gpu))
+
+
+def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:
+    """A choice that is only a little slower is kept: so much is noise."""
+    ours, best = next(each for each in paces if each.attention == used), pace.fastest(paces)
+    others = "; ".join(str(each) for each in paces if each is not ours)
+    text = f"{ours} ms in a step (not used: {others})"
+    slower = ours.slower_than(best)
+    numbers = {f"{each.attention} {step}_ms": ms for each in paces for step, ms in each.steps_ms.items()}
+    if slower > NOTICEABLE:
+        todo = f"{best.attention} takes {100 / slower:.0f} % of the time: {best.attention.flags}"
+        return Finding("attention", Level.WARNING, text, todo, numbers)
+    return Finding("attention", Level.OK, text, numbers=numbers)
 
 
 def _count(number: int) -> str:

@@ -104,7 +104,9 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
             )
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
-            raise NotDeterministic("deterministic answers need a CPU and a model that is not recurrent")
+            raise NotDeterministic(
+                "deterministic answers need a CPU, KV streams without flash attention, a model that is not recurrent"
+            )
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")

@@ -59,6 +59,7 @@ class ChatModel:
             rows_max=config.rows_max,
             outputs_max=config.outputs_max,
             threads=config.threads or default_threads(),
+            attention=config.attention(gpu=has_gpu()),
         )
         return cls(weights, backend, config, _load_drafter(weights, context, config))
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from inference.attention import AUTO, FLASH, LAYOUTS
+
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
 # Variables that other software made customary; the prefixed one wins.
@@ -74,6 +76,8 @@ class Config:
     ] = 8
     hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
     gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all that fit", least=-1)] = -1
+    kv_layout: Annotated[str, About("layout of the KV cache: streams, unified, or auto: what suits the device")] = AUTO
+    flash_attention: Annotated[str, About("on, off, or auto: what suits the device")] = AUTO
     context: Annotated[int, About("tokens a conversation may hold; 0: the model's own, at most 8192", least=0)] = 0
     streams: Annotated[int, About("generations that run at once; more wait in the queue", least=1, most=128)] = 8
     queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64
@@ -106,6 +110,12 @@ class Config:
         object.__setattr__(self, "home", self.home.expanduser().absolute())
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"--log-level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
+        for flag, value, known in (
+            ("--kv-layout", self.kv_layout, LAYOUTS),
+            ("--flash-attention", self.flash_attention, FLASH),
+        ):
+            if value not in (AUTO, *known):
+                raise ConfigError(f"{flag} must be {AUTO}, {' or '.join(known)}, not {value!r}")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
         for flag, url in (("--hub", self.hub), ("--jwt-jwks-url", self.jwt_jwks_url)):

@@ -118,6 +118,8 @@ def engine_config(config: Config) -> EngineConfig:
         parallel=config.streams,
         context=config.context,
         threads=config.threads,
+        kv_layout=config.kv_layout,
+        flash_attention=config.flash_attention,
         gpu_layers=config.gpu_layers,
         queue_max=config.queue,
         parked_bytes_max=config.parked_mb * 2**20,

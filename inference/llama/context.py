@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.attention import AUTO, Attention
+from inference.attention import attention as usual
 from inference.backend import Chunk
 from inference.errors import ModelNotLoaded
 from inference.llama.batch import Batch
@@ -34,25 +36,35 @@ STATE_COST = 4
 class LlamaContext:
     """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
 
-    On a CPU each slot is a stream of its own and flash attention is off, which is the fastest there; a GPU gets one
-    unified cache with flash attention. Forking a prefix copies what the source holds (about a thousandth of computing
-    it) in the first case and only marks cells in the second.
+    Without an `attention`, what is fastest as a rule is taken. Forking a prefix only marks cells in a unified cache;
+    between streams it copies what the source holds (about a thousandth of computing it).
     """
 
     def __init__(
-        self, model: LlamaModel, *, slots: int, context: int, rows_max: int, threads: int, outputs_max: int = 0
+        self,
+        model: LlamaModel,
+        *,
+        slots: int,
+        context: int,
+        rows_max: int,
+        threads: int,
+        outputs_max: int = 0,
+        attention: Attention | None = None,
     ) -> None:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
         self.outputs_max = max(outputs_max, slots)  # with fewer than slots, llama.cpp aborts
         gpu = has_gpu()
+        mode = attention or usual(AUTO, AUTO, gpu=gpu)
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = slots * context
         parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = slots
         parameters.n_outputs_max = self.outputs_max
-        parameters.kv_unified = gpu
-        parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if gpu else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        parameters.kv_unified = mode.unified
+        parameters.flash_attn_type = (
+            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if mode.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
         parameters.no_perf = True
         self._context = lib.llama_init_from_model(model.handle, parameters)
@@ -64,8 +76,8 @@ class LlamaContext:
             raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts and not write any")
         self._batch = Batch(rows_max)
         self._threads = ThreadChooser([1, threads] if not gpu else [threads])
-        self._unified = gpu
-        self.exact = not gpu  # measured: separate streams without flash attention
+        self._unified = mode.unified
+        self.exact = mode.exact and not gpu
         self.slots = slots
         self.context = context
         self.rows_max = rows_max

@@ -130,8 +130,11 @@ def test_a_draft_of_another_vocabulary_is_a_problem() -> None:
 
 
 def test_the_bundled_pair_passes() -> None:
-    findings = {finding.name: finding for finding in examine(EngineConfig(draft_path=DRAFT_MODEL))}
-    assert list(findings) == ["cpu", "backend", "threads", "model", "draft", "memory", "self-test", "speed"]
+    findings = {finding.name: finding for finding in examine(EngineConfig(draft_path=DRAFT_MODEL, threads=1))}
+    *files, self_tested, speed, attention = findings
+    assert files == ["cpu", "backend", "threads", "model", "draft", "memory"]
+    assert [self_tested, speed, attention] == ["self-test", "speed", "attention"]
+    assert len(findings["attention"].numbers) == 4 * 4 and all(ms > 0 for ms in findings["attention"].numbers.values())
     assert findings["self-test"].level is Level.OK
     assert findings["speed"].numbers["decode_tokens_per_s"] > 0
     assert findings["speed"].numbers["prefill_tokens_per_s"] > 0

@@ -45,6 +45,8 @@ def test_the_home_is_absolute() -> None:
         ({"drain_s": "nan"}, {}, "--drain-s must be at least 0, not nan"),
         ({"drain_s": "-1"}, {}, "--drain-s must be at least 0, not -1"),
         ({"log_level": "loud"}, {}, "--log-level must be one of"),
+        ({"kv_layout": "pool"}, {}, "--kv-layout must be auto, streams or unified"),
+        ({"flash_attention": "yes"}, {}, "--flash-attention must be auto, off or on"),
         ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
     ],
@@ -68,6 +70,8 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
     samples = {int: "1", float: "1", str: "info", Path: "/x"}
     special = {
         "hub": "https://hub.test",
+        "kv_layout": "unified",
+        "flash_attention": "off",
         "jwt_secret": "s" * 32,
         "jwt_jwks_url": "https://issuer.test/keys",
         "body_bytes": "4096",

@@ -1,0 +1,47 @@
+"""How the KV cache is laid out and attention computed: what is fastest differs by machine. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+AUTO = "auto"
+LAYOUTS = {"streams": False, "unified": True}
+FLASH = {"off": False, "on": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """`unified`: all slots share one pool of cells, and a shared prefix is held once; otherwise each slot is a stream
+    of its own, and its rows look at no other's cells."""
+
+    unified: bool
+    flash: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether a row's result is the same whatever is computed beside it; measured on CPUs, with every layout."""
+        return not self.unified and not self.flash
+
+    @property
+    def flags(self) -> str:
+        return f"--kv-layout {_name(LAYOUTS, self.unified)} --flash-attention {_name(FLASH, self.flash)}"
+
+    def __str__(self) -> str:
+        return f"{_name(LAYOUTS, self.unified)}, flash attention {_name(FLASH, self.flash)}"
+
+
+ALL = [Attention(unified, flash) for unified, flash in product(LAYOUTS.values(), FLASH.values())]
+
+
+def attention(layout: str, flash: str, *, gpu: bool) -> Attention:
+    """What is asked for, and for `auto` what is fastest as a rule: on a CPU streams without flash attention, on a GPU
+    the opposite. Raises ValueError."""
+    for name, value, known in (("kv_layout", layout, LAYOUTS), ("flash_attention", flash, FLASH)):
+        if value not in (AUTO, *known):
+            raise ValueError(f"{name} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+    return Attention(LAYOUTS.get(layout, gpu), FLASH.get(flash, gpu))
+
+
+def _name(names: dict[str, bool], value: bool) -> str:
+    return next(name for name, means in names.items() if means is value)

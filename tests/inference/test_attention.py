@@ -1,0 +1,75 @@
+"""Whatever the layout of the KV cache: sharing, parking and drafts hold, and answers are the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from inference.attention import ALL, AUTO, Attention, attention
+from inference.bundled import DRAFT_MODEL
+from inference.config import EngineConfig
+from inference.doctor import Level, attention_finding
+from inference.model import ChatModel
+from inference.pace import Pace, fastest
+from inference.sequence import ChatMessage, Sampling
+
+SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
+QUESTIONS = ["what do you know about roses? ", "which spade is best? ", "who are you? ", "tell me a joke please! "]
+GREEDY = Sampling(temperature=0, max_tokens=16)
+STREAMS = attention("streams", "off", gpu=False)
+
+
+def test_each_device_has_its_usual_attention_and_each_half_of_it_can_be_chosen() -> None:
+    assert attention(AUTO, AUTO, gpu=False) == Attention(unified=False, flash=False)
+    assert attention(AUTO, AUTO, gpu=True) == Attention(unified=True, flash=True)
+    assert attention("streams", AUTO, gpu=True) == Attention(unified=False, flash=True)
+    assert attention("unified", "off", gpu=False).flags == "--kv-layout unified --flash-attention off"
+    with pytest.raises(ValueError, match="flash_attention must be"):
+        EngineConfig(flash_attention="yes")
+
+
+@pytest.mark.parametrize("mode", ALL, ids=str)
+async def test_sharing_parking_and_drafts_hold_in_every_mode(mode: Attention) -> None:
+    """Three slots for four conversations: each comes back from memory, and all begin with one prompt."""
+    _, layout, _, flash = mode.flags.split()
+    config = EngineConfig(
+        draft_path=DRAFT_MODEL,
+        draft_min=2,
+        draft_max=2,
+        parallel=2,
+        threads=1,
+        resident=1,
+        kv_layout=layout,
+        flash_attention=flash,
+    )
+    model = await asyncio.to_thread(ChatModel.load, config)
+    plain = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=1, threads=1, resident=0, parked_bytes_max=0))
+    await asyncio.gather(model.start(), plain.start())
+
+    async def say(on: ChatModel, talk: list[ChatMessage]) -> str:
+        return "".join([delta.text async for delta in on.generate(on.encode(on.render(talk)), GREEDY)])
+
+    talks = [[SYSTEM, ChatMessage("user", question * 8)] for question in QUESTIONS]
+    for _ in range(2):
+        answers = await asyncio.gather(*(say(model, talk) for talk in talks))
+        for talk, answer in zip(talks, answers, strict=True):
+            assert answer == await say(plain, talk)
+            talk += [ChatMessage("assistant", answer), ChatMessage("user", "and then?")]
+    stats = model.stats()
+    assert int(stats["cached_tokens_total"]) > 0.5 * int(stats["prompt_tokens_total"])
+    assert int(stats["restored_total"]) > 0 and int(stats["accepted_total"]) > 0
+    await asyncio.gather(model.close(), plain.close())
+
+
+def pace(mode: Attention, *milliseconds: float) -> Pace:
+    return Pace(mode, dict(zip(["1 stream", "8 streams"], milliseconds, strict=True)))
+
+
+def test_a_mode_that_is_clearly_slower_than_another_is_a_warning_with_the_flags_to_set() -> None:
+    flash = Attention(unified=False, flash=True)
+    close, far = [pace(STREAMS, 5, 10), pace(flash, 4.8, 9)], [pace(STREAMS, 5, 10), pace(flash, 4, 5)]
+    assert attention_finding(close, STREAMS).level is Level.OK
+    finding = attention_finding(far, STREAMS)
+    assert finding.level is Level.WARNING and "--kv-layout streams --flash-attention on" in finding.todo
+    assert fastest(far) is far[1]
