@@ -156,6 +156,14 @@ async def test_only_the_worker_may_look_words_up(owner_dsn: str) -> None:
         assert not [right for right in function["proacl"] if right.startswith("=")], function["proname"]
 
 
+async def test_looking_words_up_starts_no_parallel_worker_and_may_sort(owner_dsn: str) -> None:
+    """The one takes 6 ms for nothing; without the other, the settings of the index make it read the whole table."""
+    connection = await asyncpg.connect(owner_dsn)
+    settings = await connection.fetchval("select proconfig from pg_proc where proname = 'worded_chunks'")
+    await connection.close()
+    assert {"max_parallel_workers_per_gather=0", "enable_sort=on"} <= set(settings)
+
+
 @pytest.mark.parametrize(
     ("chunks", "total", "better"),
     [
