@@ -206,8 +206,7 @@ def attention(config: EngineConfig) -> Finding:
 def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:
     """A choice that is only a little slower is kept: so much is noise."""
     ours, best = next(each for each in paces if each.attention == used), pace.fastest(paces)
-    others = "; ".join(str(each) for each in paces if each is not ours)
-    text = f"{ours} ms in a step (not used: {others})"
+    text = "\n".join([f"{used}; milliseconds of a step with", *map(str, paces)])
     slower = ours.slower_than(best)
     numbers = {f"{each.attention} {step}_ms": ms for each in paces for step, ms in each.steps_ms.items()}
     if slower > NOTICEABLE:

@@ -21,10 +21,10 @@ from inference.llama import LlamaContext, LlamaModel
 from inference.rows import Rows
 
 STREAMS = (1, 8, 16)
-PROMPT_ROWS = 64
+PROMPTS, PROMPT_ROWS = 2, 60  # no multiple of the kernels' tiles, which questions are not either
 HELD_TOKENS = 320  # in every slot: a system prompt and a turn or two
-ROUNDS = 3
-BUDGET_S = 20.0  # for filling the slots, and again for the steps: a large model gets a shorter history and fewer rounds
+ROUNDS = 8  # the number of threads is tried out too
+BUDGET_S = 10.0  # for filling the slots, and again for the steps: a large model gets a shorter history and fewer rounds
 TIMEOUT_S = 300.0
 
 
@@ -36,7 +36,7 @@ class Pace:
     steps_ms: Mapping[str, float]
 
     def __str__(self) -> str:
-        return f"{self.attention}: " + ", ".join(f"{name} {ms:.1f}" for name, ms in self.steps_ms.items())
+        return f"{self.attention!s:<29}" + "".join(f" | {name} {ms:.1f}" for name, ms in self.steps_ms.items())
 
     def slower_than(self, other: Pace) -> float:
         """How many times as long steps take as with the other, on the mean of all kinds of steps."""
@@ -55,7 +55,7 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
             model,
             slots=max(STREAMS),
             context=HELD_TOKENS + PROMPT_ROWS,
-            rows_max=PROMPT_ROWS,
+            rows_max=PROMPTS * PROMPT_ROWS,
             threads=threads,
             attention=attention,
         )
@@ -63,7 +63,7 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
     }
     held = _fill(list(made.values()))
     steps = {_streams(n): [Rows(slot, held, [slot]) for slot in range(n)] for n in STREAMS}
-    steps[f"prompt of {PROMPT_ROWS}"] = [Rows(0, held, range(PROMPT_ROWS))]
+    steps[f"{PROMPTS} prompts of {PROMPT_ROWS}"] = [Rows(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
     best = {attention: dict.fromkeys(steps, float("inf")) for attention in made}
     began = perf_counter()
     for _ in range(ROUNDS):

@@ -76,4 +76,5 @@ async def _database(config: Config) -> Finding:
 
 def _line(finding: Finding) -> str:
     todo = f"\n{'':<20} -> {finding.todo}" if finding.todo else ""
-    return f"{finding.level.value:<8} {finding.name:<10} {finding.text}{todo}"
+    text = finding.text.replace("\n", f"\n{'':<20}")
+    return f"{finding.level.value:<8} {finding.name:<10} {text}{todo}"

@@ -34,6 +34,7 @@ from worker.config import prepare_process
 STREAMS = 16
 CONTEXT = 6144  # holds the long prompt, and chats that run beside it
 RETURNING_CONTEXT = 1024
+INSIDE_CONTEXT = 2048
 ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
 QUICK = [cold(8), warm(8, 1)]  # of the larger model: where its size could matter most
 RETURNING = returning(64, 300, 20)
@@ -78,19 +79,23 @@ async def with_drafts(workloads: Sequence[Workload], rounds: int) -> list[Result
 
 
 async def inside(models: dict[str, Path]) -> list[str]:
-    """Lines about our own engine."""
+    """Lines about our own engine, each printed as it is known."""
     lines = []
-    for name, path in {**models, "bundled": CHAT_MODEL}.items():
-        share = await python_share(Setup(path, 8, 2048), warm(8, 2))
-        lines.append(f"- Python's share of the engine's time, {name}, 8 clients: {share:.2f} %")
-    for name, path in models.items():
-        each, per_token = await idle_bytes(Setup(path, 8, RETURNING_CONTEXT), 12, 300)
-        lines.append(
-            f"- a parked conversation of 300 tokens, {name}: {each / 1e6:.2f} MB, {per_token:.0f} bytes a token"
-        )
-        lines.append(f"- resuming 1024 parked tokens, {name}: 1/{1 / await resume_ratio(path):.0f} of computing them")
-    print(*lines, sep="\n", flush=True)
+    async for line in _inside(models):
+        print(line, flush=True)
+        lines.append(line)
     return lines
+
+
+async def _inside(models: dict[str, Path]) -> AsyncIterator[str]:
+    for name, path in {**models, "bundled": CHAT_MODEL}.items():
+        for clients in (1, 8, 32):
+            share = await python_share(Setup(path, clients, INSIDE_CONTEXT), warm(clients, 1))
+            yield f"- Python's share of the engine's time, {name}, {clients} streams: {share:.2f} %"
+    for name, path in models.items():
+        each, per_token = await idle_bytes(Setup(path, 1, RETURNING_CONTEXT), 2 * (1 + KEPT_SLOTS), 300)
+        yield f"- a parked conversation of 300 tokens, {name}: {each / 1e6:.2f} MB, {per_token:.0f} bytes a token"
+        yield f"- resuming 1024 parked tokens, {name}: 1/{1 / await resume_ratio(path):.0f} of computing them"
 
 
 async def measure(options: argparse.Namespace) -> None:
