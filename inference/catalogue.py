@@ -201,6 +201,16 @@ PRESETS = (
         context=32_768,
         licence="Apache-2.0",
     ),
+    Preset(
+        name="bge-reranker-v2-m3",
+        repository="gpustack/bge-reranker-v2-m3-GGUF",
+        file="bge-reranker-v2-m3-Q8_0.gguf",
+        size=635_676_416,
+        context=8192,
+        licence="Apache-2.0",
+        sha256="a43c7c9b11a4c1517e5bf95151960e1621d1b72f7a493364b01e386cf1aaa1d3",
+        note="for --reranker, in many languages; not for chat",
+    ),
 )
 
 

@@ -18,12 +18,14 @@ class RetrievalConfig:
     """Budgets are stops, not targets: on two busy cores the stages take 5, 5 and 5 ms over a thousand chunks.
 
     A stage over its budget is skipped: without the embedding only words count, without reranking the fused order
-    stands, and without a search there are no passages. The trace says which it was.
+    stands, and without a search there are no passages. A cross-encoder rereads as many as fit its budget, the best
+    first. The trace says which it was.
     """
 
     embed_ms: float = 1000.0  # a batch of an ingest may be in front of the query: 200 ms
     search_ms: float = 2000.0
     rerank_ms: float = 500.0
+    reread_ms: float = 300.0  # of a cross-encoder, where there is one
     candidates: int = 50  # of each side of the search, and of the fused list that is reranked
     # "scores" is better by far where the vectors are the stronger side; "ranks" (reciprocal rank) is for corpora of
     # part numbers and names, and its scores mean nothing to a threshold.

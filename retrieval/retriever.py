@@ -20,7 +20,7 @@ from retrieval.filter import Filter
 from retrieval.fuse import Scores, fuse
 from retrieval.passage import Passage
 from retrieval.records import SourceSpan
-from retrieval.rerank import window_similarity
+from retrieval.rerank import PLANNED_SHARE, Reranker, reordered, window_similarity
 from retrieval.split import passage_title
 from retrieval.store import PassageStore, SearchResult
 
@@ -40,8 +40,15 @@ class Stages:
 class Retriever:
     """Finds passages for a tenant. Stages over their budget are skipped, never failed."""
 
-    def __init__(self, store: PassageStore, embedder: Embedder, config: RetrievalConfig | None = None) -> None:
+    def __init__(
+        self,
+        store: PassageStore,
+        embedder: Embedder,
+        config: RetrievalConfig | None = None,
+        reranker: Reranker | None = None,
+    ) -> None:
         self._store = store
+        self._reranker = reranker
         self._embedder = embedder
         self._config = config or RetrievalConfig()
 
@@ -91,7 +98,16 @@ class Retriever:
             if text and stores:
                 parent = trace.index(span)
                 search = _Search(
-                    self._store, self._embedder, self._config, trace, parent, tenant_id, stores, filters, text
+                    self._store,
+                    self._embedder,
+                    self._reranker,
+                    self._config,
+                    trace,
+                    parent,
+                    tenant_id,
+                    stores,
+                    filters,
+                    text,
                 )
                 found = await search.run(min(limit, PASSAGES_MAX), score_threshold)
             span.attributes["passages"] = len(found.passages)
@@ -104,6 +120,7 @@ class _Search:
 
     store: PassageStore
     embedder: Embedder
+    reranker: Reranker | None
     config: RetrievalConfig
     trace: Trace
     parent: int | None
@@ -119,6 +136,8 @@ class _Search:
         fused = reranked = self._fuse(candidates)
         if vectors is not None:
             reranked, cut = await self._rerank(fused, vectors)
+        if self.reranker is not None and reranked:
+            reranked = await self._reread(self.reranker, reranked)
         return Stages(candidates, fused, reranked, await self._compress(reranked, limit, score_threshold, cut))
 
     async def _embed(self) -> QueryVectors | None:
@@ -163,6 +182,15 @@ class _Search:
             similarity = None if cosines is None else (1 - weight) * cosines + weight * nearness
             cutter = Cutter(self.query, vectors.tokens, windows, self.embedder.count, self.config.sentence_share_min)
             return self._ranked(present, similarity), cutter
+
+    async def _reread(self, reranker: Reranker, ranked: list[Scored]) -> list[Scored]:
+        """The best ones again, each together with the question, as far as the time goes."""
+        with self.trace.span("reread", lane=LANE, parent=self.parent, candidates=len(ranked)) as span:
+            budget_ms = self.config.reread_ms
+            texts = [candidate.text for _, candidate in ranked]
+            scores = await within(budget_ms, reranker.score(self.query, texts, PLANNED_SHARE * budget_ms), span)
+            span.attributes |= {"model": reranker.name, "read": 0 if scores is None else len(scores)}
+            return ranked if scores is None else reordered(ranked, scores)
 
     def _ranked(self, candidates: list[Candidate], similarity: Scores | None) -> list[Scored]:
         coverage = np.array([candidate.coverage for candidate in candidates], np.float64)

@@ -58,6 +58,10 @@ class Config:
     embedder: Annotated[Path | None, About("embedding model, a GGUF file (default: the bundled one)", every=True)] = (
         None
     )
+    reranker: Annotated[
+        Path | None,
+        About("model that rereads the passages found, a GGUF file or a model name (default: none)", every=True),
+    ] = None
     agents: Annotated[
         Path | None, About("agents of this worker, a TOML file (default: agents.toml in home)", every=True)
     ] = None

@@ -19,7 +19,7 @@ from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
 from worker.keys import Keys
-from worker.start import open_database, open_embedder, read_secret
+from worker.start import open_database, open_embedder, open_reranker, read_secret
 
 MISSED_SHOWN_MAX = 10
 
@@ -35,7 +35,11 @@ async def evaluate_retrieval(
     lines = await asyncio.to_thread(read_questions, Path(questions))
     home = Home(config.home)
     home.prepare()
-    async with open_embedder(config) as embedder, open_database(config) as database:
+    async with (
+        open_embedder(config) as embedder,
+        open_reranker(config) as reranker,
+        open_database(config) as database,
+    ):
         tenant_id = await Keys(database, read_secret(config, home)).tenant(tenant)
         passages = PassageStore(database)
         found = await passages.get(tenant_id, store)
@@ -45,7 +49,7 @@ async def evaluate_retrieval(
         with tqdm(total=len(resolved.questions), unit=" questions", disable=None) as bar:
             evaluation = await evaluate(
                 resolved.questions,
-                Retriever(passages, embedder),
+                Retriever(passages, embedder, reranker=reranker),
                 tenant_id=tenant_id,
                 store=found.id,
                 limit=limit,

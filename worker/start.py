@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
@@ -15,6 +16,7 @@ from agents.tools import builtin_toolbox
 from inference.bundled import EMBEDDER
 from inference.catalogue import find
 from inference.config import EngineConfig
+from inference.cross_encoder import CrossEncoder
 from inference.embedder import Embedder
 from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.model import ChatModel
@@ -147,6 +149,20 @@ async def open_embedder(config: Config) -> AsyncIterator[Embedder]:
         await asyncio.to_thread(embedder.close)
 
 
+@asynccontextmanager
+async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
+    if config.reranker is None:
+        yield None
+        return
+    models = Home(config.home).models
+    path = await asyncio.to_thread(_load, "--reranker", partial(find, folder=models), config.reranker)
+    reranker = await asyncio.to_thread(_load, "--reranker", CrossEncoder.load, path)
+    try:
+        yield reranker
+    finally:
+        await asyncio.to_thread(reranker.close)
+
+
 def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
     try:
         return load(what)
@@ -163,14 +179,17 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
             stack.enter_async_context(open_database(config)),
             stack.enter_async_context(open_model(config)),
             stack.enter_async_context(open_embedder(config)),
+            stack.enter_async_context(open_reranker(config)),
             stack.enter_async_context(open_tool_servers(roster)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
         if failed is not None:
             raise failed
-        database, model, embedder, servers = cast(tuple[Database, ChatModel, Embedder, ToolServers], opened)
-        services = _assemble(config, roster, read_secret(config, home), database, model, embedder, servers)
+        database, model, embedder, reranker, servers = cast(
+            tuple[Database, ChatModel, Embedder, CrossEncoder | None, ToolServers], opened
+        )
+        services = _assemble(config, roster, read_secret(config, home), database, model, embedder, reranker, servers)
         stack.callback(services.file_reader.close)
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start()
@@ -190,6 +209,7 @@ def _assemble(
     database: Database,
     model: ChatModel,
     embedder: Embedder,
+    reranker: CrossEncoder | None,
     servers: ToolServers,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
@@ -198,7 +218,7 @@ def _assemble(
     passages, shelf = PassageStore(database), Shelf(database)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     runs = Runs(database, event_days=config.event_days, background=config.background)
-    retriever = Retriever(passages, embedder, RetrievalConfig())
+    retriever = Retriever(passages, embedder, RetrievalConfig(), reranker)
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
         raise StartError(" ".join(problems))

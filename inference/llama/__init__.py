@@ -2,7 +2,7 @@
 
 from inference.llama.context import LlamaContext
 from inference.llama.device import Device, build_features, devices
-from inference.llama.encoder import EmbeddingContext
+from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.grammar import GrammarMask
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.model import LlamaModel
@@ -16,6 +16,7 @@ __all__ = [
     "GrammarMask",
     "LlamaContext",
     "LlamaModel",
+    "RankContext",
     "build_features",
     "devices",
     "has_gpu",

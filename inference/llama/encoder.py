@@ -1,4 +1,4 @@
-"""Texts to vectors, one for each token."""
+"""Encoders: texts to a vector for each token, or to one score."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from inference.llama.library import DecodeFailed, get_embeddings, lib
 from inference.llama.model import LlamaModel
 
 
-class EmbeddingContext:
-    """Runs an encoder over whole texts and returns the vector of every token (no pooling)."""
+class _Encoder:
+    """Runs whole texts through an encoder, as many in one batch as fit."""
 
-    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
+    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int, pooling: int) -> None:
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = sequences_max
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.embeddings = True
-        parameters.pooling_type = lib.LLAMA_POOLING_TYPE_NONE
+        parameters.pooling_type = pooling
         parameters.kv_unified = True
         parameters.no_perf = True
         self._context = lib.llama_init_from_model(model.handle, parameters)
         if not self._context:
-            raise ModelNotLoaded(f"{model.path.name} cannot be used as an embedder")
+            raise ModelNotLoaded(f"{model.path.name} cannot be used as an encoder")
         self._batch = Batch(rows_max)
         self._batch.outputs[:] = 1
         self._rows_max = rows_max
@@ -39,18 +39,6 @@ class EmbeddingContext:
         if self._context:
             lib.llama_free(self._context)
             self._context = None
-
-    def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
-
-        Raises DecodeFailed.
-        """
-        if not self._context:
-            raise DecodeFailed("the context is closed")
-        vectors: list[NDArray[np.float32]] = []
-        for group in self._groups(sequences):
-            vectors += self._encode_group(group)
-        return vectors
 
     def _groups(self, sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
         group: list[Sequence[int]] = []
@@ -66,7 +54,10 @@ class EmbeddingContext:
         if group:
             yield group
 
-    def _encode_group(self, group: list[Sequence[int]]) -> list[NDArray[np.float32]]:
+    def _run(self, group: list[Sequence[int]]) -> NDArray[np.int64]:
+        """Compute one batch, each text in a slot of its own; returns where in the rows they begin, and the end."""
+        if not self._context:
+            raise DecodeFailed("the context is closed")
         bounds = np.cumsum([0, *map(len, group)])
         batch = self._batch
         for slot, sequence in enumerate(group):
@@ -78,6 +69,41 @@ class EmbeddingContext:
         code = lib.llama_encode(self._context, batch.raw)
         if code:
             raise DecodeFailed(f"llama_encode returned {code}")
-        size = int(bounds[-1]) * self._dimensions
-        array = np.ctypeslib.as_array((ctypes.c_float * size).from_address(get_embeddings(self._context)))
-        return [part.copy() for part in np.split(array.reshape(-1, self._dimensions), bounds[1:-1])]
+        return bounds
+
+
+class EmbeddingContext(_Encoder):
+    """The vector of every token (no pooling)."""
+
+    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
+        pooling = lib.LLAMA_POOLING_TYPE_NONE
+        super().__init__(model, rows_max=rows_max, sequences_max=sequences_max, threads=threads, pooling=pooling)
+
+    def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
+
+        Raises DecodeFailed.
+        """
+        vectors: list[NDArray[np.float32]] = []
+        for group in self._groups(sequences):
+            bounds = self._run(group)
+            size = int(bounds[-1]) * self._dimensions
+            array = np.ctypeslib.as_array((ctypes.c_float * size).from_address(get_embeddings(self._context)))
+            vectors += [part.copy() for part in np.split(array.reshape(-1, self._dimensions), bounds[1:-1])]
+        return vectors
+
+
+class RankContext(_Encoder):
+    """The score that the model's head gives to each text (rank pooling). The head must have one output."""
+
+    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
+        pooling = lib.LLAMA_POOLING_TYPE_RANK
+        super().__init__(model, rows_max=rows_max, sequences_max=sequences_max, threads=threads, pooling=pooling)
+
+    def rank(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        """Token ids of each text -> its logit. Raises DecodeFailed."""
+        scores: list[float] = []
+        for group in self._groups(sequences):
+            self._run(group)
+            scores += [float(lib.llama_get_embeddings_seq(self._context, slot)[0]) for slot in range(len(group))]
+        return np.array(scores, np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from inference.markup import spoken
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
 _METADATA_BYTES_MAX = 4096  # of one value; chat templates have a door of their own
+_HEADS = ("cls.weight", "cls.output.weight")  # of models that rank; either is enough
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may stand for
 
 
@@ -100,6 +102,23 @@ class LlamaModel:
         return _QUANTISATION.sub("", self.path.stem)
 
     @property
+    def architecture(self) -> str:
+        return self.metadata().get("general.architecture", "")
+
+    @property
+    def scores(self) -> int:
+        """What a head for ranking puts out, where the file says that it has one and does; 0 without."""
+        if self.metadata().get(f"{self.architecture}.pooling_type") != str(lib.LLAMA_POOLING_TYPE_RANK):
+            return 0
+        has_head = any(self._holds(name) for name in _HEADS)
+        return int(lib.llama_model_n_cls_out(self.handle)) if has_head else 0
+
+    @property
+    def between_texts(self) -> int:
+        """How many end marks stand between two texts that are read as a pair: XLM-R's models were trained with two."""
+        return 2 if lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_UGM else 1
+
+    @property
     def bos(self) -> int | None:
         """The token to put in front of every prompt, where the model wants one."""
         return int(lib.llama_vocab_bos(self._vocabulary)) if lib.llama_vocab_get_add_bos(self._vocabulary) else None
@@ -155,6 +174,12 @@ class LlamaModel:
         if not sampler:  # the null pointer is an object: only its truth tells
             raise InvalidSchema("no grammar can be made of this schema")
         return GrammarMask(ctypes.cast(sampler, ctypes.c_void_p).value)
+
+    def _holds(self, tensor: str) -> bool:
+        """Whether the file names this tensor; llama.cpp does not tell, and takes any number for a score without one."""
+        name = tensor.encode()
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(len(name).to_bytes(8, "little") + name) >= 0
 
     def _markup_pattern(self) -> re.Pattern[str]:
         """Finds where the text of a user-defined token begins. Those of words or blanks are no markup."""

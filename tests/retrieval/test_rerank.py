@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.windows import Windows, passage_vectors, unit
-from retrieval.rerank import window_similarity
+from retrieval.candidate import Candidate, ChunkKey
+from retrieval.compress import Scored
+from retrieval.rerank import reordered, window_similarity
 
 DIMENSIONS = 16
 
@@ -48,3 +50,15 @@ def test_a_score_does_not_depend_on_the_other_passages(lengths: list[int], words
     alone = [window_similarity(query, [one])[0] for one in passages]
     assert together == pytest.approx(alone, abs=1e-5)
     assert np.all(np.abs(together) <= 1.01)
+
+
+def candidate(number: int) -> Candidate:
+    return Candidate(ChunkKey("vs", "file", number), "a.md", "A", "", f"text {number}", 0, 6, 2, 0.5, 0.0)
+
+
+def test_a_cross_encoder_orders_the_head_and_leaves_the_rest_and_the_scores() -> None:
+    ranked = [Scored(score, candidate(n)) for n, score in enumerate((0.9, 0.8, 0.7, 0.6))]
+    after = reordered(ranked, np.array([-2.0, 3.0, 1.0]))
+    assert [each.candidate.key.ordinal for each in after] == [1, 2, 0, 3]
+    assert [each.score for each in after] == [0.9, 0.8, 0.7, 0.6]
+    assert reordered(ranked, np.array([])) == ranked

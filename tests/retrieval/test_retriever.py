@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
 import asyncpg
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from inference.embedder import Embedder
 from inference.trace import Span, Trace
@@ -13,6 +17,7 @@ from retrieval.errors import StoreNotFound
 from retrieval.filter import Comparison
 from retrieval.ingest import ingest
 from retrieval.passage import Passage
+from retrieval.rerank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 
@@ -49,9 +54,10 @@ async def retrieve(
     stores: tuple[str, ...] = ("docs",),
     score_threshold: float = SCORE_THRESHOLD,
     limit: int = 5,
+    reranker: Reranker | None = None,
 ) -> tuple[list[Passage], Trace]:
     trace = Trace()
-    passages = await Retriever(store, embedder, config).retrieve(
+    passages = await Retriever(store, embedder, config, reranker).retrieve(
         query, tenant_id=tenant_id, stores=stores, limit=limit, score_threshold=score_threshold, trace=trace
     )
     trace.finish()
@@ -246,3 +252,40 @@ async def test_a_filter_reaches_the_search(store: PassageStore, embedder: Embedd
     )
     assert found == []
     assert spans(trace)["search"].attributes["chunks"] == 0
+
+
+class Reversing:
+    """A reranker that finds the last of the first three best, after a while."""
+
+    name = "reversing"
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    async def score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
+        await asyncio.sleep(self.seconds)
+        return np.arange(3.0)
+
+
+async def test_a_reranker_has_the_last_word_on_the_order(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    stages, orders = [], []
+    for reranker in (None, Reversing()):
+        trace = Trace()
+        found = await Retriever(store, embedder, None, reranker).stages(
+            "create an API key", tenant_id=reader, stores=("docs",), limit=5, score_threshold=0.0, trace=trace
+        )
+        stages.append([span.name for span in trace.spans if span.lane == "retrieval"])
+        orders.append([each.candidate.key for each in found.reranked])
+    assert stages == [STAGES, [*STAGES[:-1], "reread", "compress"]]
+    usual, reread = orders
+    assert reread == [*reversed(usual[:3]), *usual[3:]]
+
+
+async def test_a_reranker_that_is_late_changes_nothing(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+    query = "How do I create an API key?"
+    usual, _ = await retrieve(store, embedder, reader, query)
+    config = RetrievalConfig(reread_ms=20.0)
+    late, trace = await retrieve(store, embedder, reader, query, config=config, reranker=Reversing(60.0))
+    assert late == usual
+    [span] = [span for span in trace.spans if span.name == "reread"]
+    assert span.attributes["skipped"] == "over budget" and span.attributes["read"] == 0
