@@ -107,6 +107,13 @@ class Agent:
         asked = replace(turn, input=(*turn.input, Message("user", "?")))
         return self._model.read_ahead(await self._prefix(asked, self._offer(asked)), salt=str(turn.tenant_id))
 
+    async def share(self, turn: Turn) -> None:
+        """Let all tenants share what turns like this one begin with. It comes from the configuration and has nothing of
+        a tenant in it. Raises InvalidTurn, InvalidTemplate.
+        """
+        asked = replace(turn, input=(Message("user", "?"),))
+        self._model.share(await self._prefix(asked, self._offer(asked)))
+
     def _offer(self, turn: Turn) -> Offer:
         return Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
 

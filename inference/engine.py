@@ -140,6 +140,10 @@ class Engine:
         )
         return self._enter(request)
 
+    def share(self, beginning: Sequence[int]) -> None:
+        """From now on prompts of all tenants that begin like this share their cache up to its end."""
+        self._scheduler.commons.add(beginning)
+
     def _enter(self, request: Request) -> Handle:
         request.stamps.submitted_ns = now_ns()
         handle = Handle(request, self.wake)

@@ -113,6 +113,9 @@ class ChatModel:
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         return self._engine.read_ahead(prompt, salt=salt, exact=exact)
 
+    def share(self, beginning: Sequence[int]) -> None:
+        self._engine.share(beginning)
+
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         if not ids:
             return

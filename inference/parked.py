@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.commons import Commons
 from inference.prefix import PrefixIndex
 
 # Restoring moves bytes and costs some milliseconds; fewer tokens than this are as cheap to compute again.
@@ -31,10 +32,10 @@ class Entry:
 class Parked:
     """Pure bookkeeping with a cap in bytes; 0 parks nothing."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, commons: Commons | None = None) -> None:
         self._bytes_max = bytes_max
         self._entries: OrderedDict[int, Entry] = OrderedDict()  # least recently used first
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(commons)
         self._number = 0
         self.bytes = self.tokens = 0
 

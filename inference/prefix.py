@@ -1,26 +1,32 @@
 """The prefix index: which slots hold which tokens, found by the longest shared beginning.
 
 A radix tree (compressed trie) over token ids, as in SGLang's RadixAttention (arXiv 2312.07104), matched token by token:
-a match may end inside an edge. Each salt has a tree of its own, so one tenant's text never matches another's.
+a match may end inside an edge. Each tenant's salt stands in the path to its tokens, so one tenant's text never matches
+another's: at the very beginning, or behind what is common to all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from inference.commons import Commons
+
+Step: TypeAlias = int | str  # a token, or the salt
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
     """`holders` are the keys whose tokens run through this node's whole edge."""
 
-    edge: list[int]
+    edge: list[Step]
     holders: set[int] = field(default_factory=set)
-    children: dict[int, _Node] = field(default_factory=dict)
+    children: dict[Step, _Node] = field(default_factory=dict)
 
 
-def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the shared beginning of two token lists."""
+def common_length(a: Sequence[Step], b: Sequence[Step]) -> int:
+    """Length of the shared beginning of two lists."""
     shorter = min(len(a), len(b))
     if a[:shorter] == b[:shorter]:  # the usual case, compared at C speed
         return shorter
@@ -30,18 +36,19 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
 class PrefixIndex:
     """Keys (slot numbers) with their tokens. Inserting a key again replaces what it held."""
 
-    def __init__(self) -> None:
-        self._roots: dict[str, _Node] = {}
-        self._held: dict[int, tuple[str, list[int]]] = {}
+    def __init__(self, commons: Commons | None = None) -> None:
+        self._commons = Commons() if commons is None else commons
+        self._root = _Node([])
+        self._held: dict[int, list[Step]] = {}
 
     def __len__(self) -> int:
         return len(self._held)
 
     def insert(self, key: int, tokens: Sequence[int], salt: str) -> None:
         self.remove(key)
-        self._held[key] = (salt, list(tokens))
-        node, rest = self._roots.setdefault(salt, _Node([])), list(tokens)
-        node.holders.add(key)
+        rest, _ = self._path(tokens, salt)
+        self._held[key] = rest
+        node = self._root
         while rest:
             child = node.children.get(rest[0])
             if child is None:
@@ -55,14 +62,7 @@ class PrefixIndex:
 
     def remove(self, key: int) -> None:
         """Forget a key; nothing happens if it is not there."""
-        if key not in self._held:
-            return
-        salt, rest = self._held.pop(key)
-        node = self._roots[salt]
-        node.holders.discard(key)
-        if not node.holders:
-            del self._roots[salt]
-            return
+        node, rest = self._root, self._held.pop(key, [])
         while rest:
             child = node.children[rest[0]]
             child.holders.discard(key)
@@ -73,15 +73,21 @@ class PrefixIndex:
 
     def match(self, tokens: Sequence[int], salt: str) -> tuple[set[int], int]:
         """The keys that share the longest beginning with `tokens`, and its length; (empty, 0) without any."""
-        node, rest, length = self._roots.get(salt), list(tokens), 0
+        (rest, common), node, length = self._path(tokens, salt), self._root, 0
         holders: set[int] = set()
-        while node and rest and (child := node.children.get(rest[0])):
+        while rest and (child := node.children.get(rest[0])):
             shared = common_length(rest, child.edge)
             holders, length = child.holders, length + shared
             if shared < len(child.edge):
                 break
             node, rest = child, rest[shared:]
-        return set(holders), length
+        length -= int(length > common)  # the salt is no token
+        return (set(holders), length) if length else (set(), 0)
+
+    def _path(self, tokens: Sequence[int], salt: str) -> tuple[list[Step], int]:
+        """The tokens with the salt in its place, and that place."""
+        common = self._commons.length(tokens, salt)
+        return [*tokens[:common], salt, *tokens[common:]], common
 
     @staticmethod
     def _split(parent: _Node, child: _Node, at: int) -> _Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from inference.commons import EXACT
 from inference.detokenizer import TextStream
 from inference.sampler import Sampler
 from inference.sequence import Finish, Priority, Stamps
@@ -82,7 +83,7 @@ class Request:
     @property
     def region(self) -> str:
         """Whose cached prefixes may be reused. Exact requests share theirs among themselves only."""
-        return f"{self.salt}\0exact" if self.exact else self.salt
+        return self.salt + EXACT if self.exact else self.salt
 
     @property
     def kept(self) -> list[int]:

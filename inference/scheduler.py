@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from inference.commons import Commons
 from inference.config import EngineConfig
 from inference.cost import StepCost
 from inference.fairness import Shares
@@ -78,7 +79,9 @@ class Plan:
 class Scheduler:
     def __init__(self, config: EngineConfig, *, rewinds: bool = True) -> None:
         self._config = config
-        self.slots = Slots(config.slots, parked=Parked(config.parked_bytes_max), rewinds=rewinds)
+        self.commons = Commons()
+        parked = Parked(config.parked_bytes_max, self.commons)
+        self.slots = Slots(config.slots, parked=parked, commons=self.commons, rewinds=rewinds)
         self.cost = StepCost()
         self._shares = Shares()
         self._waiting: list[Request] = []  # in order of arrival

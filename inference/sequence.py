@@ -214,6 +214,10 @@ class LanguageModel(Protocol):
         """
         ...
 
+    def share(self, beginning: Sequence[int]) -> None:
+        """The beginning of prompts that holds nothing of any tenant: salts divide the cache only behind it."""
+        ...
+
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         """Keep the exact tokens of an assistant turn, so that rendering it again never breaks the prefix."""
         ...

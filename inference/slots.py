@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inference.commons import Commons
 from inference.parked import PARK_TOKENS_MIN, Entry, Parked
 from inference.prefix import PrefixIndex
 from inference.seen import SeenPrompts
@@ -82,10 +83,12 @@ class Slots:
     exactly where it stands.
     """
 
-    def __init__(self, count: int, *, parked: Parked | None = None, rewinds: bool = True) -> None:
+    def __init__(
+        self, count: int, *, parked: Parked | None = None, commons: Commons | None = None, rewinds: bool = True
+    ) -> None:
         self._rewinds = rewinds
         self._slots = [Slot(number) for number in range(count)]
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(commons)
         self._seen = SeenPrompts()
         self._clock = 0
         self.parked = Parked(0) if parked is None else parked
@@ -175,10 +178,12 @@ class Slots:
     def _miss(self, prompt: Sequence[int], salt: str, keys: set[int], matched: int, prefix: _Prefix) -> Miss:
         """What the prompt has, and the closest entry has instead, where the reused tokens end."""
         cached = prefix.tokens
+        holders: list[Slot | Entry] = []
         if prefix.entry is not None:
-            closest: list[Sequence[int]] = [self.parked[prefix.entry].tokens]
-        else:
-            closest = [self._slots[key].tokens for key in keys] if cached == matched else []
+            holders = [self.parked[prefix.entry]]
+        elif cached == matched:
+            holders = [self._slots[key] for key in keys]
+        closest = [holder.tokens for holder in holders if holder.salt == salt]  # another tenant's are not told of
         ends = any(len(tokens) == cached for tokens in closest)
         held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
         wanted = tuple(prompt[cached : cached + MISS_TOKENS])

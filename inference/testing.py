@@ -79,6 +79,7 @@ class ScriptedModel:
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)
     ahead: list[str] = field(default_factory=list)  # read before the prompt that begins like it
+    shared: list[str] = field(default_factory=list)
     grammars: list[str] = field(default_factory=list)  # prepared; the replies are not held to them
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
@@ -126,6 +127,9 @@ class ScriptedModel:
         generation.stamps.admitted_ns = generation.stamps.prefilled_ns = now_ns()
         self.generations.append(generation)
         return generation
+
+    def share(self, beginning: Sequence[int]) -> None:
+        self.shared.append("".join(map(chr, beginning)))
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
         self.remembered.append(message)

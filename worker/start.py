@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 from agents.agent import Agent
+from agents.definition import Definition
+from agents.errors import InvalidTurn
 from agents.roster import Roster
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
+from agents.turn import Turn
 from inference.bundled import EMBEDDER
 from inference.catalogue import find
 from inference.config import EngineConfig
@@ -51,6 +55,7 @@ Loaded = TypeVar("Loaded")
 
 APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
 CLOSE_TIMEOUT_S = 5.0
+NOBODY = UUID(int=0)
 WATCH_S = 0.5  # between two looks at the embedded server; a look costs some microseconds
 
 log = logging.getLogger("firsttoken.start")
@@ -199,7 +204,17 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         await services.runs.start(services)
         stack.push_async_callback(services.intake.close)
         services.intake.start()
+        await _share_beginnings(services.agent, roster)
         yield services
+
+
+async def _share_beginnings(agent: Agent, roster: Roster) -> None:
+    """The instructions and tools of the configuration are cached once for all tenants."""
+    for name, definition in {**roster.agents, "": Definition()}.items():
+        try:
+            await agent.share(definition.applied(Turn(NOBODY, ())))
+        except (InvalidTurn, InvalidTemplate) as error:  # it will be said to whoever asks this agent
+            log.warning("the beginning of agent %s is not shared: %s", name, error)
 
 
 def _assemble(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -145,3 +146,12 @@ async def test_who_leaves_during_the_search_stops_the_reading() -> None:
         first.cancel()
         await asyncio.wait([first])
     assert reading.cancelled
+
+
+async def test_what_comes_from_the_configuration_is_shared_without_a_word_of_the_question() -> None:
+    model = ScriptedModel(["An answer."])
+    turn = Turn(TENANT, (), instructions="You know the handbook.")
+    await Agent(model, None, Toolbox([])).share(turn)
+    await run(model, replace(turn, input=(user("A secret?"),)))
+    (shared,), (prompt,) = model.shared, model.prompts
+    assert prompt.startswith(shared) and "handbook" in shared and "?" not in shared

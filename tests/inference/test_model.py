@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from agents.ahead import before_question
 from inference.bundled import EMBEDDER
 from inference.config import EngineConfig
 from inference.errors import InferenceError, ModelNotLoaded
@@ -134,6 +135,21 @@ async def test_a_tenants_prompt_is_not_found_by_another(model: ChatModel) -> Non
     await ask(model, messages, salt="tenant one")
     _, cached, _ = await ask(model, messages, salt="tenant two")
     assert cached == 0
+
+
+async def test_what_the_platform_says_is_cached_for_all_tenants_and_what_they_say_is_not() -> None:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=1, resident=5))
+    await model.start()
+    secret = [SYSTEM, ChatMessage("user", "my secret is 1234")]
+    common = model.encode(before_question(model.render(secret)))
+    model.share(common)
+    first, again, guessed = [await ask(model, secret, salt=salt) for salt in ("one", "one", "two")]
+    assert again[1] == len(model.encode(model.render(secret))) - 1
+    assert guessed[1] == len(common) > 100
+    assert guessed[0] == first[0]
+    edited = [ChatMessage("system", f"{SYSTEM.content} Be terse."), ChatMessage("user", "hello")]
+    assert [(await ask(model, edited, salt=salt))[1] > 0 for salt in ("three", "three", "four")] == [False, True, False]
+    await model.close()
 
 
 async def test_cancelling_frees_the_sequence(model: ChatModel) -> None:

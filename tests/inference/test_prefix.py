@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.commons import EXACT, Commons
 from inference.prefix import PrefixIndex, common_length
 
 tokens = st.lists(st.integers(0, 2), max_size=12)  # few values: many shared beginnings
@@ -42,3 +43,37 @@ def test_another_salt_never_matches() -> None:
     index = PrefixIndex()
     index.insert(1, [7, 8, 9], "tenant a")
     assert index.match([7, 8, 9], "tenant b") == (set(), 0)
+
+
+COMMON = [1, 1, 2]
+
+
+def shared(contents: list[list[int]]) -> PrefixIndex:
+    commons = Commons()
+    commons.add(COMMON)
+    index = PrefixIndex(commons)
+    for key, content in enumerate(contents):
+        index.insert(key, content, "a")
+    return index
+
+
+def test_what_is_common_is_shared_between_tenants_and_not_a_token_more() -> None:
+    index = shared([[*COMMON, 7, 8, 9]])
+    assert index.match([*COMMON, 7, 8, 9], "a") == ({0}, 6)
+    assert index.match([*COMMON, 7, 8, 9], "b") == ({0}, 3)
+    assert index.match([*COMMON, 7, 8, 9], "b" + EXACT) == (set(), 0)
+
+
+def test_a_part_of_what_is_common_is_not() -> None:
+    assert shared([[1, 1, 3, 4]]).match([1, 1, 3, 4], "b") == (set(), 0)
+    assert shared([[*COMMON, 7]]).match([1, 1, 3], "b") == (set(), 0)
+
+
+@given(st.lists(tokens, max_size=6), tokens)
+def test_another_tenant_never_matches_beyond_what_is_common(contents: list[list[int]], wanted: list[int]) -> None:
+    index = shared(contents)
+    both = wanted[:3] == COMMON and any(content[:3] == COMMON for content in contents)
+    assert index.match(wanted, "b")[1] == (3 if both else 0)
+    for key in range(len(contents)):
+        index.remove(key)
+    assert index.match(wanted, "b") == (set(), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from inference.commons import Commons
 from inference.parked import Entry, Parked
 from inference.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
 
@@ -121,3 +122,24 @@ def test_what_was_only_read_ahead_is_not_told_as_evicted() -> None:
     placed = slots.place(SYSTEM, "")
     assert placed is not None and placed.miss is not None
     assert placed.miss.seen == 0
+
+
+def test_what_the_platform_says_is_computed_once_for_all_and_nothing_else_is_told() -> None:
+    commons = Commons()
+    commons.add(SYSTEM)
+    slots = Slots(3, parked=Parked(100, commons), commons=commons)
+    slots.place([*SYSTEM, *range(500, 600)], "one")
+    finish(slots, 0, [*SYSTEM, *range(500, 600)])
+    placed = slots.place([*SYSTEM, *range(700, 800)], "two")
+    assert placed is not None and placed.miss is not None
+    assert (placed.reused, placed.miss.held, placed.miss.seen) == (len(SYSTEM), (), 0)
+
+
+def test_what_the_platform_says_comes_back_from_host_memory_for_all() -> None:
+    commons = Commons()
+    commons.add(SYSTEM)
+    slots = Slots(1, parked=Parked(100, commons), commons=commons)
+    slots.parked.put(Entry((*SYSTEM, *range(500, 600)), "one", np.zeros(1, np.uint8)))
+    placed = slots.place([*SYSTEM, *range(700, 800)], "two")
+    assert placed is not None and placed.miss is not None and placed.restored is not None
+    assert (placed.reused, placed.miss.held) == (len(SYSTEM), ())
