@@ -38,7 +38,7 @@ class Plan(BaseModel):
 
 def test_responses_parse_into_the_callers_model(client: OpenAI) -> None:
     for _ in range(3):
-        parsed = client.responses.parse(model=MODEL, input="Plan my day.", text_format=Plan)
+        parsed = client.responses.parse(model=MODEL, input="Plan my day.", text_format=Plan, temperature=1)
         assert isinstance(parsed.output_parsed, Plan)
     assert parsed.text is not None and parsed.text.format is not None and parsed.text.format.type == "json_schema"
 

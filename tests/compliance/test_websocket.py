@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import aiohttp
 import orjson
 
-from tests.compliance.conftest import MODEL, Wire
+from tests.compliance.conftest import GREEDY, MODEL, Wire
 from tests.compliance.specification import TERMINAL, SocketError, made, told
 
 Json: TypeAlias = dict[str, Any]
@@ -24,7 +24,7 @@ class Lane:
 
     async def ask(self, input: Any, **more: Any) -> Json:
         """The last message: an event with the final response, or an error."""
-        body = {"type": "response.create", "model": MODEL, "store": False, "input": input, **more}
+        body = {"type": "response.create", **GREEDY, "store": False, "input": input, **more}
         await self._socket.send_bytes(orjson.dumps(body))
         number = 0
         async for message in self._socket:

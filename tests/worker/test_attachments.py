@@ -56,7 +56,7 @@ async def test_the_model_reads_the_text_of_a_file(client: Client, model: Scripte
 
 async def test_a_picture_is_named_to_a_model_that_reads_text(client: Client, model: ScriptedModel) -> None:
     await post(client, URL, asking({"type": "input_image", "image_url": "data:image/png;base64,AAAA"}))
-    assert "<user>[image]\nWhat is this?" in model.prompts[0]
+    assert "<user>[An image]\nWhat is this?" in model.prompts[0]
 
 
 async def test_the_output_of_a_function_may_hold_a_file(client: Client, model: ScriptedModel) -> None:

@@ -15,6 +15,7 @@ from agents.events import Event, TurnFinished, Usage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import FileSearch, FunctionTool, Turn
 from retrieval.filter import Comparison
+from tests.compliance import specification
 from tests.worker.reader import Reader, check_response
 from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.feed import merged
@@ -189,6 +190,14 @@ def test_results_of_a_search_are_shown_only_when_asked_for() -> None:
     assert Reader.read(narrated(frame(), told(SEARCH))).items[0]["results"] is None
     asked = frame(include=["file_search_call.results"])
     assert Reader.read(narrated(asked, told(SEARCH))).items[0]["results"] == [SOURCE]
+
+
+def test_a_call_that_could_not_be_read_is_incomplete_to_callers() -> None:
+    """The contract knows no failed calls; its error is told by the output."""
+    broken = FunctionCall("call_1", "f", "{", status="failed")
+    specification.made(frame().finished(TurnFinished("completed", (broken,), Usage()), [shown(broken)]))
+    reader = Reader.read(narrated(frame(), told(broken)))
+    assert reader.items[0]["status"] == "incomplete"
 
 
 def test_an_answer_that_breaks_off_is_remembered_as_far_as_it_was_told() -> None:

@@ -8,7 +8,7 @@ from worker.checks import check_model, includes_results, path_id
 from worker.reply import reply
 from worker.response_turn import hydrate
 from worker.services import PRINCIPAL, SERVICES
-from worker.wire.narrator import shown, without_results
+from worker.wire.narrator import shown, shown_response
 from worker.wire.page import PageQuery, list_object, page_of
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
@@ -27,7 +27,7 @@ async def cancel(request: web.Request) -> web.Response:
     """Stop a response, whichever worker makes it, and show it as it ended. One that has ended stays as it is."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = await services.runs.cancel(tenant_id, path_id(request, "response"))
-    return reply(without_results(body))
+    return reply(shown_response(body))
 
 
 async def input_items(request: web.Request) -> web.Response:

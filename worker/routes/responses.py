@@ -24,7 +24,7 @@ from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
-from worker.wire.narrator import without_results
+from worker.wire.narrator import shown_response
 from worker.wire.parse import parse
 from worker.wire.response_request import ResponseRequest
 
@@ -82,7 +82,7 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
     if not body.background:
         await services.runs.ended(tenant_id, id)
     record = await services.responses.get(tenant_id, id)
-    return reply(record.body if body.with_results else without_results(record.body))
+    return reply(shown_response(record.body, body.with_results))
 
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:
@@ -108,7 +108,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     if request.query.get("stream") == "true":
         return await _follow(request, response_id, _starting_after(request))
     record = await services.responses.get(tenant_id, response_id)
-    return reply(record.body if includes_results(request) else without_results(record.body))
+    return reply(shown_response(record.body, includes_results(request)))
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:

@@ -167,13 +167,18 @@ class Narrator:
 
 def shown(item: Item, with_results: bool = False) -> dict[str, Any]:
     """An item as callers see it: the results of a search only when they asked for them."""
-    return _without_results(to_payload(item)) if not with_results else to_payload(item)
+    return _public(to_payload(item), with_results)
 
 
-def without_results(body: dict[str, Any]) -> dict[str, Any]:
-    """A stored response as callers see it who did not ask for the results of searches."""
-    return {**body, "output": [_without_results(item) for item in body["output"]]}
+def shown_response(body: dict[str, Any], with_results: bool = False) -> dict[str, Any]:
+    """A stored response as callers see it."""
+    return {**body, "output": [_public(item, with_results) for item in body["output"]]}
 
 
-def _without_results(payload: dict[str, Any]) -> dict[str, Any]:
-    return {**payload, "results": None} if payload.get("type") == "file_search_call" else payload
+def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
+    match payload:
+        case {"type": "file_search_call"} if not with_results:
+            return {**payload, "results": None}
+        case {"type": "function_call", "status": "failed"}:  # the contract has no such call: this one did not get ready
+            return {**payload, "status": "incomplete"}
+    return payload

@@ -23,7 +23,7 @@ from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
 from worker.wire.strict import UNSUPPORTED, Id, Ignored, Strict, Text, Unsupported
 
-PICTURE = "[image]"  # all that a model which reads only text can be told of one
+PICTURE = "[An image]"  # all that a model which reads only text can be told of one
 SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, where the name has none
 
 
