@@ -22,7 +22,7 @@ from inference.rows import Rows
 
 STREAMS = (1, 8, 16)
 PROMPTS, PROMPT_ROWS = 2, 60  # no multiple of the kernels' tiles, which questions are not either
-HELD_TOKENS = 320  # in every slot: a system prompt and a turn or two
+HELD_TOKENS = 6 * PROMPT_ROWS  # in every slot: a system prompt and a turn or two
 ROUNDS = 8  # the number of threads is tried out too
 BUDGET_S = 10.0  # for filling the slots, and again for the steps: a large model gets a shorter history and fewer rounds
 TIMEOUT_S = 300.0
