@@ -23,7 +23,8 @@ def test_a_conversation_goes_on_from_what_was_compacted(client: OpenAI) -> None:
     (item,) = compacted.output
     assert item.type == "compaction" and "Tuesday" not in item.encrypted_content
     question: Any = {"role": "user", "content": "When do we launch?"}
-    response = client.responses.create(model=MODEL, input=[item.to_dict(), question])  # type: ignore[list-item]  # as documented
+    again: Any = [item.to_dict(), question]
+    response = client.responses.create(model=MODEL, input=again, temperature=0)
     assert response.status == "completed"
 
 
@@ -39,17 +40,18 @@ async def test_a_stored_conversation_is_compacted_by_its_last_response(async_cli
 
 
 def test_a_response_compacts_its_conversation_by_itself(client: OpenAI) -> None:
-    history: Any = [
-        {"role": "user", "content": f"Remark {n}: the harbour of Norsund opens at seven."} for n in range(40)
-    ]
+    said = [f"Remark {number}: the harbour of Norsund opens at seven." for number in range(60)]
+    history: Any = [{"role": "user", "content": text} for text in said]
     ask: Any = {"role": "user", "content": "hello"}
-    threshold: Any = [{"type": "compaction", "compact_threshold": 500}]
-    with client.responses.stream(model=MODEL, input=[*history, ask], context_management=threshold) as stream:
+    usual: Any = {
+        "model": MODEL,
+        "temperature": 0,
+        "context_management": [{"type": "compaction", "compact_threshold": 700}],
+    }
+    with client.responses.stream(input=[*history, ask], **usual) as stream:
         first = stream.get_final_response()
     assert [item.type for item in first.output] == ["compaction", "message"]
-    assert first.usage is not None and first.usage.input_tokens > 500
-    second = client.responses.create(
-        model=MODEL, input="thanks", previous_response_id=first.id, context_management=threshold
-    )
+    assert first.usage is not None and first.usage.input_tokens > 700
+    second = client.responses.create(input="thanks", previous_response_id=first.id, **usual)
     assert [item.type for item in second.output] == ["message"]
-    assert second.usage is not None and second.usage.input_tokens < 500
+    assert second.usage is not None and second.usage.input_tokens < 700
