@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -31,6 +32,12 @@ class Served:
         """Resident memory of the worker, without Postgres."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that the worker has used, without Postgres."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
