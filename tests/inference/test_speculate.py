@@ -17,6 +17,7 @@ from inference.cost import StepCost
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine
 from inference.errors import InferenceError, ModelNotLoaded
+from inference.grammar import json_grammar
 from inference.handle import Handle
 from inference.model import ChatModel
 from inference.sequence import ChatMessage, Finish, Sampling
@@ -247,6 +248,55 @@ async def _in_turns(model: ChatModel, samplings: list[Sampling]) -> list[list[in
     for start in range(0, len(samplings), 8):  # as many as run at once; the queue is bounded
         answers += await asyncio.gather(*(ids(model, "tell me about it", s) for s in samplings[start : start + 8]))
     return answers
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Ada Lovelace", "Grace Hopper"]}, "age": {"enum": [36, "unknown"]}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_grammar_penalties_a_stop_string_logprobs_and_cancelling_go_together_with_drafts(
+    pair: tuple[ChatModel, ChatModel],
+) -> None:
+    """Four streams at once, one of which leaves in the middle: the others are what they are without drafts."""
+    grammar = json_grammar(PERSON)
+    held = Sampling(temperature=0, max_tokens=40, grammar=grammar, frequency_penalty=0.4, repeat_penalty=1.1)
+    samplings = [
+        replace(held, top_logprobs=3),
+        replace(held, stop=('"age"',), presence_penalty=0.5),
+        replace(held, grammar=None, stop=("the",), top_logprobs=1),
+    ]
+    for model in pair:
+        model.prepare(grammar)
+    plain, drafting = [await _beside_one_that_leaves(model, samplings) for model in pair]
+    for (ids, text, finish, logprobs), sampling, alone in zip(drafting, samplings, plain, strict=True):
+        assert (ids, text, finish) == alone[:3]
+        assert logprobs == pytest.approx(alone[3], abs=0.1)  # a row among others differs in its last bits
+        assert len(logprobs) == (0 if sampling.top_logprobs is None else len(ids))
+    assert [text.count('"age"') for _, text, _, _ in plain[:2]] == [1, 0]
+
+
+Said = tuple[list[int], str, Finish | None, list[float]]
+
+
+async def _beside_one_that_leaves(model: ChatModel, samplings: list[Sampling]) -> list[Said]:
+    prompt = model.encode(model.render([ChatMessage("user", "Tell me about Ada.")]))
+
+    async def say(sampling: Sampling, tokens_max: int = 1000) -> Said:
+        generation, text, logprobs = model.generate(prompt, sampling), "", list[float]()
+        async for delta in generation:
+            text += delta.text
+            logprobs += [told.logprob for told in delta.logprobs]
+            if len(generation.ids) >= tokens_max:
+                generation.cancel()
+        return generation.ids, text, generation.finish, logprobs
+
+    *said, left = await asyncio.gather(*map(say, samplings), say(replace(samplings[0], max_tokens=400, stop=()), 5))
+    assert left[2] in (Finish.CANCELLED, Finish.STOP)
+    return said
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
