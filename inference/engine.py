@@ -105,7 +105,7 @@ class Engine:
             )
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
             raise NotDeterministic(
-                "deterministic answers need a CPU, KV streams without flash attention, a model that is not recurrent"
+                "deterministic answers need a CPU, KV streams, no flash attention and no recurrent model"
             )
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:

@@ -25,9 +25,9 @@ from inference.slots import Placement, Slots
 # long it takes, because a prompt must get on.
 BITES = tuple(range(512, 0, -16))
 # A step with a bite may take this many times as long as without, where that is more than the target: on a slow machine
-# no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl. Three
-# quarters of the time is then the newcomer's; more slows the streams by as much and hastens it by little.
-STRETCH_MAX = 4.0
+# no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl. Five
+# sixths of the time are then the newcomer's, who waits a fifth longer than with the machine to itself.
+STRETCH_MAX = 6.0
 # Prompts of different lengths are computed part by part: the beginnings together, then what the longer ones have more.
 # A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
 CRUMB = 16
