@@ -51,7 +51,7 @@ async def test_the_answer_after_a_spent_budget_is_the_models_own() -> None:
 
 async def test_the_wall_clock_cuts_an_answer_that_is_being_written() -> None:
     model = ScriptedModel(["word " * 100_000])
-    ran = await run(model, asked(limits=Limits(wall_clock_s=0.05, tokens=10**6), sampling=Sampling(max_tokens=10**6)))
+    ran = await run(model, asked(limits=Limits(wall_clock_s=0.5, tokens=10**6), sampling=Sampling(max_tokens=10**6)))
     finished = ran.finished
     assert (finished.status, finished.reason, finished.budget) == ("incomplete", "wall_clock", "wall_clock")
     assert ran.answer.startswith("word word")
