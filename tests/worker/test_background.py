@@ -211,6 +211,25 @@ async def test_another_worker_begins_what_a_dead_one_had_said_nothing_of(
     assert Reader.read(told).texts == {0: "Half an answer, and the rest."}
 
 
+async def test_what_a_dead_worker_had_begun_to_say_is_not_said_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "LOOK_EVERY_S", 0.05)
+    model, unused = stalling(), ScriptedModel(["Said again."], name=MODEL)
+    lost, heir = services_with(database, model), services_with(database, unused)
+    async with signed_in(database, lost) as client, client.post(URL, json={**BODY, "stream": True}) as answer:
+        id = response_id_of(await answer.content.readuntil(LAST_PIECE))
+        async with serving(heir) as other:
+            other.session.headers["Authorization"] = client.session.headers["Authorization"]
+            async with other.get(f"{URL}/{id}?stream=true") as reading:
+                beginning = await reading.content.readuntil(LAST_PIECE)
+                await lost.runs.board.close()  # all that other workers see of a worker's death
+                told = events_of((beginning + await reading.read()).decode())
+    assert told[-1]["type"] == "response.failed"
+    assert told[-1]["response"]["output"][0]["content"][0]["text"] == "Half an answer, and the rest."
+    assert unused.prompts == []
+
+
 async def test_what_took_too_many_workers_along_is_given_up(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
