@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from inference.sequence import LanguageModel
     from migrations.database import Database
     from retrieval.intake import Intake
+    from retrieval.rerank import Reranker
     from retrieval.retriever import Retriever
     from retrieval.store import PassageStore, Shelf, UploadStore
     from worker.admission import Admission
@@ -58,6 +59,7 @@ class Services:
     admission: Admission
     telemetry: Telemetry
     roster: Roster = field(default_factory=Roster)
+    reranker: Reranker | None = None
     warmth: Warmth = field(default_factory=Warmth)
     started_at: float = field(default_factory=time.time)
 

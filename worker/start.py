@@ -259,4 +259,5 @@ def _assemble(
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
         roster=roster,
+        reranker=reranker,
     )

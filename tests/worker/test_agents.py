@@ -86,6 +86,13 @@ async def test_a_budget_of_the_request_ends_the_turn_and_is_named_in_the_answer(
     assert response["metadata"] == {"max_steps": "1", "mine": "too", "firsttoken:budget": "steps"}
 
 
+async def test_a_deadline_cuts_the_answer_and_says_so(client: Client, model: ScriptedModel) -> None:
+    model.replies = ["word " * 100_000]
+    response = await post(client, "/v1/responses", {"input": "talk", "metadata": {"max_seconds": "0.001"}})
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "wall_clock"})
+    assert response["usage"]["output_tokens"] < 4096
+
+
 async def test_the_bounds_of_a_key_hold_for_every_turn(
     client: Client, model: ScriptedModel, database: Database
 ) -> None:

@@ -32,6 +32,7 @@ async def get_model(request: web.Request) -> web.Response:
 
 
 def _models(services: Services) -> list[dict[str, Any]]:
-    names = (services.model.name, services.embedder.name, *services.roster.models)
+    rerankers = [services.reranker.name] if services.reranker else []
+    names = (services.model.name, services.embedder.name, *rerankers, *services.roster.models)
     created = int(services.started_at)
     return [{"id": name, "object": "model", "created": created, "owned_by": "firsttoken"} for name in names]

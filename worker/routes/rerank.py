@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from aiohttp import web
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from inference.windows import Windows
 from retrieval.rerank import window_similarity
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.services import PRINCIPAL, SERVICES, TRACE, Services
 from worker.wire.parse import parse
 from worker.wire.strict import Strict
 
@@ -46,35 +49,41 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.Response:
-    """Late interaction with the embedding model, as passages are reranked before an answer."""
+    """By the embedding model or the cross-encoder, as passages are reranked before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
-    embedder = services.embedder
     body = parse(RerankRequest, await request.read())
-    if body.model != embedder.name:
-        message = f"The model that ranks on this worker is '{embedder.name}'."
-        raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
     texts = [document.text for document in body.documents]
-    with services.admission.turn(tenant_id):
-        with trace.span("embed", texts=len(texts) + 1):
-            query = await embedder.embed_query(body.query)
-            passages = await embedder.embed_windows(texts)
-        with trace.span("rerank", candidates=len(texts)):
-            scores = window_similarity(query.tokens, [Windows(each.windows, each.scales) for each in passages])
-        tokens = sum(map(embedder.count, [body.query, *texts]))
+    with services.admission.turn(tenant_id), trace.span("rerank", candidates=len(texts)):
+        scores = await _scores(services, body.model, body.query, texts)
+    tokens = sum(map(services.embedder.count, [body.query, *texts]))
     trace.finish()
-    services.telemetry.record(trace, tenant_id=tenant_id, status="completed", surface="rerank", model=embedder.name)
+    services.telemetry.record(trace, tenant_id=tenant_id, status="completed", surface="rerank", model=body.model)
     best = np.argsort(-scores, kind="stable")[: body.top_n]
     return reply(
         {
             "object": "list",
-            "model": embedder.name,
+            "model": body.model,
             "results": [_result(body, int(index), float(scores[index])) for index in best],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
     )
 
 
+async def _scores(services: Services, model: str, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    """From 0 to 1, one for each text. Raises ApiError 404."""
+    embedder, reranker = services.embedder, services.reranker
+    if reranker is not None and model == reranker.name:
+        logits = await reranker.score(query, texts, math.inf)
+        return np.asarray(1 / (1 + np.exp(-logits)), np.float64)
+    if model != embedder.name:
+        names = [embedder.name] + ([reranker.name] if reranker else [])
+        message = f"The model '{model}' does not rank here. Models that do: {', '.join(names)}."
+        raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
+    asked, passages = await embedder.embed_query(query), await embedder.embed_windows(texts)
+    cosines = window_similarity(asked.tokens, [Windows(each.windows, each.scales) for each in passages])
+    return np.clip(cosines, 0.0, 1.0)  # what points away from the query is as far from it as can be
+
+
 def _result(body: RerankRequest, index: int, score: float) -> dict[str, Any]:
-    """Scores are from 0 to 1: what points away from the query is as far from it as can be."""
-    result: dict[str, Any] = {"index": index, "relevance_score": min(max(score, 0.0), 1.0)}
+    result: dict[str, Any] = {"index": index, "relevance_score": score}
     return {**result, "document": {"text": body.documents[index].text}} if body.return_documents else result
