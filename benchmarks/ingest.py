@@ -25,7 +25,7 @@ from benchmarks.engine.measures import percentile
 from benchmarks.engine.prompts import words
 from benchmarks.served import serve
 
-FILES, PARAGRAPHS, SENTENCE = 12, 40, "This paragraph speaks of{}, and of nothing else that anybody would look for."
+FILES, PARAGRAPHS, SENTENCE = 4, 40, "This paragraph speaks of{}, and of nothing else that anybody would look for."
 TOKENS = 64
 QUESTION = "Count from one upwards, and do not stop."
 

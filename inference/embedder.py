@@ -41,6 +41,7 @@ class Embedder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
         self._queries_max = queries_max
+        self._asked: dict[str, asyncio.Task[QueryVectors]] = {}  # queries that are being embedded
         # An ingest that was cancelled at shutdown leaves a thread that still counts: it must not meet a freed model.
         self._counting = Lock()
         self._closed = False
@@ -81,15 +82,25 @@ class Embedder:
 
     def knows(self, query: str) -> bool:
         """Whether embedding this query would cost nothing."""
-        return query in self._queries
+        return _normal(query) in self._queries
 
     async def embed_query(self, text: str) -> QueryVectors:
-        """Of the last queries the vectors are kept: asking again costs nothing."""
-        if text in self._queries:
-            self._queries.move_to_end(text)
-            return self._queries[text]
-        [(_, vectors)] = [pair async for pair in self._each([text], query_vectors)]
-        self._queries[text] = vectors
+        """Of the last queries the vectors are kept: asking again costs nothing, and asking together costs once.
+
+        Who stops waiting leaves the others waiting.
+        """
+        query = _normal(text)
+        if query in self._queries:
+            self._queries.move_to_end(query)
+            return self._queries[query]
+        if query not in self._asked:
+            task = self._asked[query] = asyncio.create_task(self._embed_query(query), name="embed query")
+            task.add_done_callback(lambda _: self._asked.pop(query))
+        return await asyncio.shield(self._asked[query])
+
+    async def _embed_query(self, query: str) -> QueryVectors:
+        [(_, vectors)] = [pair async for pair in self._each([query], query_vectors)]
+        self._queries[query] = vectors
         if len(self._queries) > self._queries_max:
             self._queries.popitem(last=False)
         return vectors
@@ -116,6 +127,11 @@ class Embedder:
 
     def _ids(self, text: str) -> list[int]:
         return self._model.tokenize(text, parse_special=False, add_special=True)
+
+
+def _normal(query: str) -> str:
+    """White space says nothing to an encoder."""
+    return " ".join(query.split())
 
 
 def batches(lengths: Sequence[int]) -> list[list[int]]:

@@ -53,6 +53,24 @@ async def test_text_that_looks_like_a_special_token_is_only_text(embedder: Embed
     assert embedder.count("[SEP]") > embedder.count("") + 1
 
 
+async def test_a_query_that_is_asked_together_is_embedded_once(embedder: Embedder) -> None:
+    first, second = await asyncio.gather(
+        embedder.embed_query("who guards the gate"), embedder.embed_query("who  guards the gate ")
+    )
+    assert first is second
+    assert embedder.knows("who guards\nthe gate")
+    assert await embedder.embed_query("who guards the gate") is first
+
+
+async def test_who_stops_waiting_for_a_query_leaves_the_others_waiting(embedder: Embedder) -> None:
+    impatient = asyncio.create_task(embedder.embed_query("where is the mill"))
+    patient = asyncio.create_task(embedder.embed_query("where is the mill"))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert (await patient).vector.shape == (embedder.dimensions,)
+    assert impatient.cancelled()
+
+
 async def test_a_passage_keeps_its_mean_and_its_windows(embedder: Embedder) -> None:
     text = "The worker starts Postgres, applies the migrations and loads the model. " * 4
     [passage] = await embedder.embed_windows([text])
