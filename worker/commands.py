@@ -103,7 +103,7 @@ async def create_key(
 
 async def list_keys(config: Config, *, tenant: str) -> None:
     async with _open_keys(config) as keys:
-        found = await keys.list(await _tenant(keys, tenant))
+        found = await keys.list(await _known_tenant(keys, tenant))
     for key in found:
         used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
         scopes = ",".join(sorted(key.scopes)) or "-"
@@ -116,7 +116,7 @@ async def list_keys(config: Config, *, tenant: str) -> None:
 
 async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
     async with _open_keys(config) as keys:
-        if not await keys.revoke(await _tenant(keys, tenant), id):
+        if not await keys.revoke(await _known_tenant(keys, tenant), id):
             raise StartError(f"tenant {tenant} has no key {id}: see `firsttoken keys list --tenant {tenant}`")
     print(f"{id} is revoked")
 
@@ -185,6 +185,14 @@ def _bounds(budget: Sequence[tuple[str, int | float]]) -> Bounds | None:
         problem = error.errors(include_url=False, include_input=False)[0]
         known = ", ".join(Bounds.model_fields)
         raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Bounds are {known}.") from None
+
+
+async def _known_tenant(keys: Keys, name: str) -> UUID:
+    """For commands that look: a name that was mistyped makes no tenant."""
+    tenant_id = await keys.known_tenant(_checked(name, "the tenant's name"))
+    if tenant_id is None:
+        raise StartError(f"there is no tenant {name} (--tenant); the first key or sign-in of a tenant makes it")
+    return tenant_id
 
 
 async def _tenant(keys: Keys, name: str) -> UUID:

@@ -64,6 +64,12 @@ class Keys:
             tenant_id: UUID = await connection.fetchval("select ensure_tenant($1)", name)
         return tenant_id
 
+    async def known_tenant(self, name: str) -> UUID | None:
+        """The tenant of that name, if there is one."""
+        async with self._database.anonymous() as connection:
+            tenant_id: UUID | None = await connection.fetchval("select known_tenant($1)", name)
+        return tenant_id
+
     async def create(
         self,
         tenant_id: UUID,

@@ -131,6 +131,12 @@ def test_a_key_is_made_listed_and_revoked(home: str) -> None:
     assert "has no key key_x" in complaint("keys", "revoke", "key_x", "--home", home)
 
 
+def test_a_mistyped_tenant_is_not_made(home: str) -> None:
+    for _ in range(2):
+        assert "there is no tenant loacl" in complaint("keys", "list", "--home", home, "--tenant", "loacl")
+    assert "there is no tenant loacl" in complaint("keys", "revoke", "key_x", "--home", home, "--tenant", "loacl")
+
+
 def test_a_link_needs_a_worker_to_lead_to(home: str) -> None:
     assert "--url" in complaint("link", "--home", home)
     assert firsttoken("link", "--home", home, "--url", "https://chat.test/").stdout.startswith(
