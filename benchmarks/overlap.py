@@ -148,7 +148,7 @@ async def measure(config: Config, rounds: int) -> list[Row]:
         tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
         assert config.docs is not None
         await ingest(
-            [config.docs], store_name=STORE, tenant_id=tenant_id, store=services.passages, embedder=services.embedder
+            [config.docs], store_name=STORE, tenant_id=tenant_id, store=services.passages, embedders=services.embedders
         )
         bench, model, toolbox = Bench(services.model, tenant_id, random.Random(7)), services.model, Toolbox(())
         rows = []

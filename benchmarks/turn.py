@@ -28,7 +28,7 @@ HISTORY_ITEMS = 50
 ITEMS_PER_CALL = 20  # the public contract's limit
 TOOLS = ["calculator", "current_time", "convert_units", "search_documents"]
 ENGINE = ("queue", "prefill", "retrieve")
-SPANS = ["edge", "auth", "hydrate", "retrieve", "embed", "search", "fuse", "rerank", "compress", "assemble",
+SPANS = ["edge", "auth", "hydrate", "retrieve", "open", "embed", "search", "fuse", "rerank", "compress", "assemble",
          "tokenize", "queue", "prefill", "first_token", "decode", "tool", "flush"]  # fmt: skip
 TOTALS = ["ttft", "outside engine", "tpot", "total"]
 

@@ -21,7 +21,7 @@ from inference.errors import EngineStopped
 from inference.llama import EmbeddingContext, LlamaModel
 from inference.windows import PassageVectors, QueryVectors, mean_vector, passage_vectors, query_vectors
 
-TOKENS_MAX = 256  # what MiniLM was trained on; the rest of a longer text is not seen
+TOKENS_MAX = 256  # what MiniLM was trained on, or less where a model has less; the rest of a longer text is not seen
 ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slower than 512
 SEQUENCES_MAX = 8
 QUERIES_CACHED_MAX = 1024  # about 10 KB each
@@ -38,6 +38,7 @@ class Embedder:
         self.dimensions = model.dimensions
         self._model = model
         self._context = context
+        self._tokens_max = min(TOKENS_MAX, model.context_length)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
         self._queries_max = queries_max
@@ -123,7 +124,7 @@ class Embedder:
 
     def _clipped(self, text: str) -> list[int]:
         ids = self._ids(text[:QUERY_CHARS_MAX])
-        return ids if len(ids) <= TOKENS_MAX else [*ids[: TOKENS_MAX - 1], ids[-1]]
+        return ids if len(ids) <= self._tokens_max else [*ids[: self._tokens_max - 1], ids[-1]]
 
     def _ids(self, text: str) -> list[int]:
         return self._model.tokenize(text, parse_special=False, add_special=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class InferenceError(Exception):
     """The model could not do what was asked."""
@@ -64,6 +66,26 @@ class QueueFull(InferenceError):
 
 class ModelNotLoaded(InferenceError):
     """The model file could not be loaded."""
+
+
+class UnknownEmbedder(InferenceError):
+    """No embedding model of this worker has that name."""
+
+    status = 404
+    code = "model_not_found"
+    param = "model"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no embedding model '{name}' here: there are {', '.join(known)}")
+
+
+class EmbedderNotLoaded(InferenceError):
+    """An embedding model that this worker should have could not be loaded when it was needed; the log says why."""
+
+    status = 503
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the embedding model '{name}' could not be loaded")
 
 
 class InvalidTemplate(InferenceError):

@@ -25,4 +25,5 @@ class Candidate:
     tokens: int
     cosine: float | None  # to the query; None when the query was not embedded
     coverage: float  # share of the query's words that the chunk holds, weighted by how rare they are; 0 to 1
+    model: str = ""  # that embedded it: cosines of different models cannot be compared
     attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file, as its owner gave them

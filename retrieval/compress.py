@@ -38,17 +38,25 @@ def whole(candidate: Candidate, tokens_max: int) -> Candidate | None:
 
 
 def compress(
-    ranked: Sequence[Scored], *, limit: int, score_threshold: float, tokens_max: int, cut: Cut = whole
+    ranked: Sequence[Scored],
+    *,
+    limit: int,
+    score_threshold: float,
+    tokens_max: int,
+    share_min: float = 0.0,
+    cut: Cut = whole,
 ) -> Selection:
     """At most `limit` candidates of at most `tokens_max` tokens together, none below the threshold, none twice.
 
-    One that does not fit, even cut, is left out, and a shorter one after it may still fit.
+    None has less than `share_min` of the score that the best one of its model has. One that does not fit, even cut, is
+    left out, and a shorter one after it may still fit.
     """
     selection = Selection()
     texts: set[str] = set()
+    best = _best_by_model(ranked)
     for score, candidate in ranked:
         text = " ".join(candidate.text.split()).casefold()
-        if score < score_threshold:
+        if score < max(score_threshold, share_min * best[candidate.model]):
             selection.below_threshold += 1
         elif len(selection.chosen) == limit:
             break
@@ -61,6 +69,13 @@ def compress(
             selection.cut += part is not candidate
             texts.add(text)
     return selection
+
+
+def _best_by_model(ranked: Sequence[Scored]) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for score, candidate in ranked:
+        best[candidate.model] = max(score, best.get(candidate.model, score))
+    return best
 
 
 def neighbours(chosen: Sequence[Scored]) -> list[list[Scored]]:

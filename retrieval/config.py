@@ -22,6 +22,7 @@ class RetrievalConfig:
     first. The trace says which it was.
     """
 
+    open_ms: float = 1000.0  # to look up the stores
     embed_ms: float = 1000.0  # a batch of an ingest may be in front of the query: 200 ms
     search_ms: float = 2000.0
     rerank_ms: float = 500.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class RetrievalError(Exception):
     """Retrieval could not do what was asked."""
@@ -59,17 +61,31 @@ class TooManyFiles(RetrievalError):
         )
 
 
-class EmbeddingModelChanged(RetrievalError):
-    """The store holds vectors of another embedding model: they cannot be compared with this one's."""
+class EmbeddingModelMissing(RetrievalError):
+    """This worker does not have the embedding model that the store was made with, and no other one can read it."""
 
     status = 409
-    code = "embedding_model_changed"
+    code = "embedding_model_missing"
     param = "vector_store_ids"
 
-    def __init__(self, store: str, stored: str, loaded: str) -> None:
+    def __init__(self, store: str, model: str, dimensions: int, known: Sequence[str]) -> None:
         super().__init__(
-            f"vector store '{store}' was made with the embedding model {stored}, loaded is {loaded}: "
-            "ingest its files into a new store, or start with that model"
+            f"vector store '{store}' was made with the embedding model {model} of {dimensions} dimensions, which this "
+            f"worker does not have (it has {', '.join(known)}): start the worker with that model in --embedders, or "
+            "put the files into a new store"
+        )
+
+
+class OtherEmbeddingModel(RetrievalError):
+    """The store was made with another embedding model than the one that was asked for."""
+
+    status = 409
+    code = "conflict"
+    param = "firsttoken_embedding_model"
+
+    def __init__(self, store: str, stored: str, asked: str) -> None:
+        super().__init__(
+            f"vector store '{store}' was made with the embedding model {stored}, not {asked}: name a new store"
         )
 
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from uuid import UUID
 
 from inference.embedder import Embedder
+from inference.embedders import Embedders
 from inference.windows import PassageVectors
-from retrieval.errors import UnreadableFile
+from retrieval.embedding import check_model, embedder_of
+from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
 from retrieval.loaders import formats
 from retrieval.loaders.document import Document
@@ -67,7 +69,8 @@ async def ingest(
     store_name: str,
     tenant_id: UUID,
     store: PassageStore,
-    embedder: Embedder,
+    embedders: Embedders,
+    embedding_model: str | None = None,
     urls: Sequence[str] = (),
     allow_private: bool = False,
     attributes: Attributes | None = None,
@@ -75,18 +78,23 @@ async def ingest(
 ) -> IngestReport:
     """Bring a vector store (made if need be) up to the state of these files, folders and web addresses.
 
+    `embedding_model` is for a store that is new, and the default one without; a store that is there has its own.
     `attributes` are given to all of them, in place of those they had; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
     A file that cannot be read is reported and does not stop the rest; what was read of it before stays.
-    Raises EmbeddingModelChanged.
+    Raises UnknownEmbedder, OtherEmbeddingModel, EmbeddingModelMissing, EmbedderNotLoaded.
     """
-    opened = await store.open(tenant_id, store_name, embedding_model=embedder.name, dimensions=embedder.dimensions)
+    model = embedding_model or embedders.default.name
+    opened = await store.open(tenant_id, store_name, embedding_model=model, dimensions=embedders.dimensions(model))
+    if embedding_model and embedding_model != opened.embedding_model:
+        raise OtherEmbeddingModel(store_name, opened.embedding_model, embedding_model)
+    check_model(opened, embedders)
     listing = await asyncio.to_thread(walk, paths)
     known = await store.sources(tenant_id, opened.id)
     files: list[Source] = [FileSource(path, name) for path, name in listing.files.items()]
     files += [WebSource(url, allow_private) for url in dict.fromkeys(urls)]
     sizes = await asyncio.to_thread(lambda: [source.size for source in files])
-    run = _Run(tenant_id, opened, store, embedder, listing, attributes, progress, len(files), sum(sizes))
+    run = _Run(tenant_id, opened, store, embedders, listing, attributes, progress, len(files), sum(sizes))
     for source, size in zip(files, sizes, strict=True):
         await run.take(source, known.get(source.place))
         run.step(size)
@@ -114,7 +122,7 @@ class _Run:
     tenant_id: UUID
     opened: VectorStore
     store: PassageStore
-    embedder: Embedder
+    embedders: Embedders
     listing: Listing
     attributes: Attributes | None
     progress: Callable[[Progress], None]
@@ -148,7 +156,8 @@ class _Run:
         self._report()
 
     async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
-        document, chunks = await asyncio.to_thread(read_document, content, self.embedder.count)
+        embedder = await embedder_of(self.opened, self.embedders)
+        document, chunks = await asyncio.to_thread(read_document, content, embedder.count)
         file = NewFile(
             path=source.place,
             filename=source.name,
@@ -157,16 +166,16 @@ class _Run:
             size=len(content.data),
             sha256=sha256,
             content=document.text,
-            chunks=list(zip(chunks, await self._embed(document.title, chunks), strict=True)),
+            chunks=list(zip(chunks, await self._embed(embedder, document.title, chunks), strict=True)),
             attributes=self.attributes or {},
         )
         return await self.store.put(self.tenant_id, self.opened.id, file)
 
-    async def _embed(self, title: str, chunks: Sequence[Chunk]) -> list[PassageVectors]:
+    async def _embed(self, embedder: Embedder, title: str, chunks: Sequence[Chunk]) -> list[PassageVectors]:
         vectors: list[PassageVectors] = []
         for start in range(0, len(chunks), EMBED_CHUNKS):
             part = chunks[start : start + EMBED_CHUNKS]
-            vectors += await self.embedder.embed_windows([embedded_text(title, chunk) for chunk in part])
+            vectors += await embedder.embed_windows([embedded_text(title, chunk) for chunk in part])
             self.chunks += len(part)
             self._report()
         return vectors

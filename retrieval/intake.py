@@ -12,10 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from inference.embedder import Embedder
-from inference.errors import EngineStopped
+from inference.embedders import Embedders
+from inference.errors import EmbedderNotLoaded, EngineStopped
 from migrations.database import DATABASE_AWAY
-from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreNotFound, UnreadableFile
+from retrieval.embedding import embedder_of
+from retrieval.errors import EmbeddingModelMissing, FileNotFound, StoreNotFound, UnreadableFile
 from retrieval.ingest import read_document
 from retrieval.loaders import formats
 from retrieval.loaders.source import checked
@@ -41,14 +42,14 @@ class Intake:
         shelf: Shelf,
         uploads: UploadStore,
         passages: PassageStore,
-        embedder: Embedder,
+        embedders: Embedders,
         worker: int,
         chatting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._shelf = shelf
         self._uploads = uploads
         self._passages = passages
-        self._embedder = embedder
+        self._embedders = embedders
         self._worker = worker
         self._chatting = chatting
         self._arrived = asyncio.Event()
@@ -85,7 +86,7 @@ class Intake:
             await self._read(claim)
         except UnreadableFile as error:
             await self._shelf.fail(claim, "invalid_file", f"The file {error}.")
-        except EmbeddingModelChanged as error:
+        except (EmbeddingModelMissing, EmbedderNotLoaded) as error:
             await self._shelf.fail(claim, "server_error", f"{error}.")
         except (FileNotFound, StoreNotFound, EngineStopped):
             pass  # deleted meanwhile, or the worker is shutting down
@@ -97,17 +98,15 @@ class Intake:
 
     async def _read(self, claim: Claim) -> None:
         tenant_id, store_id, file_id = claim
-        store = await self._passages.get(tenant_id, store_id)
-        if store.embedding_model != self._embedder.name:
-            raise EmbeddingModelChanged(store.name, store.embedding_model, self._embedder.name)
+        embedder = await embedder_of(await self._passages.get(tenant_id, store_id), self._embedders)
         upload = await self._uploads.get(tenant_id, file_id)
         path = Path(upload.filename)
         data = checked(await self._uploads.read(tenant_id, file_id), formats.bytes_max(path))
-        document, chunks = await asyncio.to_thread(read_document, Content(path, data), self._embedder.count)
+        document, chunks = await asyncio.to_thread(read_document, Content(path, data), embedder.count)
         embedded: list[EmbeddedChunk] = []
         for start in range(0, len(chunks), BITE_CHUNKS):
             part, began = chunks[start : start + BITE_CHUNKS], time.monotonic()
-            vectors = await self._embedder.embed_windows([embedded_text(document.title, chunk) for chunk in part])
+            vectors = await embedder.embed_windows([embedded_text(document.title, chunk) for chunk in part])
             embedded += zip(part, vectors, strict=True)
             if self._chatting():
                 await asyncio.sleep(REST_SHARE * (time.monotonic() - began))

@@ -9,6 +9,7 @@ when the passage was ingested. MaxSim as in ColBERT (Khattab and Zaharia, SIGIR 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -35,11 +36,15 @@ class Reranker(Protocol):
 def reordered(ranked: Sequence[Scored], scores: NDArray[np.float64]) -> list[Scored]:
     """The first candidates in the order of these scores, the rest as it was.
 
-    A place keeps its score: thresholds are made for those, and a cross-encoder's are on a scale of its own.
+    The scores they had stay, handed out anew: thresholds are made for those, and a cross-encoder's are on a scale of
+    its own. So are the scores of different embedding models, hence each keeps its own for its candidates.
     """
     order = np.argsort(-scores, kind="stable").tolist()
-    head = [Scored(ranked[place].score, ranked[index].candidate) for place, index in enumerate(order)]
-    return [*head, *ranked[len(order) :]]
+    kept: dict[str, deque[float]] = {}
+    for score, candidate in ranked[: len(order)]:
+        kept.setdefault(candidate.model, deque()).append(score)
+    candidates = [ranked[index].candidate for index in order]
+    return [*(Scored(kept[each.model].popleft(), each) for each in candidates), *ranked[len(order) :]]
 
 
 def window_similarity(query_tokens: NDArray[np.float32], passages: Sequence[Windows]) -> NDArray[np.float64]:

@@ -1,30 +1,33 @@
-"""The way from a question to passages, stage by stage: embed, search, fuse, rerank, compress."""
+"""The way from a question to passages, stage by stage: embed, search, fuse, rerank, compress.
+
+The first four go on for each embedding model by itself, beside each other; then the models' lists become one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-import numpy as np
-
-from inference.embedder import QUERY_CHARS_MAX, Embedder
+from inference.embedder import QUERY_CHARS_MAX
+from inference.embedders import Embedders
 from inference.trace import Span, Trace
-from inference.windows import QueryVectors
+from retrieval.branch import LANE, Branch, Found, Question
 from retrieval.budget import within
 from retrieval.candidate import Candidate
 from retrieval.compress import Cut, Scored, compress, neighbours, whole
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
-from retrieval.cut import Cutter
+from retrieval.embedding import by_model, check_model
+from retrieval.errors import EmbeddingModelMissing, StoreNotFound
 from retrieval.filter import Filter
-from retrieval.fuse import Scores, fuse
+from retrieval.merge import in_turns
 from retrieval.passage import Passage
-from retrieval.records import SourceSpan
-from retrieval.rerank import PLANNED_SHARE, Reranker, reordered, window_similarity
+from retrieval.records import SourceSpan, VectorStore
+from retrieval.rerank import PLANNED_SHARE, Reranker, reordered
 from retrieval.split import passage_title
-from retrieval.store import PassageStore, SearchResult
-
-LANE = "retrieval"
+from retrieval.store import PassageStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,21 @@ class Retriever:
     def __init__(
         self,
         store: PassageStore,
-        embedder: Embedder,
+        embedders: Embedders,
         config: RetrievalConfig | None = None,
         reranker: Reranker | None = None,
     ) -> None:
         self._store = store
         self._reranker = reranker
-        self._embedder = embedder
+        self._embedders = embedders
         self._config = config or RetrievalConfig()
+
+    async def prepare(self, *, tenant_id: UUID, stores: Sequence[str]) -> None:
+        """Begin to load the models that these stores need: somebody is about to ask. Does nothing where it cannot."""
+        with suppress(StoreNotFound, EmbeddingModelMissing):
+            for store in await self._store.named(tenant_id, stores):
+                check_model(store, self._embedders)
+                self._embedders.prepare(store.embedding_model)
 
     async def retrieve(
         self,
@@ -65,9 +75,10 @@ class Retriever:
     ) -> list[Passage]:
         """Passages of these vector stores (ids or names), best first, with scores from 0 to 1.
 
-        `filters` names the files, by their attributes, that passages may come from.
+        Stores of different embedding models take turns, each with scores on its model's own scale. `filters` names the
+        files, by their attributes, that passages may come from.
 
-        Raises StoreNotFound, EmbeddingModelChanged.
+        Raises StoreNotFound, EmbeddingModelMissing.
         """
         found = await self.stages(
             query,
@@ -96,116 +107,68 @@ class Retriever:
             text = _clean(query)
             found = Stages([], [], [], [])
             if text and stores:
-                parent = trace.index(span)
-                search = _Search(
-                    self._store,
-                    self._embedder,
-                    self._reranker,
-                    self._config,
-                    trace,
-                    parent,
-                    tenant_id,
-                    stores,
-                    filters,
-                    text,
-                )
-                found = await search.run(min(limit, PASSAGES_MAX), score_threshold)
+                question = Question(tenant_id, text, filters, trace, trace.index(span))
+                search = _Search(question, self._store, self._embedders, self._reranker, self._config)
+                found = await search.run(stores, min(limit, PASSAGES_MAX), score_threshold)
             span.attributes["passages"] = len(found.passages)
             return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """One question on its way; `parent` is the span that its stages belong to."""
+    """One question on its way."""
 
+    question: Question
     store: PassageStore
-    embedder: Embedder
+    embedders: Embedders
     reranker: Reranker | None
     config: RetrievalConfig
-    trace: Trace
-    parent: int | None
-    tenant_id: UUID
-    stores: Sequence[str]
-    filters: Filter | None
-    query: str
 
-    async def run(self, limit: int, score_threshold: float) -> Stages:
-        vectors = await self._embed()
-        cut: Cut = whole
-        candidates = await self._find(vectors)
-        fused = reranked = self._fuse(candidates)
-        if vectors is not None:
-            reranked, cut = await self._rerank(fused, vectors)
+    async def run(self, names: Sequence[str], limit: int, score_threshold: float) -> Stages:
+        groups = by_model(await self._open(names))
+        found = await asyncio.gather(*(self._branch(stores).run() for stores in groups))
+        reranked = in_turns([each.reranked for each in found])
         if self.reranker is not None and reranked:
             reranked = await self._reread(self.reranker, reranked)
-        return Stages(candidates, fused, reranked, await self._compress(reranked, limit, score_threshold, cut))
+        return Stages(
+            [candidate for each in found for candidate in each.candidates],
+            in_turns([each.fused for each in found]),
+            reranked,
+            await self._compress(reranked, limit, score_threshold, _cut(groups, found)),
+        )
 
-    async def _embed(self) -> QueryVectors | None:
-        with self.trace.span("embed", lane=LANE, parent=self.parent, cached=self.embedder.knows(self.query)) as span:
-            return await within(self.config.embed_ms, self.embedder.embed_query(self.query), span)
+    async def _open(self, names: Sequence[str]) -> list[VectorStore]:
+        """Which models are needed. Raises StoreNotFound, EmbeddingModelMissing."""
+        question = self.question
+        with question.trace.span("open", lane=LANE, parent=question.parent) as span:
+            found = await within(self.config.open_ms, self.store.named(question.tenant_id, names), span)
+            for store in found or ():
+                check_model(store, self.embedders)
+            return found or []
 
-    async def _find(self, vectors: QueryVectors | None) -> list[Candidate]:
-        with self.trace.span("search", lane=LANE, parent=self.parent) as span:
-            search = self.store.search(
-                self.tenant_id,
-                self.stores,
-                query=self.query,
-                vector=None if vectors is None else vectors.vector,
-                embedding_model=self.embedder.name,
-                limit=self.config.candidates,
-                filters=self.filters,
-            )
-            found = await within(self.config.search_ms, search, span) or SearchResult([], 0, False)
-            span.attributes |= {
-                "chunks": found.chunks,
-                "method": "index" if found.by_index else "exact",
-                "candidates": len(found.candidates),
-            }
-            return found.candidates
-
-    def _fuse(self, candidates: list[Candidate]) -> list[Scored]:
-        method = self.config.fusion
-        with self.trace.span("fuse", lane=LANE, parent=self.parent, candidates=len(candidates), method=method):
-            return self._ranked(candidates, _cosines(candidates))[: self.config.candidates]
-
-    async def _rerank(self, ranked: list[Scored], vectors: QueryVectors) -> tuple[list[Scored], Cut]:
-        """The windows that tell which passage is the best also tell which of its sentences are."""
-        with self.trace.span("rerank", lane=LANE, parent=self.parent, candidates=len(ranked)) as span:
-            keys = [candidate.key for _, candidate in ranked]
-            windows = await within(self.config.rerank_ms, self.store.windows(self.tenant_id, keys), span)
-            if windows is None:
-                return ranked, whole
-            present = [candidate for _, candidate in ranked if candidate.key in windows]
-            nearness = window_similarity(vectors.tokens, [windows[candidate.key] for candidate in present])
-            weight = self.config.window_weight
-            cosines = _cosines(present)
-            similarity = None if cosines is None else (1 - weight) * cosines + weight * nearness
-            cutter = Cutter(self.query, vectors.tokens, windows, self.embedder.count, self.config.sentence_share_min)
-            return self._ranked(present, similarity), cutter
+    def _branch(self, stores: Sequence[VectorStore]) -> Branch:
+        return Branch(self.question, stores, self.store, self.embedders, self.config)
 
     async def _reread(self, reranker: Reranker, ranked: list[Scored]) -> list[Scored]:
         """The best ones again, each together with the question, as far as the time goes."""
-        with self.trace.span("reread", lane=LANE, parent=self.parent, candidates=len(ranked)) as span:
-            budget_ms = self.config.reread_ms
+        question, budget_ms = self.question, self.config.reread_ms
+        with question.trace.span("reread", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             texts = [candidate.text for _, candidate in ranked]
-            scores = await within(budget_ms, reranker.score(self.query, texts, PLANNED_SHARE * budget_ms), span)
+            scores = await within(budget_ms, reranker.score(question.text, texts, PLANNED_SHARE * budget_ms), span)
             span.attributes |= {"model": reranker.name, "read": 0 if scores is None else len(scores)}
             return ranked if scores is None else reordered(ranked, scores)
 
-    def _ranked(self, candidates: list[Candidate], similarity: Scores | None) -> list[Scored]:
-        coverage = np.array([candidate.coverage for candidate in candidates], np.float64)
-        config = self.config
-        scores = fuse(similarity, coverage, method=config.fusion, lexical_weight=config.lexical_weight)
-        scored = map(Scored, scores.tolist(), candidates)
-        return sorted(scored, key=lambda s: (-s.score, s.candidate.key))
-
     async def _compress(self, ranked: list[Scored], limit: int, score_threshold: float, cut: Cut) -> list[Passage]:
-        config = self.config
-        if ranked and config.fusion == "scores":  # ranks say nothing about how far apart passages are
-            score_threshold = max(score_threshold, config.best_share_min * ranked[0].score)
-        with self.trace.span("compress", lane=LANE, parent=self.parent) as span:
+        config, question = self.config, self.question
+        with question.trace.span("compress", lane=LANE, parent=question.parent) as span:
             selection = compress(
-                ranked, limit=limit, score_threshold=score_threshold, tokens_max=config.passage_tokens_max, cut=cut
+                ranked,
+                limit=limit,
+                score_threshold=score_threshold,
+                # ranks say nothing about how far apart passages are
+                share_min=config.best_share_min if config.fusion == "scores" else 0.0,
+                tokens_max=config.passage_tokens_max,
+                cut=cut,
             )
             span.attributes |= {
                 "best_score": ranked[0].score if ranked else None,
@@ -222,7 +185,8 @@ class _Search:
     async def _passages(self, groups: list[list[Scored]], span: Span) -> list[Passage]:
         """Joined groups are read from the source, for the white space between them; if that fails they fall apart."""
         wide = [_source(group) for group in groups if len(group) > 1]
-        texts = await within(self.config.join_ms, self.store.texts(self.tenant_id, wide), span) if wide else {}
+        tenant_id, join_ms = self.question.tenant_id, self.config.join_ms
+        texts = await within(join_ms, self.store.texts(tenant_id, wide), span) if wide else {}
         passages = []
         for group in groups:
             if len(group) > 1 and texts and _source(group) in texts:
@@ -230,6 +194,12 @@ class _Search:
             else:
                 passages += [_passage([scored], scored.candidate.text) for scored in group]
         return passages
+
+
+def _cut(groups: Sequence[Sequence[VectorStore]], found: Sequence[Found]) -> Cut:
+    """Each candidate by the model that embedded it."""
+    cuts = {stores[0].embedding_model: each.cut for stores, each in zip(groups, found, strict=True)}
+    return lambda candidate, tokens_max: cuts.get(candidate.model, whole)(candidate, tokens_max)
 
 
 def _source(group: Sequence[Scored]) -> SourceSpan:
@@ -250,12 +220,6 @@ def _passage(group: Sequence[Scored], text: str) -> Passage:
         score=max(scored.score for scored in group),
         attributes=first.attributes,
     )
-
-
-def _cosines(candidates: list[Candidate]) -> Scores | None:
-    """None when the query was not embedded."""
-    cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
-    return np.array(cosines, np.float64) if len(cosines) == len(candidates) else None
 
 
 def _clean(query: str) -> str:

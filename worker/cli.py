@@ -122,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-private", action="store_true", help="also fetch from this machine and its private networks"
     )
     ingest.add_argument("--store", required=True, metavar="NAME", help="name of the vector store; made if it is new")
+    ingest.add_argument(
+        "--embedding-model", metavar="NAME", help="model of a store that is new, of --embedders (default: the default)"
+    )
 
     judge = _add_evaluation(commands)
 

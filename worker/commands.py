@@ -38,7 +38,7 @@ from worker.quantize import quantize_model
 from worker.roster import list_agents
 from worker.serve import serve
 from worker.sign_in import link
-from worker.start import open_database, open_embedder, open_owner_dsn, read_secret
+from worker.start import open_database, open_embedders, open_owner_dsn, read_secret
 from worker.version import VERSION
 
 __all__ = [
@@ -134,12 +134,13 @@ async def ingest_files(
     paths: list[str],
     store: str,
     tenant: str,
+    embedding_model: str | None,
     attributes: list[tuple[str, Any]] | None,
     allow_private: bool,
 ) -> None:
     home = Home(config.home)
     home.prepare()
-    async with open_embedder(config) as embedder, open_database(config) as database:
+    async with open_embedders(config) as embedders, open_database(config) as database:
         tenant_id = await _tenant(Keys(database, read_secret(config, home)), tenant)
         os.nice(INGEST_NICENESS)
         with tqdm(unit=" passages", disable=None) as bar:
@@ -157,7 +158,8 @@ async def ingest_files(
                 store_name=_checked(store, "the store's name"),
                 tenant_id=tenant_id,
                 store=PassageStore(database),
-                embedder=embedder,
+                embedders=embedders,
+                embedding_model=embedding_model,
                 progress=show,
             )
     for error in report.errors:

@@ -55,9 +55,14 @@ class Config:
         ),
     ] = None
     log_level: Annotated[str, About("debug, info, warning or error", every=True)] = "warning"
-    embedder: Annotated[Path | None, About("embedding model, a GGUF file (default: the bundled one)", every=True)] = (
-        None
-    )
+    embedder: Annotated[
+        Path | None,
+        About("default embedding model, a GGUF file or a model name (default: the bundled one)", every=True),
+    ] = None
+    embedders: Annotated[
+        str | None,
+        About("further embedding models for the stores that name them, as for --embedder, commas between", every=True),
+    ] = None
     reranker: Annotated[
         Path | None,
         About("model that rereads the passages found, a GGUF file or a model name (default: none)", every=True),

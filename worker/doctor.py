@@ -10,6 +10,7 @@ import orjson
 
 from inference import machine
 from inference.doctor import Finding, Level, examine
+from inference.embedders import EmbedderFile
 from inference.errors import ModelNotLoaded
 from inference.sizes import in_words
 from migrations.embedded import EmbeddedPostgresError
@@ -18,7 +19,7 @@ from migrations.versions import server_versions
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
-from worker.start import engine_config, open_owner_dsn
+from worker.start import embedder_files, engine_config, open_owner_dsn
 
 # The embedded database writes ahead of itself a gigabyte; less than that and it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9
@@ -43,6 +44,7 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
     """The quick ones first: the engine's end with a measurement of seconds."""
     yield _disk(config)
     yield await _database(config)
+    yield await asyncio.to_thread(_embedders, config)
     try:
         engine = examine(engine_config(config))
     except ModelNotLoaded as error:
@@ -72,6 +74,15 @@ async def _database(config: Config) -> Finding:
     except (EmbeddedPostgresError, MigrationError, OSError) as error:
         return Finding("database", Level.PROBLEM, " ".join(str(error).split()), "see docs/operations.md, Database")
     return Finding("database", Level.OK, f"{kind} Postgres {major} with pgvector {pgvector}")
+
+
+def _embedders(config: Config) -> Finding:
+    try:
+        files = [EmbedderFile.examine(path) for path in embedder_files(config)]
+    except (StartError, ModelNotLoaded) as error:
+        return Finding("embedders", Level.PROBLEM, str(error), "choose others with --embedder and --embedders")
+    names = [f"{file.name} with {file.dimensions} dimensions" for file in files]
+    return Finding("embedders", Level.OK, ", ".join(names), numbers={"embedders": len(files)})
 
 
 def _line(finding: Finding) -> str:

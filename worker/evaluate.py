@@ -19,7 +19,7 @@ from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
 from worker.keys import Keys
-from worker.start import open_database, open_embedder, open_reranker, read_secret
+from worker.start import open_database, open_embedders, open_reranker, read_secret
 
 MISSED_SHOWN_MAX = 10
 
@@ -36,7 +36,7 @@ async def evaluate_retrieval(
     home = Home(config.home)
     home.prepare()
     async with (
-        open_embedder(config) as embedder,
+        open_embedders(config) as embedders,
         open_reranker(config) as reranker,
         open_database(config) as database,
     ):
@@ -49,7 +49,7 @@ async def evaluate_retrieval(
         with tqdm(total=len(resolved.questions), unit=" questions", disable=None) as bar:
             evaluation = await evaluate(
                 resolved.questions,
-                Retriever(passages, embedder, reranker=reranker),
+                Retriever(passages, embedders, reranker=reranker),
                 tenant_id=tenant_id,
                 store=found.id,
                 limit=limit,

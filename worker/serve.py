@@ -17,6 +17,7 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
+from inference.errors import InferenceError
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
@@ -155,9 +156,9 @@ async def _read_samples(services: Services) -> None:
             store_name=SAMPLE_STORE,
             tenant_id=tenant_id,
             store=services.passages,
-            embedder=services.embedder,
+            embedders=services.embedders,
         )
-    except RetrievalError as error:  # another embedding model than last time: all other stores may be fine
+    except (RetrievalError, InferenceError) as error:  # its model is not here: all other stores may be fine
         log.warning("the sample knowledge base is not up to date: %s", error)
         return
     for unread in report.errors:

@@ -17,7 +17,7 @@ from worker.warmth import Warmth
 if TYPE_CHECKING:
     from agents.agent import Agent
     from agents.store import ConversationStore, ResponseStore
-    from inference.embedder import Embedder
+    from inference.embedders import Embedders
     from inference.sequence import LanguageModel
     from migrations.database import Database
     from retrieval.intake import Intake
@@ -43,7 +43,7 @@ class Services:
     database: Database
     model: LanguageModel
     engine_stats: Callable[[], Mapping[str, Any]]
-    embedder: Embedder
+    embedders: Embedders
     retriever: Retriever
     passages: PassageStore
     uploads: UploadStore

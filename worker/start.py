@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -21,8 +22,9 @@ from inference.bundled import EMBEDDER
 from inference.catalogue import find
 from inference.config import EngineConfig
 from inference.cross_encoder import CrossEncoder
-from inference.embedder import Embedder
+from inference.embedders import Embedders
 from inference.errors import InvalidTemplate, ModelNotLoaded
+from inference.llama import model_name
 from inference.model import ChatModel
 from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
@@ -145,13 +147,29 @@ async def open_model(config: Config) -> AsyncIterator[ChatModel]:
         await model.close()
 
 
+def embedder_files(config: Config) -> list[Path]:
+    """The default first. The bundled one is always among them: stores that were made with it stay readable.
+
+    Raises StartError.
+    """
+    models = Home(config.home).models
+    named = [Path(name.strip()) for name in (config.embedders or "").split(",") if name.strip()]
+    default = _load("--embedder", partial(find, folder=models), config.embedder) if config.embedder else EMBEDDER
+    further = [_load("--embedders", partial(find, folder=models), name) for name in named]
+    files = list(dict.fromkeys([default, *further]))
+    has_bundled = model_name(EMBEDDER) in map(model_name, files)
+    return files if has_bundled else [*files, EMBEDDER]
+
+
 @asynccontextmanager
-async def open_embedder(config: Config) -> AsyncIterator[Embedder]:
-    embedder = await asyncio.to_thread(_load, "--embedder", Embedder.load, config.embedder or EMBEDDER)
+async def open_embedders(config: Config) -> AsyncIterator[Embedders]:
+    default, *further = await asyncio.to_thread(embedder_files, config)
+    load = partial(Embedders.load, further=further)
+    embedders = await asyncio.to_thread(_load, "--embedder, --embedders", load, default)
     try:
-        yield embedder
+        yield embedders
     finally:
-        await asyncio.to_thread(embedder.close)
+        await embedders.close()
 
 
 @asynccontextmanager
@@ -183,7 +201,7 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         opened = await asyncio.gather(
             stack.enter_async_context(open_database(config)),
             stack.enter_async_context(open_model(config)),
-            stack.enter_async_context(open_embedder(config)),
+            stack.enter_async_context(open_embedders(config)),
             stack.enter_async_context(open_reranker(config)),
             stack.enter_async_context(open_tool_servers(roster)),
             return_exceptions=True,
@@ -191,10 +209,10 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
         if failed is not None:
             raise failed
-        database, model, embedder, reranker, servers = cast(
-            tuple[Database, ChatModel, Embedder, CrossEncoder | None, ToolServers], opened
+        database, model, embedders, reranker, servers = cast(
+            tuple[Database, ChatModel, Embedders, CrossEncoder | None, ToolServers], opened
         )
-        services = _assemble(config, roster, read_secret(config, home), database, model, embedder, reranker, servers)
+        services = _assemble(config, roster, read_secret(config, home), database, model, embedders, reranker, servers)
         stack.callback(services.file_reader.close)
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start()
@@ -223,7 +241,7 @@ def _assemble(
     secret: Secret,
     database: Database,
     model: ChatModel,
-    embedder: Embedder,
+    embedders: Embedders,
     reranker: CrossEncoder | None,
     servers: ToolServers,
 ) -> Services:
@@ -233,7 +251,7 @@ def _assemble(
     passages, shelf = PassageStore(database), Shelf(database)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     runs = Runs(database, event_days=config.event_days, background=config.background)
-    retriever = Retriever(passages, embedder, RetrievalConfig(), reranker)
+    retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
         raise StartError(" ".join(problems))
@@ -243,12 +261,14 @@ def _assemble(
         database=database,
         model=model,
         engine_stats=engine_stats,
-        embedder=embedder,
+        embedders=embedders,
         retriever=retriever,
         passages=passages,
         uploads=uploads,
         shelf=shelf,
-        intake=Intake(shelf, uploads, passages, embedder, runs.board.worker, lambda: int(model.stats()["running"]) > 0),
+        intake=Intake(
+            shelf, uploads, passages, embedders, runs.board.worker, lambda: int(model.stats()["running"]) > 0
+        ),
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),

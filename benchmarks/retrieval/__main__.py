@@ -55,7 +55,7 @@ async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: VectorStore)
     with tqdm(desc=f"{corpus.name}: ask", total=len(questions), disable=None, leave=False) as bar:
         evaluation = await evaluate(
             questions,
-            Retriever(bench.store, bench.embedder),
+            Retriever(bench.store, bench.embedders),
             tenant_id=tenant_id,
             store=store.id,
             limit=PASSAGES,

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from inference.bundled import EMBEDDER
 from inference.embedder import Embedder
+from inference.embedders import Embedders
 from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres
 from retrieval.ingest import IngestReport, Progress, ingest
@@ -31,10 +32,14 @@ TENANT = "benchmark"  # has a store for each collection
 @dataclass(frozen=True, slots=True)
 class Bench:
     database: Database
-    embedder: Embedder
+    embedders: Embedders
     keys: Keys
     owner_dsn: str
     folder: Path  # of documents: those that are there again in the next run are not embedded again
+
+    @property
+    def embedder(self) -> Embedder:
+        return self.embedders.default
 
     @property
     def store(self) -> PassageStore:
@@ -54,7 +59,7 @@ class Bench:
                 store_name=store_name,
                 tenant_id=tenant_id,
                 store=self.store,
-                embedder=self.embedder,
+                embedders=self.embedders,
                 progress=show,
             )
 
@@ -84,9 +89,9 @@ async def opened(home: Path | None) -> AsyncIterator[Bench]:
         place.prepare()
         async with open_database(config) as database:
             # Without a memory for queries: a question that two collections share costs the same in both.
-            embedder = await asyncio.to_thread(Embedder.load, EMBEDDER, queries_max=0)
+            embedders = Embedders(await asyncio.to_thread(Embedder.load, EMBEDDER, queries_max=0))
             keys = Keys(database, read_secret(config, place))
             try:
-                yield Bench(database, embedder, keys, EmbeddedPostgres(folder).owner_dsn, folder / "documents")
+                yield Bench(database, embedders, keys, EmbeddedPostgres(folder).owner_dsn, folder / "documents")
             finally:
-                await asyncio.to_thread(embedder.close)
+                await embedders.close()

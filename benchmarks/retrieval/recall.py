@@ -66,10 +66,9 @@ async def compare(bench: Bench, scope: Scope, questions: Sequence[str]) -> Compa
 async def _search(bench: Bench, store: PassageStore, scope: Scope, question: str) -> SearchResult:
     return await store.search(
         scope.tenant_id,
-        [scope.store],
+        await store.named(scope.tenant_id, [scope.store]),
         query=question,
         vector=(await bench.embedder.embed_query(question)).vector,
-        embedding_model=bench.embedder.name,
         limit=RetrievalConfig().candidates,
         filters=Comparison(type="eq", key=scope.attribute, value=True) if scope.attribute else None,
     )

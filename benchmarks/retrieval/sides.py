@@ -24,10 +24,9 @@ async def sides(bench: Bench, questions: Sequence[Question], tenant_id: UUID, st
             started = perf_counter()
             await bench.store.search(
                 tenant_id,
-                [store],
+                await bench.store.named(tenant_id, [store]),
                 query=question.text if by_words else "",
                 vector=vector if by_vectors else None,
-                embedding_model=bench.embedder.name,
                 limit=RetrievalConfig().candidates,
             )
             times[side].append((perf_counter() - started) * 1000)

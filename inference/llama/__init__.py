@@ -5,7 +5,7 @@ from inference.llama.device import Device, build_features, devices
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.grammar import GrammarMask
 from inference.llama.library import DecodeFailed, has_gpu
-from inference.llama.model import LlamaModel
+from inference.llama.model import LlamaModel, model_name
 from inference.llama.quantizer import QUANTISATIONS, quantize
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "build_features",
     "devices",
     "has_gpu",
+    "model_name",
     "quantize",
 ]

@@ -20,6 +20,11 @@ _HEADS = ("cls.weight", "cls.output.weight")  # of models that rank; either is e
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may stand for
 
 
+def model_name(path: Path) -> str:
+    """What the API calls the model: the file's name without its format."""
+    return _QUANTISATION.sub("", path.stem)
+
+
 class LlamaModel:
     """Weights and vocabulary. Tokenising is thread-safe; contexts are made from it."""
 
@@ -98,8 +103,7 @@ class LlamaModel:
 
     @property
     def name(self) -> str:
-        """What the API calls the model: the file's name without its format."""
-        return _QUANTISATION.sub("", self.path.stem)
+        return model_name(self.path)
 
     @property
     def architecture(self) -> str:

@@ -84,7 +84,7 @@ async def evaluate(
     """Ask one question after another, as a turn would with this limit and threshold; `progress` is told of each.
 
     `by_file` judges the order of files, as test collections with one text a file do.
-    Raises StoreNotFound, EmbeddingModelChanged.
+    Raises StoreNotFound, EmbeddingModelMissing.
     """
     evaluation = Evaluation()
     for question in questions:

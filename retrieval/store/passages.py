@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from inference.windows import Windows
 from retrieval.candidate import ChunkKey
-from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreExists, StoreNotFound
+from retrieval.errors import FileNotFound, StoreExists, StoreNotFound
 from retrieval.filter import Filter
 from retrieval.records import NewFile, SourceSpan, StoredFile, VectorStore
 from retrieval.store.chunks import locked, remove, write
@@ -73,16 +73,14 @@ class PassageStore:
         self._exact_chunks_max = exact_chunks_max
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
-        """The store of that name, made if there is none. Raises EmbeddingModelChanged."""
+        """The store of that name, whatever its model; made with this one if there is none."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "insert into vector_stores (tenant_id, id, name, embedding_model, dimensions) "
                 "values ($1, $2, $3, $4, $5) on conflict (tenant_id, name) do nothing",
                 *(tenant_id, _new_id("vs"), name, embedding_model, dimensions),
             )
-            store = await _get(connection, tenant_id, name)
-        _check_model(store, embedding_model)
-        return store
+            return await _get(connection, tenant_id, name)
 
     async def create(
         self, tenant_id: UUID, name: str | None, metadata: Mapping[str, Any], *, embedding_model: str, dimensions: int
@@ -122,6 +120,16 @@ class PassageStore:
         """By id or by name. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             return await _get(connection, tenant_id, store)
+
+    async def named(self, tenant_id: UUID, stores: Sequence[str]) -> list[VectorStore]:
+        """As `get` for each, with one query; a store that is named twice comes once."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(f"{_STORE} and (s.id = any($2) or s.name = any($2))", tenant_id, list(stores))
+        found = [VectorStore(**row) for row in rows]
+        known = {store.name: store for store in found} | {store.id: store for store in found}
+        if missing := next((store for store in stores if store not in known), None):
+            raise StoreNotFound(missing)
+        return list({known[store].id: known[store] for store in stores}.values())
 
     async def stores(self, tenant_id: UUID) -> list[VectorStore]:
         """Oldest first, at most STORES_LISTED_MAX."""
@@ -228,27 +236,22 @@ class PassageStore:
     async def search(
         self,
         tenant_id: UUID,
-        stores: Sequence[str],
+        stores: Sequence[VectorStore],
         *,
         query: str,
         vector: NDArray[np.float32] | None,
-        embedding_model: str,
         limit: int,
         filters: Filter | None = None,
     ) -> SearchResult:
         """The `limit` chunks nearest to the vector and the `limit` that hold most of the query's telling words.
 
-        `stores` are ids or names, at least one. Without a vector only the words count.
-        Raises StoreNotFound, EmbeddingModelChanged.
+        At least one store; all are of the model that gave the vector. Without a vector only the words count.
         """
         async with self._database.tenant(tenant_id) as connection:
-            found = {store.id: store for store in [await _get(connection, tenant_id, name) for name in stores]}
-            for store in found.values():
-                _check_model(store, embedding_model)
             return await search(
                 connection,
                 tenant_id,
-                list(found.values()),
+                stores,
                 query=query,
                 vector=vector,
                 limit=limit,
@@ -279,11 +282,6 @@ async def _get(connection: Connection, tenant_id: UUID, store: str) -> VectorSto
     if row is None:
         raise StoreNotFound(store)
     return VectorStore(**row)
-
-
-def _check_model(store: VectorStore, embedding_model: str) -> None:
-    if store.embedding_model != embedding_model:
-        raise EmbeddingModelChanged(store.name, store.embedding_model, embedding_model)
 
 
 async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:

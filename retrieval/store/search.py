@@ -70,7 +70,7 @@ async def search(
 ) -> SearchResult:
     """The `limit` chunks nearest to the vector and the `limit` that hold most of the query's telling words.
 
-    All stores have the same number of dimensions.
+    All stores are of one embedding model.
     """
     values: list[Any] = [
         *(tenant_id, [store.id for store in stores], query, None if vector is None else vector.tolist()),
@@ -86,7 +86,7 @@ async def search(
     if by_index:
         await connection.execute(_INDEX_SETTINGS)
     rows = await connection.fetch(statement(allowed, dimensions if by_index else None), *values)
-    return SearchResult([_candidate(row) for row in rows], chunks, by_index)
+    return SearchResult([_candidate(row, stores[0].embedding_model) for row in rows], chunks, by_index)
 
 
 def statement(allowed: str | None, indexed: int | None) -> str:
@@ -112,7 +112,7 @@ async def _count(connection: Connection, tenant_id: UUID, stores: Sequence[Vecto
     return found
 
 
-def _candidate(row: asyncpg.Record) -> Candidate:
+def _candidate(row: asyncpg.Record, model: str) -> Candidate:
     return Candidate(
         key=ChunkKey(row["vector_store_id"], row["file_id"], row["ordinal"]),
         filename=row["filename"],
@@ -124,5 +124,6 @@ def _candidate(row: asyncpg.Record) -> Candidate:
         tokens=row["tokens"],
         cosine=row["cosine"],
         coverage=row["weight"] / row["query_weight"] if row["query_weight"] else 0.0,
+        model=model,
         attributes=row["attributes"],
     )

@@ -1,23 +1,38 @@
-"""The bundled embedder, a store in the real database, and chunks to rank."""
+"""Real embedding models, a store in the real database, and chunks to rank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
 from inference.bundled import EMBEDDER
 from inference.embedder import Embedder
+from inference.embedders import Embedders
 from migrations.database import Database
 from retrieval.candidate import Candidate, ChunkKey
 from retrieval.store import PassageStore
+from tests.inference.encoders import write_encoder
 
 
 @pytest.fixture(scope="session")
-def embedder() -> Iterator[Embedder]:
-    embedder = Embedder.load(EMBEDDER)
-    yield embedder
-    embedder.close()
+async def embedders(words: Path) -> AsyncIterator[Embedders]:
+    """The bundled embedder by default, and another one of other dimensions."""
+    embedders = Embedders.load(EMBEDDER, [words])
+    yield embedders
+    await embedders.close()
+
+
+@pytest.fixture(scope="session")
+def embedder(embedders: Embedders) -> Embedder:
+    return embedders.default
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 64 dimensions that knows words alone."""
+    return write_encoder(tmp_path_factory.mktemp("models") / "words-64-f32.gguf", 64)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,18 @@ def test_what_scores_below_the_threshold_stays_out(make_candidate: Make) -> None
     assert selection.below_threshold == 1
 
 
+def test_what_is_far_behind_the_best_of_its_own_model_stays_out(make_candidate: Make) -> None:
+    scores = {"one": (0.9, 0.6, 0.5), "other": (0.5, 0.4, 0.2)}
+    ranked = [
+        Scored(score, replace(make_candidate(n, text=f"{model} {n}", file_id=model), model=model))
+        for model, of_model in scores.items()
+        for n, score in enumerate(of_model)
+    ]
+    selection = compress(ranked, limit=9, score_threshold=0.0, share_min=0.65, tokens_max=1000)
+    assert [score for score, _ in selection.chosen] == [0.9, 0.6, 0.5, 0.4]
+    assert selection.below_threshold == 2
+
+
 def test_the_same_words_are_given_once(make_candidate: Make) -> None:
     ranked = [
         Scored(0.9, make_candidate(0, text="Same  words\nhere", file_id="one")),

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from inference.embedder import Embedder
+from inference.embedders import Embedders
 from inference.trace import Trace
 from migrations.database import Database
 from retrieval.config import RetrievalConfig
-from retrieval.errors import EmbeddingModelChanged
+from retrieval.errors import EmbeddingModelMissing
 from retrieval.filter import Comparison
 from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
 from retrieval.retriever import Retriever
@@ -33,19 +33,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def take(store: PassageStore, embedder: Embedder, tenant_id: UUID) -> Ingest:
+def take(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> Ingest:
     async def take(*paths: Path, progress: Callable[[Progress], None] = lambda _: None) -> IngestReport:
         return await ingest(
-            paths, store_name="notes", tenant_id=tenant_id, store=store, embedder=embedder, progress=progress
+            paths, store_name="notes", tenant_id=tenant_id, store=store, embedders=embedders, progress=progress
         )
 
     return take
 
 
 @pytest.fixture
-def ask(store: PassageStore, embedder: Embedder, tenant_id: UUID) -> Callable[[str], Awaitable[str | None]]:
+def ask(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> Callable[[str], Awaitable[str | None]]:
     """The best passage's text, if any is relevant."""
-    retriever = Retriever(store, embedder)
+    retriever = Retriever(store, embedders)
 
     async def ask(query: str) -> str | None:
         found = await retriever.retrieve(
@@ -128,12 +128,12 @@ async def test_a_file_that_became_unreadable_keeps_what_was_read_of_it(
 
 
 async def test_passages_are_exact_spans_of_the_stored_text(
-    take: Ingest, folder: Path, store: PassageStore, embedder: Embedder, tenant_id: UUID
+    take: Ingest, folder: Path, store: PassageStore, embedders: Embedders, tenant_id: UUID
 ) -> None:
     (folder / "odd.html").write_text("<h1>Größe</h1><p>Die 🚀 fliegt&nbsp;<b>weit</b>.</p>" * 30, "utf-8")
     (folder / "dos.txt").write_bytes("Zeile eins über Äpfel\r\nZeile zwei\r\n".encode("cp1252") * 80)
     await take(folder)
-    passages = await Retriever(store, embedder, RetrievalConfig(best_share_min=0.0)).retrieve(
+    passages = await Retriever(store, embedders, RetrievalConfig(best_share_min=0.0)).retrieve(
         "Zeile fliegt harbour bread", tenant_id=tenant_id, stores=["notes"], limit=50, score_threshold=0, trace=Trace()
     )
     assert {passage.filename for passage in passages} == {"odd.html", "dos.txt", "harbour.md", "kitchen/bread.md"}
@@ -176,7 +176,7 @@ async def test_another_embedding_model_is_refused_before_anything_is_read(
     take: Ingest, folder: Path, store: PassageStore, tenant_id: UUID
 ) -> None:
     await store.open(tenant_id, "notes", embedding_model="another", dimensions=8)
-    with pytest.raises(EmbeddingModelChanged, match="ingest its files into a new store"):
+    with pytest.raises(EmbeddingModelMissing, match="put the files into a new store"):
         await take(folder)
 
 
@@ -187,15 +187,15 @@ async def test_file_names_that_are_no_unicode_do_not_stop_it(take: Ingest, folde
 
 
 async def test_a_tenants_files_are_found_by_nobody_else(
-    take: Ingest, folder: Path, database: Database, embedder: Embedder, other_tenant_id: UUID
+    take: Ingest, folder: Path, database: Database, embedders: Embedders, other_tenant_id: UUID
 ) -> None:
     await take(folder)
     store = PassageStore(database)
     report = await ingest(
-        [folder / "kitchen"], store_name="notes", tenant_id=other_tenant_id, store=store, embedder=embedder
+        [folder / "kitchen"], store_name="notes", tenant_id=other_tenant_id, store=store, embedders=embedders
     )
     assert (report.written, report.removed) == (1, 0)
-    found = await Retriever(store, embedder).retrieve(
+    found = await Retriever(store, embedders).retrieve(
         "What does a berth cost?",
         tenant_id=other_tenant_id,
         stores=["notes"],
@@ -207,15 +207,14 @@ async def test_a_tenants_files_are_found_by_nobody_else(
 
 
 async def test_attributes_are_given_and_changed_without_embedding_again(
-    folder: Path, store: PassageStore, embedder: Embedder, tenant_id: UUID
+    folder: Path, store: PassageStore, embedders: Embedders, tenant_id: UUID
 ) -> None:
     async def found(year: int) -> int:
         result = await store.search(
             tenant_id,
-            ["notes"],
+            await store.named(tenant_id, ["notes"]),
             query="harbour",
             vector=None,
-            embedding_model=embedder.name,
             limit=9,
             filters=Comparison(type="eq", key="year", value=year),
         )
@@ -227,7 +226,7 @@ async def test_attributes_are_given_and_changed_without_embedding_again(
             store_name="notes",
             tenant_id=tenant_id,
             store=store,
-            embedder=embedder,
+            embedders=embedders,
             attributes={"year": year},
         )
         assert report.chunks == embedded
@@ -236,10 +235,12 @@ async def test_attributes_are_given_and_changed_without_embedding_again(
 
 
 async def test_an_address_that_cannot_be_fetched_is_reported_and_the_rest_goes_in(
-    folder: Path, store: PassageStore, embedder: Embedder, tenant_id: UUID
+    folder: Path, store: PassageStore, embedders: Embedders, tenant_id: UUID
 ) -> None:
     url = "http://127.0.0.1:1/guide"
-    report = await ingest([folder], urls=[url], store_name="notes", tenant_id=tenant_id, store=store, embedder=embedder)
+    report = await ingest(
+        [folder], urls=[url], store_name="notes", tenant_id=tenant_id, store=store, embedders=embedders
+    )
     assert [(error.path, "private network" in error.reason) for error in report.errors] == [(url, True)]
     assert report.written == 2
 

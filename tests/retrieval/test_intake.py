@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from inference.embedder import Embedder
+from inference.embedders import Embedders
 from migrations.database import Database
 from retrieval.errors import FileNotFound
 from retrieval.intake import REST_SHARE, Intake
@@ -33,8 +33,10 @@ def uploads(database: Database) -> UploadStore:
 
 
 @pytest.fixture
-async def store_id(store: PassageStore, embedder: Embedder, tenant_id: UUID) -> str:
-    made = await store.create(tenant_id, None, {}, embedding_model=embedder.name, dimensions=embedder.dimensions)
+async def store_id(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> str:
+    made = await store.create(
+        tenant_id, None, {}, embedding_model=embedders.default.name, dimensions=embedders.default.dimensions
+    )
     return made.id
 
 
@@ -49,8 +51,10 @@ async def queued(shelf: Shelf, uploads: UploadStore, tenant_id: UUID, store_id: 
 
 
 @pytest.fixture
-async def intake(shelf: Shelf, uploads: UploadStore, store: PassageStore, embedder: Embedder) -> AsyncIterator[Intake]:
-    intake = Intake(shelf, uploads, store, embedder, ALIVE)
+async def intake(
+    shelf: Shelf, uploads: UploadStore, store: PassageStore, embedders: Embedders
+) -> AsyncIterator[Intake]:
+    intake = Intake(shelf, uploads, store, embedders, ALIVE)
     yield intake
     await intake.close()
 
@@ -105,10 +109,10 @@ async def test_a_file_that_was_deleted_meanwhile_is_let_go(
 
 
 async def test_a_file_of_another_tenant_cannot_be_queued(
-    shelf: Shelf, store: PassageStore, embedder: Embedder, other_tenant_id: UUID, queued: Claim
+    shelf: Shelf, store: PassageStore, embedders: Embedders, other_tenant_id: UUID, queued: Claim
 ) -> None:
     theirs = await store.create(
-        other_tenant_id, None, {}, embedding_model=embedder.name, dimensions=embedder.dimensions
+        other_tenant_id, None, {}, embedding_model=embedders.default.name, dimensions=embedders.default.dimensions
     )
     with pytest.raises(FileNotFound):
         await shelf.add(other_tenant_id, theirs.id, {queued.file_id: {}})
@@ -118,7 +122,7 @@ async def test_while_somebody_waits_for_tokens_the_embedder_rests(
     shelf: Shelf,
     uploads: UploadStore,
     store: PassageStore,
-    embedder: Embedder,
+    embedders: Embedders,
     queued: Claim,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,7 +134,7 @@ async def test_while_somebody_waits_for_tokens_the_embedder_rests(
         await at_once(0)
 
     monkeypatch.setattr(asyncio, "sleep", rest)
-    intake = Intake(shelf, uploads, store, embedder, ALIVE, lambda: True)
+    intake = Intake(shelf, uploads, store, embedders, ALIVE, lambda: True)
     began = time.monotonic()
     await intake._take(queued)
     assert (await shelf.get(*queued)).status == "completed"

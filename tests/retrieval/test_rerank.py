@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,3 +64,14 @@ def test_a_cross_encoder_orders_the_head_and_leaves_the_rest_and_the_scores() ->
     assert [each.candidate.key.ordinal for each in after] == [1, 2, 0, 3]
     assert [each.score for each in after] == [0.9, 0.8, 0.7, 0.6]
     assert reordered(ranked, np.array([])) == ranked
+
+
+def test_a_cross_encoder_leaves_each_models_scores_to_that_models_candidates() -> None:
+    models = ["one", "other", "one", "other"]
+    ranked = [
+        Scored(score, replace(candidate(n), model=model))
+        for n, (score, model) in enumerate(zip((0.9, 0.3, 0.8, 0.2), models, strict=True))
+    ]
+    after = reordered(ranked, np.array([1.0, 0.0, 3.0, 2.0]))
+    assert [each.candidate.key.ordinal for each in after] == [2, 3, 0, 1]
+    assert [each.score for each in after] == [0.9, 0.3, 0.8, 0.2]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.embedder import Embedder
+from inference.embedders import Embedders
 from inference.trace import Span, Trace
 from retrieval.config import SCORE_THRESHOLD, RetrievalConfig
 from retrieval.errors import StoreNotFound
@@ -22,7 +22,7 @@ from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 
 DOCS = Path(__file__).parents[2] / "docs"
-STAGES = ["embed", "search", "fuse", "rerank", "compress"]
+STAGES = ["open", "embed", "search", "fuse", "rerank", "compress"]
 
 RELEVANT = {
     "How do I create an API key?": "create",
@@ -35,18 +35,18 @@ IRRELEVANT = ["hello", "what is 12*7", "thanks!", "tell me a joke", "convert 5 m
 
 
 @pytest.fixture(scope="module")
-async def reader(store: PassageStore, embedder: Embedder, owner_dsn: str) -> UUID:
+async def reader(store: PassageStore, embedders: Embedders, owner_dsn: str) -> UUID:
     """A tenant with the project's own documentation in the store "docs"; nobody changes it."""
     connection = await asyncpg.connect(owner_dsn)
     tenant_id: UUID = await connection.fetchval("select ensure_tenant('reader of the docs')")
     await connection.close()
-    await ingest([DOCS], store_name="docs", tenant_id=tenant_id, store=store, embedder=embedder)
+    await ingest([DOCS], store_name="docs", tenant_id=tenant_id, store=store, embedders=embedders)
     return tenant_id
 
 
 async def retrieve(
     store: PassageStore,
-    embedder: Embedder,
+    embedders: Embedders,
     tenant_id: UUID,
     query: str,
     *,
@@ -57,7 +57,7 @@ async def retrieve(
     reranker: Reranker | None = None,
 ) -> tuple[list[Passage], Trace]:
     trace = Trace()
-    passages = await Retriever(store, embedder, config, reranker).retrieve(
+    passages = await Retriever(store, embedders, config, reranker).retrieve(
         query, tenant_id=tenant_id, stores=stores, limit=limit, score_threshold=score_threshold, trace=trace
     )
     trace.finish()
@@ -69,21 +69,21 @@ def spans(trace: Trace) -> dict[str, Span]:
 
 
 async def test_questions_find_their_passage_and_other_talk_finds_none(
-    store: PassageStore, embedder: Embedder, reader: UUID
+    store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     for query, word in RELEVANT.items():
-        passages, _ = await retrieve(store, embedder, reader, query)
+        passages, _ = await retrieve(store, embedders, reader, query)
         assert passages, query
         assert word in f"{passages[0].title} {passages[0].text}".lower(), query
         assert [passage.score for passage in passages] == sorted((p.score for p in passages), reverse=True)
         assert all(SCORE_THRESHOLD <= passage.score <= 1 for passage in passages)
     for query in IRRELEVANT:
-        passages, _ = await retrieve(store, embedder, reader, query)
+        passages, _ = await retrieve(store, embedders, reader, query)
         assert not passages, query
 
 
-async def test_every_stage_is_a_span_below_retrieve(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
-    passages, trace = await retrieve(store, embedder, reader, "How do I create an API key?")
+async def test_every_stage_is_a_span_below_retrieve(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
+    passages, trace = await retrieve(store, embedders, reader, "How do I create an API key?")
     retrieval, *stages = trace.spans
     assert (retrieval.name, retrieval.lane, retrieval.parent) == ("retrieve", "main", None)
     assert retrieval.attributes == {"stores": 1, "passages": len(passages)}
@@ -98,95 +98,97 @@ async def test_every_stage_is_a_span_below_retrieve(store: PassageStore, embedde
     assert found["compress"].attributes["tokens"] == sum(passage.tokens for passage in passages)
 
 
-async def test_asking_again_does_not_embed_again(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_asking_again_does_not_embed_again(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     query = "What is asked here for the first time?"
     for cached in (False, True):
-        _, trace = await retrieve(store, embedder, reader, query)
+        _, trace = await retrieve(store, embedders, reader, query)
         assert spans(trace)["embed"].attributes["cached"] is cached
 
 
 async def test_without_the_embedding_words_still_find_something(
-    store: PassageStore, embedder: Embedder, reader: UUID
+    store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     query = "The calculator!"
-    passages, trace = await retrieve(store, embedder, reader, query, config=RetrievalConfig(embed_ms=0))
+    passages, trace = await retrieve(store, embedders, reader, query, config=RetrievalConfig(embed_ms=0))
     assert spans(trace)["embed"].attributes["skipped"] == "over budget"
     assert "rerank" not in spans(trace)
     assert "calculator" in passages[0].text.lower()
 
 
 async def test_without_a_search_there_are_no_passages_and_no_error(
-    store: PassageStore, embedder: Embedder, reader: UUID
+    store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     passages, trace = await retrieve(
-        store, embedder, reader, "which tools are built in?", config=RetrievalConfig(search_ms=0)
+        store, embedders, reader, "which tools are built in?", config=RetrievalConfig(search_ms=0)
     )
     assert passages == []
     assert spans(trace)["search"].attributes["skipped"] == "over budget"
     assert "error.type" not in trace.spans[0].attributes
 
 
-async def test_without_reranking_the_fused_order_stands(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_without_reranking_the_fused_order_stands(
+    store: PassageStore, embedders: Embedders, reader: UUID
+) -> None:
     query = "which tools are built in?"
-    passages, trace = await retrieve(store, embedder, reader, query, config=RetrievalConfig(rerank_ms=0))
+    passages, trace = await retrieve(store, embedders, reader, query, config=RetrievalConfig(rerank_ms=0))
     assert spans(trace)["rerank"].attributes["skipped"] == "over budget"
-    weightless, _ = await retrieve(store, embedder, reader, query, config=RetrievalConfig(window_weight=0))
+    weightless, _ = await retrieve(store, embedders, reader, query, config=RetrievalConfig(window_weight=0))
     assert [(p.title, p.score) for p in passages] == [(p.title, p.score) for p in weightless]
-    reranked, trace = await retrieve(store, embedder, reader, query)
+    reranked, trace = await retrieve(store, embedders, reader, query)
     assert "skipped" not in spans(trace)["rerank"].attributes
     assert reranked[0].score != passages[0].score
 
 
-async def test_ranks_can_be_fused_instead_of_scores(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_ranks_can_be_fused_instead_of_scores(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     passages, trace = await retrieve(
-        store, embedder, reader, "which tools are built in?", config=RetrievalConfig(fusion="ranks")
+        store, embedders, reader, "which tools are built in?", config=RetrievalConfig(fusion="ranks")
     )
     assert spans(trace)["fuse"].attributes["method"] == "ranks"
     assert "calculator" in passages[0].text
 
 
 async def test_several_stores_are_searched_by_name_and_by_id_and_a_passage_comes_once(
-    store: PassageStore, embedder: Embedder, tenant_id: UUID, tmp_path: Path
+    store: PassageStore, embedders: Embedders, tenant_id: UUID, tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.md").write_text(f"The harbour opens at six.\n\n# More\n\nOnly {name} says this of piers.")
-        await ingest([tmp_path / f"{name}.md"], store_name=name, tenant_id=tenant_id, store=store, embedder=embedder)
+        await ingest([tmp_path / f"{name}.md"], store_name=name, tenant_id=tenant_id, store=store, embedders=embedders)
     both = ("one", (await store.get(tenant_id, "two")).id, "one")
     passages, trace = await retrieve(
-        store, embedder, tenant_id, "harbour piers", stores=both, score_threshold=0.0, limit=9
+        store, embedders, tenant_id, "harbour piers", stores=both, score_threshold=0.0, limit=9
     )
     assert sorted(passage.text.split()[1] for passage in passages) == ["harbour", "one", "two"]
     assert spans(trace)["compress"].attributes["repeated"] == 1
 
 
-async def test_an_unknown_store_is_refused_by_name(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_an_unknown_store_is_refused_by_name(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     with pytest.raises(StoreNotFound, match="'atlantis'") as caught:
-        await retrieve(store, embedder, reader, "anything", stores=("docs", "atlantis"))
+        await retrieve(store, embedders, reader, "anything", stores=("docs", "atlantis"))
     assert (caught.value.status, caught.value.store) == (404, "atlantis")
 
 
 @pytest.mark.usefixtures("reader")
-async def test_another_tenants_store_is_unknown(store: PassageStore, embedder: Embedder, tenant_id: UUID) -> None:
+async def test_another_tenants_store_is_unknown(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> None:
     with pytest.raises(StoreNotFound):
-        await retrieve(store, embedder, tenant_id, "which tools are built in?")
+        await retrieve(store, embedders, tenant_id, "which tools are built in?")
 
 
 @pytest.mark.parametrize("query", ["", " \n", "\0", "'; drop table chunks; --", "half \ud83d", "x " * 50_000, "日本語"])
-async def test_any_query_is_taken(store: PassageStore, embedder: Embedder, reader: UUID, query: str) -> None:
-    passages, _ = await retrieve(store, embedder, reader, query, score_threshold=0.0)
+async def test_any_query_is_taken(store: PassageStore, embedders: Embedders, reader: UUID, query: str) -> None:
+    passages, _ = await retrieve(store, embedders, reader, query, score_threshold=0.0)
     assert len(passages) <= 5
 
 
-async def test_a_store_without_files_gives_nothing(store: PassageStore, embedder: Embedder, tenant_id: UUID) -> None:
-    await store.open(tenant_id, "docs", embedding_model=embedder.name, dimensions=embedder.dimensions)
-    passages, _ = await retrieve(store, embedder, tenant_id, "which tools are built in?", score_threshold=0.0)
+async def test_a_store_without_files_gives_nothing(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> None:
+    await store.open(tenant_id, "docs", embedding_model=embedders.default.name, dimensions=embedders.default.dimensions)
+    passages, _ = await retrieve(store, embedders, tenant_id, "which tools are built in?", score_threshold=0.0)
     assert passages == []
 
 
-async def test_passages_keep_within_their_tokens(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_passages_keep_within_their_tokens(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     passages, trace = await retrieve(
         store,
-        embedder,
+        embedders,
         reader,
         "which tools are built in?",
         config=RetrievalConfig(passage_tokens_max=100, best_share_min=0.0),
@@ -196,22 +198,24 @@ async def test_passages_keep_within_their_tokens(store: PassageStore, embedder: 
     assert spans(trace)["compress"].attributes["over_tokens"] != 0
 
 
-async def test_passages_far_behind_the_best_are_left_out(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_passages_far_behind_the_best_are_left_out(
+    store: PassageStore, embedders: Embedders, reader: UUID
+) -> None:
     question = "which tools are built in?"
     everything = RetrievalConfig(best_share_min=0.0)
-    all_passages, _ = await retrieve(store, embedder, reader, question, config=everything, score_threshold=0.0)
-    passages, _ = await retrieve(store, embedder, reader, question, score_threshold=0.0)
+    all_passages, _ = await retrieve(store, embedders, reader, question, config=everything, score_threshold=0.0)
+    passages, _ = await retrieve(store, embedders, reader, question, score_threshold=0.0)
     share = RetrievalConfig().best_share_min
     assert passages == [p for p in all_passages if p.score >= share * all_passages[0].score]
     assert 0 < len(passages) < len(all_passages)
 
 
 async def test_passages_are_cut_to_the_sentences_that_matter(
-    store: PassageStore, embedder: Embedder, reader: UUID
+    store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     question = "What is the default wall clock budget?"
-    uncut, _ = await retrieve(store, embedder, reader, question, config=RetrievalConfig(sentence_share_min=-99))
-    passages, trace = await retrieve(store, embedder, reader, question)
+    uncut, _ = await retrieve(store, embedders, reader, question, config=RetrievalConfig(sentence_share_min=-99))
+    passages, trace = await retrieve(store, embedders, reader, question)
     assert "120 seconds" in passages[0].text
     assert passages[0].text in uncut[0].text
     assert passages[0].tokens < uncut[0].tokens
@@ -222,26 +226,26 @@ async def test_passages_are_cut_to_the_sentences_that_matter(
 
 
 async def test_hits_that_follow_each_other_come_as_one_passage(
-    store: PassageStore, embedder: Embedder, tenant_id: UUID, tmp_path: Path
+    store: PassageStore, embedders: Embedders, tenant_id: UUID, tmp_path: Path
 ) -> None:
     sentences = [f"The harbour of pier {n} opens at {n} and closes for the ships at {n + 9}." for n in range(30)]
     (tmp_path / "harbour.md").write_text("# Harbour\n\n" + "\n\n".join(sentences))
-    await ingest([tmp_path], store_name="docs", tenant_id=tenant_id, store=store, embedder=embedder)
+    await ingest([tmp_path], store_name="docs", tenant_id=tenant_id, store=store, embedders=embedders)
     uncut = RetrievalConfig(sentence_share_min=-99)
     question = "When does the harbour open?"
-    passages, trace = await retrieve(store, embedder, tenant_id, question, config=uncut, limit=9, score_threshold=0)
+    passages, trace = await retrieve(store, embedders, tenant_id, question, config=uncut, limit=9, score_threshold=0)
     assert len(passages) == 1
     assert spans(trace)["compress"].attributes["joined"] != 0
     file = await store.file(tenant_id, passages[0].file_id)
     assert file.content[passages[0].start_char : passages[0].end_char] == passages[0].text
     apart = RetrievalConfig(sentence_share_min=-99, join_ms=0)
-    passages, _ = await retrieve(store, embedder, tenant_id, question, config=apart, limit=9, score_threshold=0)
+    passages, _ = await retrieve(store, embedders, tenant_id, question, config=apart, limit=9, score_threshold=0)
     assert len(passages) > 1
 
 
-async def test_a_filter_reaches_the_search(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_a_filter_reaches_the_search(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     trace = Trace()
-    found = await Retriever(store, embedder).retrieve(
+    found = await Retriever(store, embedders).retrieve(
         "which tools are built in?",
         tenant_id=reader,
         stores=("docs",),
@@ -267,11 +271,13 @@ class Reversing:
         return np.arange(3.0)
 
 
-async def test_a_reranker_has_the_last_word_on_the_order(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_a_reranker_has_the_last_word_on_the_order(
+    store: PassageStore, embedders: Embedders, reader: UUID
+) -> None:
     stages, orders = [], []
     for reranker in (None, Reversing()):
         trace = Trace()
-        found = await Retriever(store, embedder, None, reranker).stages(
+        found = await Retriever(store, embedders, None, reranker).stages(
             "create an API key", tenant_id=reader, stores=("docs",), limit=5, score_threshold=0.0, trace=trace
         )
         stages.append([span.name for span in trace.spans if span.lane == "retrieval"])
@@ -281,11 +287,11 @@ async def test_a_reranker_has_the_last_word_on_the_order(store: PassageStore, em
     assert reread == [*reversed(usual[:3]), *usual[3:]]
 
 
-async def test_a_reranker_that_is_late_changes_nothing(store: PassageStore, embedder: Embedder, reader: UUID) -> None:
+async def test_a_reranker_that_is_late_changes_nothing(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     query = "How do I create an API key?"
-    usual, _ = await retrieve(store, embedder, reader, query)
+    usual, _ = await retrieve(store, embedders, reader, query)
     config = RetrievalConfig(reread_ms=20.0)
-    late, trace = await retrieve(store, embedder, reader, query, config=config, reranker=Reversing(60.0))
+    late, trace = await retrieve(store, embedders, reader, query, config=config, reranker=Reversing(60.0))
     assert late == usual
     [span] = [span for span in trace.spans if span.name == "reread"]
     assert span.attributes["skipped"] == "over budget" and span.attributes["read"] == 0

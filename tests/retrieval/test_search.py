@@ -23,8 +23,8 @@ MODEL, DIMENSIONS = "test-embedder", 384
 CHUNKS = 400  # with five rows a side enough for the index to be worth it, were small stores not always searched exactly
 
 
-def vectors(seed: int, count: int) -> NDArray[np.float32]:
-    return unit(np.random.default_rng(seed).standard_normal((count, DIMENSIONS)).astype(np.float32))
+def vectors(seed: int, count: int, dimensions: int = DIMENSIONS) -> NDArray[np.float32]:
+    return unit(np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32))
 
 
 def new_file(name: str, seed: int, **attributes: str) -> NewFile:
@@ -32,9 +32,9 @@ def new_file(name: str, seed: int, **attributes: str) -> NewFile:
     return replace(text_file(name, texts, seed), attributes=dict(attributes))
 
 
-def text_file(name: str, texts: list[str], seed: int = 0) -> NewFile:
-    windows, scales = np.zeros((1, DIMENSIONS), np.int8), np.ones(1, np.float16)
-    passages = [PassageVectors(vector, windows, scales) for vector in vectors(seed, len(texts))]
+def text_file(name: str, texts: list[str], seed: int = 0, dimensions: int = DIMENSIONS) -> NewFile:
+    windows, scales = np.zeros((1, dimensions), np.int8), np.ones(1, np.float16)
+    passages = [PassageVectors(vector, windows, scales) for vector in vectors(seed, len(texts), dimensions)]
     chunks = [(Chunk("", text, n, n + 1, 2), one) for n, (text, one) in enumerate(zip(texts, passages, strict=True))]
     return NewFile(f"/{name}", name, name, "text/plain", 1, name.encode(), "", chunks)
 
@@ -54,9 +54,8 @@ async def find(
     store: PassageStore, tenant: UUID, query: str, vector: NDArray[np.float32] | None, colour: str | None = None
 ) -> SearchResult:
     filters = None if colour is None else Comparison(type="eq", key="colour", value=colour)
-    return await store.search(
-        tenant, ["notes"], query=query, vector=vector, embedding_model=MODEL, limit=5, filters=filters
-    )
+    notes = await store.named(tenant, ["notes"])
+    return await store.search(tenant, notes, query=query, vector=vector, limit=5, filters=filters)
 
 
 def names(result: SearchResult) -> set[tuple[str, int]]:
@@ -72,6 +71,22 @@ async def test_the_index_finds_what_the_exact_search_finds(
         assert by_index.chunks == exact.chunks == CHUNKS
         assert len(names(by_index) & names(exact)) >= 4
         assert len(by_index.candidates) == 5
+
+
+@pytest.mark.parametrize(("dimensions", "by_index"), [(512, True), (768, True), (1024, True), (100, False)])
+async def test_models_of_the_usual_dimensions_have_an_index(
+    database: Database, tenant_id: UUID, dimensions: int, by_index: bool
+) -> None:
+    store = PassageStore(database, exact_chunks_max=0)
+    opened = await store.open(tenant_id, "wide", embedding_model="wide", dimensions=dimensions)
+    texts = [f"text {n}" for n in range(CHUNKS)]
+    await store.put(tenant_id, opened.id, text_file("wide", texts, 3, dimensions))
+    [wide] = await store.named(tenant_id, ["wide"])
+    found = await store.search(tenant_id, [wide], query="", vector=vectors(3, 9, dimensions)[8], limit=5)
+    assert found.by_index is by_index
+    assert max(found.candidates, key=lambda candidate: candidate.cosine or 0).text == "text 8"
+    assert {candidate.model for candidate in found.candidates} == {"wide"}
+    await store.delete(tenant_id, opened.id)
 
 
 @pytest.mark.usefixtures("indexed")

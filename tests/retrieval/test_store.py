@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from inference.windows import PassageVectors, unit
 from migrations.database import Database
 from retrieval.candidate import Candidate
-from retrieval.errors import EmbeddingModelChanged, FileNotFound, StoreNotFound
+from retrieval.errors import FileNotFound, StoreNotFound
 from retrieval.records import NewFile, VectorStore
 from retrieval.split import Chunk
 from retrieval.store import PassageStore
@@ -62,10 +62,9 @@ async def find(
 ) -> list[Candidate]:
     found = await store.search(
         tenant_id,
-        [name],
+        await store.named(tenant_id, [name]),
         query=query,
         vector=None if seed is None else vector(seed),
-        embedding_model=MODEL,
         limit=limit,
     )
     return sorted(found.candidates, key=lambda c: (-(c.cosine or 0), -c.coverage))
@@ -93,18 +92,22 @@ async def test_a_store_made_by_two_at_once_is_one_store(store: PassageStore, ten
     assert len({one.id for one in made}) == 1
 
 
-async def test_vectors_of_another_model_are_refused(store: PassageStore, tenant_id: UUID) -> None:
-    await open_store(store, tenant_id)
-    with pytest.raises(EmbeddingModelChanged, match="'notes' was made with the embedding model test-embedder"):
-        await store.open(tenant_id, "notes", embedding_model="other", dimensions=DIMENSIONS)
-    with pytest.raises(EmbeddingModelChanged):
-        await store.search(tenant_id, ["notes"], query="x", vector=None, embedding_model="other", limit=1)
+async def test_a_store_keeps_the_model_that_it_was_made_with(store: PassageStore, tenant_id: UUID) -> None:
+    made = await open_store(store, tenant_id)
+    assert await store.open(tenant_id, "notes", embedding_model="other", dimensions=8) == made
+
+
+async def test_stores_are_found_together_each_once(store: PassageStore, tenant_id: UUID) -> None:
+    one, two = await open_store(store, tenant_id, "one"), await open_store(store, tenant_id, "two")
+    assert await store.named(tenant_id, ["two", one.id, "one", two.id]) == [two, one]
+    await open_store(store, tenant_id, one.id)
+    assert await store.named(tenant_id, [one.id]) == [one], "an id wins over a name that looks like it"
 
 
 async def test_an_unknown_store_is_named(store: PassageStore, tenant_id: UUID) -> None:
     await open_store(store, tenant_id)
     with pytest.raises(StoreNotFound, match="no vector store 'atlantis'"):
-        await store.search(tenant_id, ["notes", "atlantis"], query="x", vector=None, embedding_model=MODEL, limit=1)
+        await store.named(tenant_id, ["notes", "atlantis"])
 
 
 async def test_the_nearest_are_found_exactly(store: PassageStore, tenant_id: UUID) -> None:

@@ -10,6 +10,8 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from inference.embedder import Embedder
+from inference.embedders import Embedders
 from inference.testing import ScriptedModel
 from migrations.database import Database
 from retrieval.store import Shelf, UploadStore
@@ -35,6 +37,17 @@ UNUSED: Any = cast(Any, None)  # a part that no handler under test touches
 Client = TestClient[web.Request, web.Application]
 
 
+@dataclass(frozen=True)
+class NamedEmbedder:
+    """All that an embedding model is where nothing is embedded."""
+
+    name: str = "embedder"
+    dimensions: int = 3
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+
 @dataclass
 class Engine:
     """What the engine says of itself, to be changed by a test."""
@@ -53,7 +66,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         database=database,
         model=ScriptedModel(["Hello."]),
         engine_stats=engine,
-        embedder=UNUSED,
+        embedders=Embedders(cast(Embedder, NamedEmbedder())),
         retriever=UNUSED,
         passages=UNUSED,
         uploads=UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20),

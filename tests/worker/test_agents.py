@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -41,8 +39,7 @@ def model() -> ScriptedModel:
 
 @pytest.fixture
 def services(database: Database, model: ScriptedModel) -> Services:
-    embedder = cast(Any, SimpleNamespace(name="embedder"))
-    return replace(services_with(database, model), roster=Roster({"helper": HELPER}), embedder=embedder)
+    return replace(services_with(database, model), roster=Roster({"helper": HELPER}))
 
 
 @pytest.fixture

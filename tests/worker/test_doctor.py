@@ -31,16 +31,16 @@ def test_a_machine_that_can_serve_is_told_so_line_by_line(home: str) -> None:
     done = doctor("--home", home, "--draft", "demo-draft")
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")]
-    assert names[:5] == ["disk", "database", "cpu", "backend", "threads"]
-    assert names[5:] == ["model", "draft", "memory", "self-test", "speed", "attention"]
+    assert names[:6] == ["disk", "database", "embedders", "cpu", "backend", "threads"]
+    assert names[6:] == ["model", "draft", "memory", "self-test", "speed", "attention"]
     assert "pgvector" in done.stdout and "tokens/s" in done.stdout
 
 
 def test_problems_are_named_in_the_exit_code_and_in_json(home: str) -> None:
     database = ("--database-url", "postgresql://nobody@127.0.0.1:1/none")
-    done = doctor("--home", home, "--json", "--model", str(EMBEDDER), *database)
+    done = doctor("--home", home, "--json", "--model", str(EMBEDDER), "--embedders", "nothing", *database)
     assert done.returncode == 1
-    assert done.stderr == "firsttoken: not ready to serve because of database, model\n"
+    assert done.stderr == "firsttoken: not ready to serve because of database, embedders, model\n"
     report = json.loads(done.stdout)
     assert report["ok"] is False
     levels = {finding["name"]: finding["level"] for finding in report["findings"]}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 from uuid import uuid4
 
 import numpy as np
@@ -28,10 +26,7 @@ class ByLength:
 
 
 async def test_a_cross_encoder_ranks_when_it_is_named(database: Database) -> None:
-    embedder = cast(Any, SimpleNamespace(name="embedder", count=len))
-    services = replace(
-        services_with(database, ScriptedModel(["x"], name=MODEL)), embedder=embedder, reranker=ByLength()
-    )
+    services = replace(services_with(database, ScriptedModel(["x"], name=MODEL)), reranker=ByLength())
     keys = Keys(database, SECRET)
     async with serving(services) as client:
         key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inference.bundled import EMBEDDER
-from inference.embedder import Embedder
+from inference.embedders import Embedders
 from migrations.database import Database
 from tests.worker.harness import SECRET, Client, Engine, make_services, serving
 from worker.keys import Keys
@@ -24,14 +24,14 @@ from worker.services import SERVICES
 @pytest.fixture(scope="module")
 async def client(database: Database) -> AsyncIterator[Client]:
     """Speaks for an operator of a tenant."""
-    embedder = Embedder.load(EMBEDDER)
-    services = replace(make_services(database), embedder=embedder)
+    embedders = Embedders.load(EMBEDDER)
+    services = replace(make_services(database), embedders=embedders)
     async with serving(services) as client:
         keys = Keys(database, SECRET)
         _, key = await keys.create(await keys.tenant("routes"), "test", scopes=[OPERATOR])
         client.session.headers["Authorization"] = f"Bearer {key}"
         yield client
-    embedder.close()
+    await embedders.close()
 
 
 @pytest.fixture

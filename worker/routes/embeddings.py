@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: unit vectors of texts by the embedding model of this worker."""
+"""POST /v1/embeddings: unit vectors of texts by one of the embedding models of this worker."""
 
 from __future__ import annotations
 
@@ -42,16 +42,14 @@ def routes() -> list[web.RouteDef]:
 
 async def create(request: web.Request) -> web.Response:
     services, trace = request.app[SERVICES], request[TRACE]
-    embedder, tenant_id = services.embedder, request[PRINCIPAL].tenant_id
+    tenant_id = request[PRINCIPAL].tenant_id
     body = EmbeddingsRequest.model_validate_json(await request.read())
-    if body.model != embedder.name:
-        raise ApiError(
-            404, f"The embedding model of this worker is '{embedder.name}'.", param="model", code="model_not_found"
-        )
-    if body.dimensions not in (None, embedder.dimensions):
-        raise ApiError(400, f"This model has {embedder.dimensions} dimensions, always.", param="dimensions")
+    dimensions = services.embedders.dimensions(body.model)
+    if body.dimensions not in (None, dimensions):
+        raise ApiError(400, f"This model has {dimensions} dimensions, always.", param="dimensions")
     with services.admission.turn(tenant_id):
-        with trace.span("embed", texts=len(body.texts)):
+        with trace.span("embed", model=body.model, texts=len(body.texts)):
+            embedder = await services.embedders.get(body.model)
             vectors = await embedder.embed(body.texts)
         tokens = sum(embedder.count(text) for text in body.texts)
     trace.finish()

@@ -33,7 +33,12 @@ async def ready(request: web.Request) -> web.Response:
         "engine": stats.pop("failed", None) or "ok",
     }
     well = all(state == "ok" for state in parts.values())
-    detail = {"engine": stats, "turns": services.admission.active, "traces_dropped": services.telemetry.dropped}
+    detail = {
+        "engine": stats,
+        "embedders": services.embedders.states,
+        "turns": services.admission.active,
+        "traces_dropped": services.telemetry.dropped,
+    }
     return reply({"status": "ok" if well else "unavailable", "parts": parts, **detail}, status=200 if well else 503)
 
 

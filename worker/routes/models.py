@@ -33,6 +33,6 @@ async def get_model(request: web.Request) -> web.Response:
 
 def _models(services: Services) -> list[dict[str, Any]]:
     rerankers = [services.reranker.name] if services.reranker else []
-    names = (services.model.name, services.embedder.name, *rerankers, *services.roster.models)
+    names = (services.model.name, *services.embedders.names, *rerankers, *services.roster.models)
     created = int(services.started_at)
     return [{"id": name, "object": "model", "created": created, "owned_by": "firsttoken"} for name in names]

@@ -49,13 +49,13 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.Response:
-    """By the embedding model or the cross-encoder, as passages are reranked before an answer."""
+    """By an embedding model or the cross-encoder, as passages are reranked before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
     body = parse(RerankRequest, await request.read())
     texts = [document.text for document in body.documents]
-    with services.admission.turn(tenant_id), trace.span("rerank", candidates=len(texts)):
+    with services.admission.turn(tenant_id), trace.span("rerank", model=body.model, candidates=len(texts)):
         scores = await _scores(services, body.model, body.query, texts)
-    tokens = sum(map(services.embedder.count, [body.query, *texts]))
+    tokens = sum(map(services.embedders.default.count, [body.query, *texts]))
     trace.finish()
     services.telemetry.record(trace, tenant_id=tenant_id, status="completed", surface="rerank", model=body.model)
     best = np.argsort(-scores, kind="stable")[: body.top_n]
@@ -71,14 +71,15 @@ async def create(request: web.Request) -> web.Response:
 
 async def _scores(services: Services, model: str, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
     """From 0 to 1, one for each text. Raises ApiError 404."""
-    embedder, reranker = services.embedder, services.reranker
+    embedders, reranker = services.embedders, services.reranker
     if reranker is not None and model == reranker.name:
         logits = await reranker.score(query, texts, math.inf)
         return np.asarray(1 / (1 + np.exp(-logits)), np.float64)
-    if model != embedder.name:
-        names = [embedder.name] + ([reranker.name] if reranker else [])
+    if model not in embedders.names:
+        names = [*embedders.names, *([reranker.name] if reranker else [])]
         message = f"The model '{model}' does not rank here. Models that do: {', '.join(names)}."
         raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
+    embedder = await embedders.get(model)
     asked, passages = await embedder.embed_query(query), await embedder.embed_windows(texts)
     cosines = window_similarity(asked.tokens, [Windows(each.windows, each.scales) for each in passages])
     return np.clip(cosines, 0.0, 1.0)  # what points away from the query is as far from it as can be

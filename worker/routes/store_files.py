@@ -6,6 +6,7 @@ from uuid import UUID
 
 from aiohttp import web
 
+from retrieval.embedding import check_model
 from worker.checks import path_id
 from worker.errors import ApiError
 from worker.reply import reply
@@ -41,7 +42,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def add(request: web.Request) -> web.Response:
-    services, tenant_id, store_id = await _opened(request)
+    services, tenant_id, store_id = await _fillable(request)
     body = parse(FileAdd, await request.read())
     await services.shelf.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
     services.intake.wake()
@@ -92,7 +93,7 @@ async def content(request: web.Request) -> web.Response:
 
 
 async def add_batch(request: web.Request) -> web.Response:
-    services, tenant_id, store_id = await _opened(request)
+    services, tenant_id, store_id = await _fillable(request)
     body = parse(BatchCreate, await request.read())
     batch_id = await services.shelf.add(tenant_id, store_id, body.added, batch=True)
     services.intake.wake()
@@ -122,6 +123,13 @@ async def _opened(request: web.Request) -> tuple[Services, UUID, str]:
     """The store of the address, by its id or name. Raises StoreNotFound."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     return services, tenant_id, (await services.passages.get(tenant_id, path_id(request, "vector store"))).id
+
+
+async def _fillable(request: web.Request) -> tuple[Services, UUID, str]:
+    """As `_opened`. Raises EmbeddingModelMissing where its files could not be read."""
+    services, tenant_id, store_id = await _opened(request)
+    check_model(await services.passages.get(tenant_id, store_id), services.embedders)
+    return services, tenant_id, store_id
 
 
 def _file_id(request: web.Request) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from inference.embedders import Embedders
+from inference.errors import UnknownEmbedder
 from retrieval.passage import Passage
 from worker.checks import path_id
+from worker.errors import ApiError
 from worker.reply import reply
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.wire.page import PageQuery, list_object, page_of
@@ -35,17 +38,27 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = parse(StoreCreate, await request.read())
-    embedder = services.embedder
+    model, dimensions = _model(services.embedders, body.firsttoken_embedding_model)
     for file_id in body.file_ids or ():  # before anything is made
         await services.uploads.get(tenant_id, file_id)
     store = await services.passages.create(
-        tenant_id, body.name, body.metadata or {}, embedding_model=embedder.name, dimensions=embedder.dimensions
+        tenant_id, body.name, body.metadata or {}, embedding_model=model, dimensions=dimensions
     )
     if body.file_ids:
         await services.shelf.add(tenant_id, store.id, {file_id: {} for file_id in body.file_ids})
         services.intake.wake()
         store = await services.passages.get(tenant_id, store.id)
     return reply(vector_store_object(store))
+
+
+def _model(embedders: Embedders, name: str | None) -> tuple[str, int]:
+    """Its name and dimensions; the default one without a name. It is not loaded yet. Raises ApiError 400."""
+    model = name or embedders.default.name
+    try:
+        return model, embedders.dimensions(model)
+    except UnknownEmbedder as error:
+        param = "firsttoken_embedding_model"
+        raise ApiError(400, f"Invalid '{param}': {error}.", param=param, code="invalid_value") from None
 
 
 async def list_stores(request: web.Request) -> web.Response:

@@ -44,6 +44,8 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
 
     async def start() -> Generation | None:
         asked = await hydrate(services, principal, frame)
+        if search := asked.turn.file_search:
+            await services.retriever.prepare(tenant_id=principal.tenant_id, stores=search.vector_store_ids)
         return await services.agent.warm(asked.turn)
 
     reads = await services.warmth.read((principal.tenant_id, conversation_id), start)

@@ -36,6 +36,7 @@ class StoreCreate(Strict):
     file_ids: Annotated[list[Id], Field(max_length=FILES_MAX)] | None = None
     metadata: Metadata | None = None
     chunking_strategy: ChunkingStrategy | None = None
+    firsttoken_embedding_model: Name | None = None
     description: Unsupported = None
     expires_after: Unsupported = None
 

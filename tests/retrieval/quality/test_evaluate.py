@@ -10,6 +10,7 @@ import pytest
 
 from inference.bundled import EMBEDDER
 from inference.embedder import Embedder
+from inference.embedders import Embedders
 from retrieval.config import RetrievalConfig
 from retrieval.ingest import ingest
 from retrieval.quality.evaluate import RANKINGS, STAGES, Evaluation, evaluate
@@ -26,30 +27,30 @@ FACTS = {
 
 
 @pytest.fixture
-async def asked(tmp_path: Path, tenant_id: UUID, store: PassageStore, embedder: Embedder) -> list[Question]:
+async def asked(tmp_path: Path, tenant_id: UUID, store: PassageStore, embedders: Embedders) -> list[Question]:
     """Questions about the store `shelf`; nothing answers the last one of them."""
     folder = tmp_path / "shelf"
     folder.mkdir()
     for name, (_, answer) in FACTS.items():
         (folder / name).write_text(f"# {name.partition('.')[0].title()}\n\n{answer}")
     (folder / "cheese.md").write_text("# Zebra\n\nQuokkas sleep.")
-    report = await ingest([folder], store_name="shelf", tenant_id=tenant_id, store=store, embedder=embedder)
+    report = await ingest([folder], store_name="shelf", tenant_id=tenant_id, store=store, embedders=embedders)
     lines = [Line(question=question, file=name, text=answer) for name, (question, answer) in FACTS.items()]
     lines.append(Line(question="How hot is the water for white tea?", file="cheese.md"))
     return (await resolve(lines, tenant_id=tenant_id, store=store, store_id=report.store.id)).questions
 
 
 @pytest.fixture(scope="module")
-def forgetful() -> Iterator[Embedder]:
+def forgetful() -> Iterator[Embedders]:
     """Keeps no query, so it always takes its time."""
     embedder = Embedder.load(EMBEDDER, queries_max=0)
-    yield embedder
+    yield Embedders(embedder)
     embedder.close()
 
 
 async def run(
     store: PassageStore,
-    embedder: Embedder,
+    embedders: Embedders,
     tenant_id: UUID,
     questions: list[Question],
     config: RetrievalConfig | None = None,
@@ -57,7 +58,7 @@ async def run(
     steps: list[int] = []
     evaluation = await evaluate(
         questions,
-        Retriever(store, embedder, config),
+        Retriever(store, embedders, config),
         tenant_id=tenant_id,
         store="shelf",
         limit=2,
@@ -69,9 +70,9 @@ async def run(
 
 
 async def test_every_ranking_and_every_stage_is_measured(
-    store: PassageStore, embedder: Embedder, tenant_id: UUID, asked: list[Question]
+    store: PassageStore, embedders: Embedders, tenant_id: UUID, asked: list[Question]
 ) -> None:
-    evaluation = await run(store, embedder, tenant_id, asked)
+    evaluation = await run(store, embedders, tenant_id, asked)
     assert [len(evaluation.judgements[ranking]) for ranking in RANKINGS] == [4] * 5
     assert all(len(evaluation.stage_ms[stage]) == 4 for stage in STAGES)
     for ranking in ("vectors alone", "reranked"):
@@ -91,17 +92,17 @@ async def test_every_ranking_and_every_stage_is_measured(
 
 
 async def test_words_alone_do_not_know_of_vectors(
-    store: PassageStore, embedder: Embedder, forgetful: Embedder, tenant_id: UUID, asked: list[Question]
+    store: PassageStore, embedders: Embedders, forgetful: Embedders, tenant_id: UUID, asked: list[Question]
 ) -> None:
     """What words alone would find is what is found when nothing can be embedded in time."""
-    evaluation = await run(store, embedder, tenant_id, asked)
+    evaluation = await run(store, embedders, tenant_id, asked)
     unembedded = await run(store, forgetful, tenant_id, asked, RetrievalConfig(embed_ms=0))
     assert unembedded.judgements["words alone"] == evaluation.judgements["words alone"]
     assert unembedded.judgements["fused"] == evaluation.judgements["words alone"]
 
 
 async def test_a_stage_that_was_skipped_is_counted_and_its_times_are_not_summed(
-    store: PassageStore, forgetful: Embedder, tenant_id: UUID, asked: list[Question]
+    store: PassageStore, forgetful: Embedders, tenant_id: UUID, asked: list[Question]
 ) -> None:
     evaluation = await run(store, forgetful, tenant_id, asked, RetrievalConfig(embed_ms=0))
     assert evaluation.skipped == 4
@@ -111,20 +112,20 @@ async def test_a_stage_that_was_skipped_is_counted_and_its_times_are_not_summed(
 
 
 async def test_a_collection_of_one_text_a_file_is_judged_by_files(
-    tmp_path: Path, store: PassageStore, embedder: Embedder, tenant_id: UUID
+    tmp_path: Path, store: PassageStore, embedders: Embedders, tenant_id: UUID
 ) -> None:
     """The right file comes second, behind one whose every section is as good."""
     rivals = "\n\n".join(f"## Part {n}\n\nGreen tea is steeped at 70 degrees, says sailor {n}." for n in range(4))
     (tmp_path / "rival.md").write_text(f"# Tea\n\n{rivals}")
     (tmp_path / "right.md").write_text("# Drinks\n\nWater for tea is warm.")
-    report = await ingest([tmp_path], store_name="shelf", tenant_id=tenant_id, store=store, embedder=embedder)
+    report = await ingest([tmp_path], store_name="shelf", tenant_id=tenant_id, store=store, embedders=embedders)
     line = Line(question="How hot is green tea steeped, says the sailor?", file="right.md")
     found = await resolve([line], tenant_id=tenant_id, store=store, store_id=report.store.id)
     ranks = {}
     for by_file in (False, True):
         evaluation = await evaluate(
             found.questions,
-            Retriever(store, embedder),
+            Retriever(store, embedders),
             tenant_id=tenant_id,
             store="shelf",
             limit=5,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from inference.embedder import Embedder
+from inference.embedders import Embedders
 from retrieval.ingest import ingest
 from retrieval.quality import questions
 from retrieval.quality.measures import Target
@@ -72,14 +72,14 @@ def test_a_file_without_questions_or_with_too_many_is_refused(tmp_path: Path, mo
 
 
 @pytest.fixture
-async def shelf(tmp_path: Path, tenant_id: UUID, store: PassageStore, embedder: Embedder) -> dict[str, str]:
+async def shelf(tmp_path: Path, tenant_id: UUID, store: PassageStore, embedders: Embedders) -> dict[str, str]:
     """A store `shelf` with three files; their ids by name."""
     folder = tmp_path / "shelf"
     (folder / "deep").mkdir(parents=True)
     (folder / "tea.md").write_text("# Tea\n\nGreen tea is steeped\nat 70 degrees.\n\nBlack tea at 95 degrees.")
     (folder / "deep" / "coffee.md").write_text("# Coffee\n\nEspresso needs 93 degrees.")
     (folder / "milk.md").write_text("# Milk\n\nGreen tea is steeped at 70 degrees. Milk is not.")
-    await ingest([folder], store_name="shelf", tenant_id=tenant_id, store=store, embedder=embedder)
+    await ingest([folder], store_name="shelf", tenant_id=tenant_id, store=store, embedders=embedders)
     opened = await store.get(tenant_id, "shelf")
     return {name: file_id for file_id, name in (await store.filenames(tenant_id, opened.id)).items()}
 

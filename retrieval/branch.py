@@ -1,0 +1,144 @@
+"""One question in the stores of one embedding model, up to the order that this model's vectors give: embed, search,
+fuse, rerank. Stages over their budget are skipped, never failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+
+from inference.embedder import Embedder
+from inference.embedders import Embedders
+from inference.errors import EmbedderNotLoaded
+from inference.trace import Trace
+from inference.windows import QueryVectors
+from retrieval.budget import within
+from retrieval.candidate import Candidate
+from retrieval.compress import Cut, Scored, whole
+from retrieval.config import RetrievalConfig
+from retrieval.cut import Cutter
+from retrieval.filter import Filter
+from retrieval.fuse import Scores, fuse
+from retrieval.records import VectorStore
+from retrieval.rerank import window_similarity
+from retrieval.store import PassageStore, SearchResult
+
+LANE = "retrieval"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`parent` is the span that its stages belong to."""
+
+    tenant_id: UUID
+    text: str
+    filters: Filter | None
+    trace: Trace
+    parent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Lists are best first; `cut` knows how to shorten what is in them."""
+
+    candidates: list[Candidate]  # of the search, in no order
+    fused: list[Scored]
+    reranked: list[Scored]
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """`stores` are all of one model, which is one of `embedders`; at least one."""
+
+    question: Question
+    stores: Sequence[VectorStore]
+    passages: PassageStore
+    embedders: Embedders
+    config: RetrievalConfig
+
+    @property
+    def model(self) -> str:
+        return self.stores[0].embedding_model
+
+    async def run(self) -> Found:
+        embedded = await self._embed()
+        candidates = await self._find(embedded)
+        fused = self._fuse(candidates)
+        if embedded is None:
+            return Found(candidates, fused, fused, whole)
+        reranked, cut = await self._rerank(fused, *embedded)
+        return Found(candidates, fused, reranked, cut)
+
+    async def _embed(self) -> tuple[Embedder, QueryVectors] | None:
+        """A model that is still being loaded when the time is up is there for the next question."""
+        question = self.question
+        cached = self.embedders.knows(self.model, question.text)
+        with question.trace.span("embed", lane=LANE, parent=question.parent, model=self.model, cached=cached) as span:
+            try:
+                return await within(self.config.embed_ms, self._vectors(), span)
+            except EmbedderNotLoaded:
+                span.attributes["skipped"] = "no model"
+                return None
+
+    async def _vectors(self) -> tuple[Embedder, QueryVectors]:
+        embedder = await self.embedders.get(self.model)
+        return embedder, await embedder.embed_query(self.question.text)
+
+    async def _find(self, embedded: tuple[Embedder, QueryVectors] | None) -> list[Candidate]:
+        question = self.question
+        with question.trace.span("search", lane=LANE, parent=question.parent, model=self.model) as span:
+            search = self.passages.search(
+                question.tenant_id,
+                self.stores,
+                query=question.text,
+                vector=None if embedded is None else embedded[1].vector,
+                limit=self.config.candidates,
+                filters=question.filters,
+            )
+            found = await within(self.config.search_ms, search, span) or SearchResult([], 0, False)
+            span.attributes |= {
+                "chunks": found.chunks,
+                "method": "index" if found.by_index else "exact",
+                "candidates": len(found.candidates),
+            }
+            return found.candidates
+
+    def _fuse(self, candidates: list[Candidate]) -> list[Scored]:
+        question, method = self.question, self.config.fusion
+        with question.trace.span("fuse", lane=LANE, parent=question.parent, candidates=len(candidates), method=method):
+            return self._ranked(candidates, _cosines(candidates))[: self.config.candidates]
+
+    async def _rerank(
+        self, ranked: list[Scored], embedder: Embedder, vectors: QueryVectors
+    ) -> tuple[list[Scored], Cut]:
+        """The windows that tell which passage is the best also tell which of its sentences are."""
+        question, config = self.question, self.config
+        with question.trace.span("rerank", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
+            keys = [candidate.key for _, candidate in ranked]
+            windows = await within(config.rerank_ms, self.passages.windows(question.tenant_id, keys), span)
+            if windows is None:
+                return ranked, whole
+            present = [candidate for _, candidate in ranked if candidate.key in windows]
+            nearness = window_similarity(vectors.tokens, [windows[candidate.key] for candidate in present])
+            weight = config.window_weight
+            cosines = _cosines(present)
+            similarity = None if cosines is None else (1 - weight) * cosines + weight * nearness
+            cutter = Cutter(question.text, vectors.tokens, windows, embedder.count, config.sentence_share_min)
+            return self._ranked(present, similarity), cutter
+
+    def _ranked(self, candidates: list[Candidate], similarity: Scores | None) -> list[Scored]:
+        coverage = np.array([candidate.coverage for candidate in candidates], np.float64)
+        config = self.config
+        scores = fuse(similarity, coverage, method=config.fusion, lexical_weight=config.lexical_weight)
+        scored = map(Scored, scores.tolist(), candidates)
+        return sorted(scored, key=lambda s: (-s.score, s.candidate.key))
+
+
+def _cosines(candidates: list[Candidate]) -> Scores | None:
+    """None when the query was not embedded."""
+    cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
+    return np.array(cosines, np.float64) if len(cosines) == len(candidates) else None
