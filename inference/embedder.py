@@ -1,15 +1,18 @@
-"""Texts to vectors with a small encoder, in this process, on a thread of its own.
+"""Texts to vectors with a small encoder of the BERT family, in this process, on a thread of its own.
 
 One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of somebody
 who is waiting gets in between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
+A file of foreign origin is tried in a process of its own first: what native code makes of it must not end the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -17,9 +20,19 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.errors import EngineStopped
+from inference.apart import RunFailed, run_apart
+from inference.bundled import EMBEDDER
+from inference.errors import EngineStopped, ModelNotLoaded
 from inference.llama import EmbeddingContext, LlamaModel
-from inference.windows import PassageVectors, QueryVectors, mean_vector, passage_vectors, query_vectors
+from inference.windows import (
+    PassageVectors,
+    Pool,
+    QueryVectors,
+    first_vector,
+    mean_vector,
+    passage_vectors,
+    query_vectors,
+)
 
 TOKENS_MAX = 256  # what MiniLM was trained on, or less where a model has less; the rest of a longer text is not seen
 ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slower than 512
@@ -27,15 +40,19 @@ SEQUENCES_MAX = 8
 QUERIES_CACHED_MAX = 1024  # about 10 KB each
 QUERY_CHARS_MAX = 8000  # far beyond TOKENS_MAX tokens of any language; bounds the tokenizer's work
 
+TRIAL_S = 60.0
+POOLS: dict[int | None, Pool] = {None: mean_vector, 1: mean_vector, 2: first_vector}  # as GGUF numbers them
+
 T = TypeVar("T")
 
 
 class Embedder:
-    """Create with `load`, which blocks for a fifth of a second."""
+    """Create with `load`, which blocks for a fifth of a second, and for a second more while another file is tried."""
 
     def __init__(self, model: LlamaModel, context: EmbeddingContext, *, queries_max: int = QUERIES_CACHED_MAX) -> None:
         self.name = model.name
         self.dimensions = model.dimensions
+        self._pool = pool_of(model)
         self._model = model
         self._context = context
         self._tokens_max = min(TOKENS_MAX, model.context_length)
@@ -50,8 +67,22 @@ class Embedder:
     @classmethod
     def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:
         """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
+        if path != EMBEDDER:
+            try:
+                run_apart("inference.embedder", str(path), timeout_s=TRIAL_S)
+            except RunFailed as error:
+                raise ModelNotLoaded(f"{path} cannot embed: {error}") from error
+        return cls._opened(path, threads, queries_max)
+
+    @classmethod
+    def _opened(cls, path: Path, threads: int, queries_max: int) -> Embedder:
         model = LlamaModel.load(path)
-        context = EmbeddingContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
+        try:
+            pool_of(model)
+            context = EmbeddingContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
+        except ModelNotLoaded:
+            model.close()
+            raise
         return cls(model, context, queries_max=queries_max)
 
     def close(self) -> None:
@@ -72,13 +103,14 @@ class Embedder:
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit rows, [texts, dimensions]. Of a text beyond TOKENS_MAX tokens the beginning counts."""
         vectors = np.empty((len(texts), self.dimensions), np.float32)
-        async for index, vector in self._each(texts, mean_vector):
+        async for index, vector in self._each(texts, self._pool):
             vectors[index] = vector
         return vectors
 
     async def embed_windows(self, texts: Sequence[str]) -> list[PassageVectors]:
         """What the store keeps of each text: for search (one vector) and for reranking (its windows)."""
-        found = {index: vectors async for index, vectors in self._each(texts, passage_vectors)}
+        reduce = partial(passage_vectors, pool=self._pool)
+        found = {index: vectors async for index, vectors in self._each(texts, reduce)}
         return [found[index] for index in range(len(texts))]
 
     def knows(self, query: str) -> bool:
@@ -100,7 +132,7 @@ class Embedder:
         return await asyncio.shield(self._asked[query])
 
     async def _embed_query(self, query: str) -> QueryVectors:
-        [(_, vectors)] = [pair async for pair in self._each([query], query_vectors)]
+        [(_, vectors)] = [pair async for pair in self._each([query], partial(query_vectors, pool=self._pool))]
         self._queries[query] = vectors
         if len(self._queries) > self._queries_max:
             self._queries.popitem(last=False)
@@ -130,6 +162,15 @@ class Embedder:
         return self._model.tokenize(text, parse_special=False, add_special=True)
 
 
+def pool_of(model: LlamaModel) -> Pool:
+    """Raises ModelNotLoaded for a model that is no encoder of the BERT family, or none that embeds."""
+    if "bert" not in model.architecture:
+        raise ModelNotLoaded(f"{model.path.name} is no encoder of the BERT family, but {model.architecture}")
+    if model.pooling not in POOLS:
+        raise ModelNotLoaded(f"{model.path.name} makes no vector of a text by the mean or the first of its tokens")
+    return POOLS[model.pooling]
+
+
 def _normal(query: str) -> str:
     """White space says nothing to an encoder."""
     return " ".join(query.split())
@@ -146,3 +187,18 @@ def batches(lengths: Sequence[int]) -> list[list[int]]:
         groups[-1].append(index)
         rows += lengths[index]
     return groups
+
+
+def _try(path: Path) -> None:
+    embedder = Embedder._opened(path, threads=1, queries_max=0)
+    vectors = asyncio.run(embedder.embed(["a text", "many words in a text " * TOKENS_MAX]))
+    embedder.close()
+    if not np.isfinite(vectors).all():
+        raise ModelNotLoaded("its vectors are no numbers")
+
+
+if __name__ == "__main__":
+    try:
+        _try(Path(sys.argv[1]))
+    except ModelNotLoaded as error:
+        sys.exit(str(error))

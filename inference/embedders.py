@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.embedder import Embedder
+from inference.embedder import Embedder, pool_of
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
 from inference.llama import LlamaModel
 
@@ -27,9 +27,10 @@ class EmbedderFile:
 
     @classmethod
     def examine(cls, path: Path) -> EmbedderFile:
-        """Takes milliseconds. Raises ModelNotLoaded."""
+        """Takes milliseconds. Raises ModelNotLoaded, also for a model that cannot embed."""
         model = LlamaModel.load(path, weights=False)
         try:
+            pool_of(model)
             return cls(path, model.name, model.dimensions)
         finally:
             model.close()

@@ -7,7 +7,8 @@ windows instead of tokens and one byte instead of four.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,10 @@ from numpy.typing import NDArray
 WINDOW_TOKENS = 12
 WINDOW_STRIDE = 6
 _EPSILON = 1e-9  # keeps an all-zero vector zero
+
+
+# A text's unit vector out of those of its tokens.
+Pool: TypeAlias = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class Windows(NamedTuple):
@@ -42,22 +47,27 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def mean_vector(tokens: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The text's unit vector, [CLS] and [SEP] included, as the encoder was trained."""
+    """[CLS] and [SEP] included, as encoders like MiniLM, E5 and GTE are trained."""
     return unit(tokens.mean(axis=0))
 
 
-def passage_vectors(tokens: NDArray[np.float32]) -> PassageVectors:
+def first_vector(tokens: NDArray[np.float32]) -> NDArray[np.float32]:
+    """That of [CLS], as encoders like BGE are trained."""
+    return unit(tokens[0])
+
+
+def passage_vectors(tokens: NDArray[np.float32], pool: Pool = mean_vector) -> PassageVectors:
     """`tokens` is [tokens, dimensions] with [CLS] first and [SEP] last; a text has at least one window."""
     words = _words(tokens)
     starts = range(0, max(1, len(words) - WINDOW_TOKENS + WINDOW_STRIDE), WINDOW_STRIDE)
     windows = unit(np.stack([words[start : start + WINDOW_TOKENS].mean(axis=0) for start in starts]))
     scales = (np.abs(windows).max(axis=1) / 127).astype(np.float16)
     steps = windows / np.maximum(scales.astype(np.float32), _EPSILON)[:, None]
-    return PassageVectors(mean_vector(tokens), np.clip(np.round(steps), -127, 127).astype(np.int8), scales)
+    return PassageVectors(pool(tokens), np.clip(np.round(steps), -127, 127).astype(np.int8), scales)
 
 
-def query_vectors(tokens: NDArray[np.float32]) -> QueryVectors:
-    return QueryVectors(mean_vector(tokens), unit(_words(tokens)))
+def query_vectors(tokens: NDArray[np.float32], pool: Pool = mean_vector) -> QueryVectors:
+    return QueryVectors(pool(tokens), unit(_words(tokens)))
 
 
 def _words(tokens: NDArray[np.float32]) -> NDArray[np.float32]:

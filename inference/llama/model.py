@@ -110,9 +110,15 @@ class LlamaModel:
         return self.metadata().get("general.architecture", "")
 
     @property
+    def pooling(self) -> int | None:
+        """How a text's vector is made of its tokens', one of lib.LLAMA_POOLING_TYPE_*; None: the file does not say."""
+        pooling = self.metadata().get(f"{self.architecture}.pooling_type")
+        return int(pooling) if pooling is not None and pooling.isdigit() else None
+
+    @property
     def scores(self) -> int:
         """What a head for ranking puts out, where the file says that it has one and does; 0 without."""
-        if self.metadata().get(f"{self.architecture}.pooling_type") != str(lib.LLAMA_POOLING_TYPE_RANK):
+        if self.pooling != lib.LLAMA_POOLING_TYPE_RANK:
             return 0
         has_head = any(self._holds(name) for name in _HEADS)
         return int(lib.llama_model_n_cls_out(self.handle)) if has_head else 0

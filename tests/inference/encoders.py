@@ -14,7 +14,9 @@ EPSILON = 1e-12
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")
 
 
-def write_encoder(path: Path, dimensions: int, *, context: int = 512) -> Path:
+def write_encoder(
+    path: Path, dimensions: int, *, context: int = 512, pooling: gguf.PoolingType = gguf.PoolingType.MEAN
+) -> Path:
     """BERT with the bundled embedder's vocabulary, a random vector for each word, and a layer that changes nothing.
 
     So a text's vector is about the mean of its words' vectors: texts of the same words are near each other.
@@ -28,7 +30,7 @@ def write_encoder(path: Path, dimensions: int, *, context: int = 512) -> Path:
     writer.add_head_count(1)
     writer.add_layer_norm_eps(EPSILON)
     writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    writer.add_pooling_type(pooling)
     words = _copy_vocabulary(bundled, writer)
     for name, tensor in _tensors(words, dimensions, context).items():
         writer.add_tensor(name, tensor)

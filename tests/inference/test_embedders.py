@@ -7,10 +7,11 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
-from inference.bundled import EMBEDDER
+from inference.bundled import CHAT_MODEL, EMBEDDER
 from inference.embedder import Embedder
 from inference.embedders import EMBEDDERS_MAX, EmbedderFile, Embedders
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
@@ -125,3 +126,35 @@ async def test_nothing_is_loaded_any_more_when_they_are_closed(words: Path) -> N
     await unused.close()
     with pytest.raises(EngineStopped):
         await unused.get("words-32")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [(CHAT_MODEL, "no encoder of the BERT family, but"), (None, "by the mean or the first of its tokens")],
+)
+def test_a_model_that_cannot_embed_is_refused_at_the_start(path: Path | None, reason: str, tmp_path: Path) -> None:
+    path = path or write_encoder(tmp_path / "ranker.gguf", 32, pooling=gguf.PoolingType.RANK)
+    with pytest.raises(ModelNotLoaded, match=reason):
+        Embedders.load(EMBEDDER, [path])
+    with pytest.raises(ModelNotLoaded, match=reason):
+        Embedder.load(path)
+
+
+async def test_the_file_says_how_a_vector_is_made_of_those_of_the_tokens(words: Path, tmp_path: Path) -> None:
+    """In this model [CLS] has the same vector in every text."""
+    first = Embedder.load(write_encoder(tmp_path / "first.gguf", 32, pooling=gguf.PoolingType.CLS))
+    mean = Embedder.load(words)
+    for embedder, same in ((first, True), (mean, False)):
+        one, other = await embedder.embed(["apples", "pears"])
+        assert bool(one @ other > 0.99999) is same
+        assert (await embedder.embed_query("apples")).vector @ one > 0.99999
+        [passage] = await embedder.embed_windows(["apples"])
+        assert passage.vector @ one > 0.99999
+        embedder.close()
+
+
+def test_a_file_that_native_code_dies_of_is_refused(words: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(words.read_bytes()[:-1000])
+    with pytest.raises(ModelNotLoaded, match="cannot embed"):
+        Embedder.load(path)
