@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from training.schedule import RATE_MIN, WARM_UP_STEPS, Clock, rate
+
+
+def test_the_rate_goes_up_stays_and_goes_down() -> None:
+    assert [rate(step, 0.0) for step in (0, 9, WARM_UP_STEPS, 5000)] == [0.05, 0.5, 1.0, 1.0]
+    assert [rate(5000, done) for done in (0.4, 0.7, 0.999)] == pytest.approx([1.0, 0.5, RATE_MIN])
+
+
+def test_time_that_was_spent_before_counts(tmp_path: Path) -> None:
+    now = 100.0
+    clock = Clock(2, tmp_path / "it.minutes", spent_s=30.0, now=lambda: now)
+    assert clock.done == 0.25
+    now = 160.0
+    assert (clock.spent_s, clock.done) == (90.0, 0.75)
+
+
+def test_the_minutes_can_be_changed_meanwhile(tmp_path: Path) -> None:
+    changed = tmp_path / "it.minutes"
+    clock = Clock(2, changed, spent_s=30.0, now=lambda: 0.0)
+    for text, minutes in (("5\n", 5.0), ("", 2.0), ("0", 0.0)):
+        changed.write_text(text)
+        assert clock.minutes == minutes
+    assert clock.done == 1.0

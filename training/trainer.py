@@ -1,0 +1,148 @@
+"""The loop that trains: a batch, a step, now and then a look at held-out turns and a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from training.batches import Batch, Feed, Recipe, Source, packed
+from training.checkpoint import Checkpoint
+from training.held_out import Exact, exact_turns
+from training.loss import Objective
+from training.model import Model
+from training.optimizers import Optimizers
+from training.sample import sample
+from training.schedule import Clock, rate
+from training.team import Team
+
+LENGTHS = {512: 0.4, 1024: 0.52, 2048: 0.08}  # tokens of a row: most turns are short
+REPORT_STEPS, JUDGE_STEPS = 20, 150
+SAVE_S = 180.0
+JUDGED_BATCHES = 3
+JUDGED_LENGTH = 1024
+SMOOTHING = 0.95  # of the loss that is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`tokens` are those of a step and a process; the loss is taken at a share of their places."""
+
+    minutes: float
+    tokens: int = 4096
+    lengths: Mapping[int, float] = field(default_factory=lambda: LENGTHS)
+    places_share: float = 0.36
+    matrix_rate: float = 0.02
+    embedding_rate: float = 0.004
+    device: str = "cpu"
+    makers: int = 1  # processes that make batches, to each that trains
+    seed: int = 1
+    compiled: bool = True
+
+    @property
+    def places(self) -> int:
+        return int(self.tokens * self.places_share)
+
+
+class Trainer:
+    def __init__(self, plan: Plan, start: Checkpoint, objective: Objective, team: Team) -> None:
+        self._plan, self._start, self._objective, self._team = plan, start, objective, team
+        self.model: Model = start.model().to(plan.device)
+        if plan.compiled:
+            self.model.compiled()
+        self._optimizers = Optimizers(
+            self.model, team, matrix_rate=plan.matrix_rate, embedding_rate=plan.embedding_rate
+        )
+        if start.adam is not None and start.momenta is not None:
+            self._optimizers.restore(start.adam, start.momenta)
+        self._random = np.random.default_rng((plan.seed, start.step, team.rank))
+        self.steps, self.seen = start.step, start.seen
+
+    def run(self, source: Source, target: Path, say: Callable[[str], None]) -> None:
+        """Until the time is over; `target` is written every few minutes and at the end, by the process that leads."""
+        plan, start, team = self._plan, self._start, self._team
+        clock = Clock(plan.minutes, target.with_suffix(".minutes"), start.spent_s)
+        recipe = Recipe(source, start.vocabulary, plan.tokens, plan.lengths)
+        judged = self._judged(source)
+        pace = Pace(say if team.leads else _silent)
+        saved = time.monotonic()
+        with Feed(recipe, [f"{plan.seed}/{start.step}/{team.rank}/{i}" for i in range(plan.makers)]) as feed:
+            while (done := team.agree(clock.done)) < 1:
+                loss = self.step(feed.take(), rate(self.steps, done))
+                pace.add(loss, team.size * plan.tokens)
+                if self.steps % REPORT_STEPS == 0:
+                    pace.report(self.steps, self.seen, clock, feed.waiting)
+                if self.steps % JUDGE_STEPS == 0:
+                    pace.say(f"  held-out turns, exact: {self._exact(judged)}")
+                if team.leads and time.monotonic() - saved > SAVE_S:
+                    self.checkpoint(clock.spent_s).save(target)
+                    saved = time.monotonic()
+        if team.leads:
+            self.checkpoint(clock.spent_s).save(target)
+        pace.say(f"step {self.steps}, {self.seen / 1e6:.2f} M tokens; held-out turns, exact: {self._exact(judged)}")
+
+    def step(self, batch: Batch, share: float) -> float:
+        """Learn from a batch at a share of the full rates; returns the loss before."""
+        device = self._plan.device
+        chosen = sample(batch, self._plan.places, self._random)
+        ids = torch.from_numpy(batch.ids).long().to(device)
+        places, targets, weights = (
+            torch.from_numpy(part).to(device) for part in (chosen.places, chosen.targets, chosen.weights)
+        )
+        with torch.autocast(device, torch.bfloat16):
+            loss = self._objective(self.model, ids[:, :-1], places, targets, weights)
+        torch.autograd.backward(loss)
+        self._optimizers.step(share)
+        self.steps += 1
+        self.seen += self._team.size * self._plan.tokens
+        return loss.item()
+
+    def checkpoint(self, spent_s: float) -> Checkpoint:
+        return replace(
+            self._start,
+            weights={name: weight.detach().cpu() for name, weight in self.model.state_dict().items()},
+            adam=self._optimizers.adam.state_dict(),
+            momenta=self._optimizers.muon.momenta,
+            step=self.steps,
+            seen=self.seen,
+            spent_s=spent_s,
+        )
+
+    def _judged(self, source: Source) -> list[Batch]:
+        rows, tokenizer = source(f"judged/{self._team.rank}", "test"), self._start.vocabulary.tokenizer()
+        length = min(JUDGED_LENGTH, self._start.shape.ctx, self._plan.tokens)
+        return [packed(rows, tokenizer, self._plan.tokens, length) for _ in range(JUDGED_BATCHES)]
+
+    def _exact(self, judged: list[Batch]) -> Exact:
+        parts = self._team.gather(exact_turns(self.model, judged, self._start.vocabulary.tokenizer()))
+        return Exact.total(parts)
+
+
+class Pace:
+    """What is shown of a training: the loss, smoothed, and tokens a second since the last report."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self._loss: float | None = None
+        self._tokens = 0
+        self._since = time.monotonic()
+
+    def add(self, loss: float, tokens: int) -> None:
+        self._loss = loss if self._loss is None else SMOOTHING * self._loss + (1 - SMOOTHING) * loss
+        self._tokens += tokens
+
+    def report(self, steps: int, seen: int, clock: Clock, waiting: int) -> None:
+        now = time.monotonic()
+        speed = self._tokens / (now - self._since)
+        self._tokens, self._since = 0, now
+        self.say(
+            f"step {steps}: loss {self._loss:.3f}, {speed:.0f} tokens/s, {seen / 1e6:.2f} M tokens, "
+            f"{clock.spent_s / 60:.1f} of {clock.minutes:g} min, {waiting} batches ready"
+        )
+
+
+def _silent(_text: str) -> None: ...
