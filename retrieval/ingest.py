@@ -22,7 +22,7 @@ from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
 from retrieval.loaders import formats
 from retrieval.loaders.document import Document
-from retrieval.records import NewFile, VectorStore
+from retrieval.records import CountedStore, NewFile, VectorStore
 from retrieval.sources import Content, FileSource, Source, WebSource
 from retrieval.split import Chunk, embedded_text, split
 from retrieval.store import PassageStore
@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    store: VectorStore
+    store: CountedStore
     written: int  # files, new or changed
     unchanged: int
     removed: int  # files that are gone from a folder that was named
@@ -104,7 +104,7 @@ async def ingest(
     if gone:
         await store.remove(tenant_id, opened.id, gone)
     return IngestReport(
-        store=await store.get(tenant_id, opened.id),
+        store=await store.counted(tenant_id, opened.id),
         written=run.written,
         unchanged=run.unchanged,
         removed=len(gone),

@@ -22,12 +22,18 @@ class VectorStore:
     dimensions: int
     metadata: Mapping[str, Any]
     created_at: datetime
-    files: int  # whose passages can be found
     chunks: int
-    waiting: int = 0  # files that are still to be read
-    failed: int = 0
-    cancelled: int = 0
-    bytes: int = 0  # of the files
+
+
+@dataclass(frozen=True, slots=True)
+class CountedStore(VectorStore):
+    """With the numbers of its files."""
+
+    files: int  # whose passages can be found
+    waiting: int  # still to be read
+    failed: int
+    cancelled: int
+    bytes: int  # of those whose passages can be found
 
 
 @dataclass(frozen=True, slots=True)

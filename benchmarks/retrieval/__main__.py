@@ -33,7 +33,7 @@ from retrieval.quality.evaluate import Evaluation, evaluate
 from retrieval.quality.measures import judge
 from retrieval.quality.questions import Question
 from retrieval.quality.report import as_dict, quality_table, stage_table
-from retrieval.records import SourceSpan, VectorStore
+from retrieval.records import CountedStore, SourceSpan
 from retrieval.retriever import Retriever
 from worker.config import prepare_process
 
@@ -47,7 +47,7 @@ async def measure(bench: Bench, corpus: Corpus) -> Evaluation:
     return await ask(bench, corpus, tenant_id, report.store)
 
 
-async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: VectorStore) -> Evaluation:
+async def ask(bench: Bench, corpus: Corpus, tenant_id: UUID, store: CountedStore) -> Evaluation:
     """The corpus's questions, of a store that holds its documents."""
     questions = await bench.questions(corpus.lines, tenant_id, store.id)
     print(f"\n## {corpus.name} in {store.name}\n")

@@ -10,7 +10,7 @@ from benchmarks.retrieval.corpora import Corpus
 from benchmarks.retrieval.fill import SHARES, fill, settle, vectors
 from benchmarks.retrieval.recall import HEAD, Scope, compare
 from retrieval.quality.report import markdown
-from retrieval.records import VectorStore
+from retrieval.records import CountedStore
 
 VECTORS_MAX = 2000  # of one source
 LARGE = "large"
@@ -18,7 +18,7 @@ OTHERS = {"middle": 10_000, "small": 1000}  # chunks of other tenants; each has 
 QUESTIONS = 60  # 600 neighbours to find
 
 
-async def build(bench: Bench, corpus: Corpus, chunks: int, sources: Sequence[str]) -> VectorStore:
+async def build(bench: Bench, corpus: Corpus, chunks: int, sources: Sequence[str]) -> CountedStore:
     """A store of so many chunks that holds the corpus, and the stores of other tenants.
 
     Their vectors are mixed from those of the benchmark's other stores, the sources.
@@ -29,7 +29,7 @@ async def build(bench: Bench, corpus: Corpus, chunks: int, sources: Sequence[str
     for name, size in {LARGE: chunks, **OTHERS}.items():
         await fill(bench, name, size, real)
     await settle(bench.owner_dsn)
-    return await bench.store.get(tenant_id, LARGE)
+    return await bench.store.counted(tenant_id, LARGE)
 
 
 async def table(bench: Bench, corpus: Corpus) -> str:

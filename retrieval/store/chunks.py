@@ -41,6 +41,16 @@ update lexeme_counts l set chunks = l.chunks - gone.chunks
 """
 
 
+_ADD = "update vector_stores set chunks = chunks + $3 where tenant_id = $1 and id = $2"
+
+_DELETE_CHUNKS = """
+with gone as (
+    delete from chunks where tenant_id = $1 and vector_store_id = $2 and file_id = any($3) returning 1
+)
+update vector_stores set chunks = chunks - (select count(*) from gone) where tenant_id = $1 and id = $2
+"""
+
+
 async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None:
     """One writer a store until the transaction ends; readers are not held up. Raises StoreNotFound."""
     if not await connection.fetchval(
@@ -52,21 +62,19 @@ async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None
 async def write(
     connection: Connection, tenant_id: UUID, store_id: str, file_id: str, chunks: Sequence[EmbeddedChunk]
 ) -> None:
-    """The passages of a file that has none there."""
+    """The passages of a file that has none there, in a store that is locked."""
     await connection.executemany(_INSERT_CHUNK, _rows(tenant_id, store_id, file_id, chunks))
     await connection.execute(_COUNT_LEXEMES, tenant_id, store_id, file_id)
+    await connection.execute(_ADD, tenant_id, store_id, len(chunks))
 
 
 async def remove(connection: Connection, tenant_id: UUID, store_id: str, files: Sequence[str]) -> None:
-    """Take the passages of these files out of a store, and their words."""
+    """Take the passages of these files out of a store that is locked, and their words."""
     await connection.execute(_DISCOUNT_LEXEMES, tenant_id, store_id, list(files))
     await connection.execute(
         "delete from lexeme_counts where tenant_id = $1 and vector_store_id = $2 and chunks <= 0", tenant_id, store_id
     )
-    await connection.execute(
-        "delete from chunks where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
-        *(tenant_id, store_id, list(files)),
-    )
+    await connection.execute(_DELETE_CHUNKS, tenant_id, store_id, list(files))
 
 
 def _rows(

@@ -12,31 +12,15 @@ from numpy.typing import NDArray
 
 from inference.windows import Windows
 from retrieval.candidate import ChunkKey
-from retrieval.errors import FileNotFound, StoreExists, StoreNotFound
+from retrieval.errors import FileNotFound, StoreExists
 from retrieval.filter import Filter
-from retrieval.records import NewFile, SourceSpan, StoredFile, VectorStore
+from retrieval.records import CountedStore, NewFile, SourceSpan, StoredFile, VectorStore
 from retrieval.store.chunks import locked, remove, write
 from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
+from retrieval.store.stores import counted, find
 
 if TYPE_CHECKING:
     from migrations.database import Connection, Database
-
-STORES_LISTED_MAX = 1000
-
-_STORE = """
-select s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, filled.*
-  from vector_stores s
- cross join lateral (
-    select count(*) filter (where v.status = 'completed') as files,
-           count(*) filter (where v.status = 'in_progress') as waiting,
-           count(*) filter (where v.status = 'failed') as failed,
-           count(*) filter (where v.status = 'cancelled') as cancelled,
-           coalesce(sum(v.chunks), 0) as chunks,
-           coalesce(sum(f.bytes) filter (where v.status = 'completed'), 0)::bigint as bytes
-      from vector_store_files v join files f on f.tenant_id = v.tenant_id and f.id = v.file_id
-     where v.tenant_id = s.tenant_id and v.vector_store_id = s.id) as filled
- where s.tenant_id = $1
-"""
 
 _WINDOWS = """
 select vector_store_id, file_id, ordinal, windows, window_scales
@@ -80,7 +64,7 @@ class PassageStore:
                 "values ($1, $2, $3, $4, $5) on conflict (tenant_id, name) do nothing",
                 *(tenant_id, _new_id("vs"), name, embedding_model, dimensions),
             )
-            return await _get(connection, tenant_id, name)
+            return (await find(connection, tenant_id, [name]))[0]
 
     async def create(
         self, tenant_id: UUID, name: str | None, metadata: Mapping[str, Any], *, embedding_model: str, dimensions: int
@@ -95,14 +79,14 @@ class PassageStore:
             )
             if not made:
                 raise StoreExists(name or store_id)
-            return await _get(connection, tenant_id, store_id)
+            return (await find(connection, tenant_id, [store_id]))[0]
 
     async def update(
         self, tenant_id: UUID, store: str, *, name: str | None, metadata: Mapping[str, Any] | None
     ) -> VectorStore:
         """Give a store another name or other metadata; None leaves either. Raises StoreNotFound, StoreExists."""
         async with self._database.tenant(tenant_id) as connection:
-            found = await _get(connection, tenant_id, store)
+            [found] = await find(connection, tenant_id, [store])
             taken = await connection.fetchval(
                 "select true from vector_stores where tenant_id = $1 and name = $2 and id <> $3",
                 *(tenant_id, name, found.id),
@@ -114,33 +98,32 @@ class PassageStore:
                 "where tenant_id = $1 and id = $2",
                 *(tenant_id, found.id, name, None if metadata is None else dict(metadata)),
             )
-            return await _get(connection, tenant_id, found.id)
+            return (await find(connection, tenant_id, [found.id]))[0]
 
     async def get(self, tenant_id: UUID, store: str) -> VectorStore:
         """By id or by name. Raises StoreNotFound."""
-        async with self._database.tenant(tenant_id) as connection:
-            return await _get(connection, tenant_id, store)
+        return (await self.named(tenant_id, [store]))[0]
 
     async def named(self, tenant_id: UUID, stores: Sequence[str]) -> list[VectorStore]:
-        """As `get` for each, with one query; a store that is named twice comes once."""
+        """By ids or names, each once. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(f"{_STORE} and (s.id = any($2) or s.name = any($2))", tenant_id, list(stores))
-        found = [VectorStore(**row) for row in rows]
-        known = {store.name: store for store in found} | {store.id: store for store in found}
-        if missing := next((store for store in stores if store not in known), None):
-            raise StoreNotFound(missing)
-        return list({known[store].id: known[store] for store in stores}.values())
+            return await find(connection, tenant_id, stores)
 
-    async def stores(self, tenant_id: UUID) -> list[VectorStore]:
+    async def counted(self, tenant_id: UUID, store: str) -> CountedStore:
+        """As `get`, with its files counted."""
+        async with self._database.tenant(tenant_id) as connection:
+            [found] = await find(connection, tenant_id, [store])
+            return (await counted(connection, tenant_id, found.id))[0]
+
+    async def stores(self, tenant_id: UUID) -> list[CountedStore]:
         """Oldest first, at most STORES_LISTED_MAX."""
         async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(f"{_STORE} order by s.created_at, s.id limit {STORES_LISTED_MAX}", tenant_id)
-        return [VectorStore(**row) for row in rows]
+            return await counted(connection, tenant_id)
 
     async def delete(self, tenant_id: UUID, store: str) -> None:
         """The store, and those of its files that no other store holds. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
-            found = await _get(connection, tenant_id, store)
+            [found] = await find(connection, tenant_id, [store])
             await locked(connection, tenant_id, found.id)
             files = await connection.fetch(
                 "delete from vector_store_files where tenant_id = $1 and vector_store_id = $2 returning file_id",
@@ -272,16 +255,6 @@ class PassageStore:
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(_WINDOWS, tenant_id, *map(list, columns))
         return {ChunkKey(row[0], row[1], row[2]): _windows(row["windows"], row["window_scales"]) for row in rows}
-
-
-async def _get(connection: Connection, tenant_id: UUID, store: str) -> VectorStore:
-    """An id wins over a name that looks like it."""
-    row = await connection.fetchrow(
-        f"{_STORE} and (s.id = $2 or s.name = $2) order by s.id = $2 desc limit 1", tenant_id, store
-    )
-    if row is None:
-        raise StoreNotFound(store)
-    return VectorStore(**row)
 
 
 async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths: Sequence[str]) -> None:

@@ -103,3 +103,23 @@ async def test_a_login_without_the_rights_is_told_so(empty_dsn: str, owner_dsn: 
     with pytest.raises(MigrationError, match="needs more rights"):
         await migrate(plain, [Migration("0001_role", "create role mighty superuser")])
     await owner.close()
+
+
+async def test_stores_that_are_there_learn_how_many_chunks_they_have(empty_dsn: str) -> None:
+    migrations = bundled_migrations()
+    before = [migration.version for migration in migrations].index("0011_store_chunks")
+    await migrate(empty_dsn, migrations[:before])
+    connection = await asyncpg.connect(empty_dsn)
+    await connection.execute("""
+        select ensure_tenant('old');
+        insert into vector_stores (tenant_id, id, name, embedding_model, dimensions)
+        select id, store, store, 'minilm-l6-v2', 384 from tenants, unnest(array['full', 'empty']) as store;
+        insert into files (tenant_id, id, filename, title, media_type, bytes, sha256, content)
+        select id, file, file, file, 'text/plain', 1, '', '' from tenants, unnest(array['one', 'two']) as file;
+        insert into vector_store_files (tenant_id, vector_store_id, file_id, path, status, chunks)
+        select id, 'full', file, file, 'completed', 3 from tenants, unnest(array['one', 'two']) as file;
+    """)
+    await migrate(empty_dsn)
+    rows = await connection.fetch("select id, embedding_model, chunks from vector_stores order by id")
+    await connection.close()
+    assert [tuple(row) for row in rows] == [("empty", "minilm-l6-v2", 0), ("full", "minilm-l6-v2", 6)]

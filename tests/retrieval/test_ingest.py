@@ -157,7 +157,7 @@ async def test_two_at_once_end_as_one(take: Ingest, folder: Path, store: Passage
     one, other = await asyncio.gather(take(folder), take(folder))
     assert one.written + other.written == 2
     assert one.store.id == other.store.id
-    assert (await store.get(tenant_id, "notes")).files == 2
+    assert (await store.counted(tenant_id, "notes")).files == 2
     assert (await take(folder)).unchanged == 2
 
 

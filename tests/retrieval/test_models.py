@@ -198,7 +198,7 @@ async def test_a_store_that_is_there_keeps_its_model_when_more_is_read_into_it(
         await add("gpt-9")
     for model in (None, WORDS):
         assert (await add(model)).store.embedding_model == WORDS
-    assert (await store.get(tenant_id, "bread")).files == 2
+    assert (await store.counted(tenant_id, "bread")).files == 2
 
 
 @pytest.fixture

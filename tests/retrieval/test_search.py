@@ -142,10 +142,13 @@ async def test_the_index_never_shows_what_another_tenant_wrote(
 
 
 async def test_a_store_knows_how_many_chunks_it_has(indexed: PassageStore, tenant_id: UUID) -> None:
-    opened = await indexed.get(tenant_id, "notes")
+    opened = await indexed.counted(tenant_id, "notes")
     assert (opened.files, opened.chunks) == (4, CHUNKS)
-    await indexed.remove(tenant_id, opened.id, ["/ash"])
+    await indexed.remove(tenant_id, opened.id, ["/ash", "/gone"])
     assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS * 3 // 4
+    shorter = replace(text_file("birch", ["shorter"]), sha256=b"another")
+    assert await indexed.put(tenant_id, opened.id, shorter)
+    assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS // 2 + 1
 
 
 async def test_of_words_with_too_many_hits_those_beside_each_other_are_found(

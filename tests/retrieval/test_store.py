@@ -81,10 +81,10 @@ async def lexeme_counts(owner_dsn: str, store_id: str) -> dict[str, int]:
 
 async def test_a_store_is_made_once_and_found_by_name_and_by_id(store: PassageStore, tenant_id: UUID) -> None:
     made = await open_store(store, tenant_id)
-    assert (made.name, made.embedding_model, made.dimensions, made.files) == ("notes", MODEL, DIMENSIONS, 0)
+    assert (made.name, made.embedding_model, made.dimensions, made.chunks) == ("notes", MODEL, DIMENSIONS, 0)
     assert await open_store(store, tenant_id) == made
     assert await store.get(tenant_id, "notes") == await store.get(tenant_id, made.id) == made
-    assert await store.stores(tenant_id) == [made]
+    assert await store.stores(tenant_id) == [await store.counted(tenant_id, "notes")]
 
 
 async def test_a_store_made_by_two_at_once_is_one_store(store: PassageStore, tenant_id: UUID) -> None:
@@ -191,7 +191,7 @@ async def test_a_file_replaces_what_was_read_from_the_same_path(
     assert [candidate.text for candidate in await find(store, tenant_id, "lighthouse")] == ["new lighthouse"]
     with pytest.raises(FileNotFound):
         await store.file(tenant_id, old.key.file_id)
-    assert (await store.get(tenant_id, "notes")).files == 1
+    assert (await store.counted(tenant_id, "notes")).files == 1
     assert await lexeme_counts(owner_dsn, opened.id) == {"new": 1, "lighthous": 1, "part": 1}
 
 

@@ -47,8 +47,7 @@ async def create(request: web.Request) -> web.Response:
     if body.file_ids:
         await services.shelf.add(tenant_id, store.id, {file_id: {} for file_id in body.file_ids})
         services.intake.wake()
-        store = await services.passages.get(tenant_id, store.id)
-    return reply(vector_store_object(store))
+    return reply(vector_store_object(await services.passages.counted(tenant_id, store.id)))
 
 
 def _model(embedders: Embedders, name: str | None) -> tuple[str, int]:
@@ -70,7 +69,7 @@ async def list_stores(request: web.Request) -> web.Response:
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return reply(vector_store_object(await services.passages.get(tenant_id, path_id(request, "vector store"))))
+    return reply(vector_store_object(await services.passages.counted(tenant_id, path_id(request, "vector store"))))
 
 
 async def update(request: web.Request) -> web.Response:
@@ -79,7 +78,7 @@ async def update(request: web.Request) -> web.Response:
     store = await services.passages.update(
         tenant_id, path_id(request, "vector store"), name=body.name, metadata=body.metadata
     )
-    return reply(vector_store_object(store))
+    return reply(vector_store_object(await services.passages.counted(tenant_id, store.id)))
 
 
 async def delete(request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from retrieval.filter import Attributes, Filter
 from retrieval.passage import Passage
-from retrieval.records import StoreFile, VectorStore
+from retrieval.records import CountedStore, StoreFile
 from worker.wire import limits
 from worker.wire.metadata import Metadata
 from worker.wire.strict import Id, Strict, Unsupported, only
@@ -102,7 +102,7 @@ class StoreSearch(Strict):
         return self.ranking_options.score_threshold if self.ranking_options else 0.0
 
 
-def vector_store_object(store: VectorStore) -> dict[str, Any]:
+def vector_store_object(store: CountedStore) -> dict[str, Any]:
     return {
         "id": store.id,
         "object": "vector_store",
