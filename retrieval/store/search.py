@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LEXEMES_MAX = 64  # of a query; a pasted page would be compared word by word with every hit
 HITS_MAX = 500  # chunks looked up by words: 5 ms; with more of them nothing else is found
+VISITS_MAX = 20 * HITS_MAX  # looked through for hits that a filter lets through: about 10 ms
+NARROW_CHUNKS_MAX = 2 * HITS_MAX  # as many as are weighed anyway: if a filter lets no more through, it is all of them
 EXACT_CHUNKS_MAX = 5000  # 5 ms: below, the index has nothing to win
 VISIT_COST = 16  # of a chunk met by the index, in exact comparisons, as it reads pages in no order
 INDEXED_DIMENSIONS = (384, 512, 768, 1024)  # migrations/0003_search.sql
@@ -43,6 +45,20 @@ _OF_ALLOWED = """allowed cross join lateral (
          where c.tenant_id = $1 and c.vector_store_id = allowed.vector_store_id and c.file_id = allowed.file_id
         offset 0) as c  -- file by file, whatever the planner thinks of the filter
      where true"""
+_BY_WORD = (
+    "lookup cross join lateral worded_chunks($2, lookups, beside, words, weights, $8::integer, {visits}, {files})"
+)
+_IN_ALLOWED = (
+    "(select array_agg(vector_store_id) from allowed), (select coalesce(array_agg(file_id), '{}') from allowed)"
+)
+_BY_FILE = """(
+        select c.vector_store_id, c.file_id, c.ordinal,
+               (select sum(idf) from telling where c.lexemes @@ word) as weight
+          from allowed cross join lateral (
+            select c.vector_store_id, c.file_id, c.ordinal, strip(c.lexemes) as lexemes from chunks c
+             where c.tenant_id = $1 and c.vector_store_id = allowed.vector_store_id and c.file_id = allowed.file_id
+            offset 0) as c
+     ) as c"""
 
 
 class SearchResult(NamedTuple):
@@ -85,12 +101,13 @@ async def search(
         by_index = index_is_better(chunks, total, limit, exact_chunks_max=exact_chunks_max)
     if by_index:
         await connection.execute(_INDEX_SETTINGS)
-    rows = await connection.fetch(statement(allowed, dimensions if by_index else None), *values)
+    is_narrow = chunks <= NARROW_CHUNKS_MAX
+    rows = await connection.fetch(statement(allowed, dimensions if by_index else None, narrow=is_narrow), *values)
     return SearchResult([_candidate(row, stores[0].embedding_model) for row in rows], chunks, by_index)
 
 
-def statement(allowed: str | None, indexed: int | None) -> str:
-    """`allowed` is the filter's condition, `indexed` the dimensions of the index to use."""
+def statement(allowed: str | None, indexed: int | None, *, narrow: bool = False) -> str:
+    """`allowed` is the filter's condition, `indexed` the dimensions of the index to use; `narrow`: few chunks pass."""
     within = _ALLOWED if allowed else "true"
     if indexed:
         searched = f"{_ALL} and vector_dims(embedding) = {indexed} and {within}"
@@ -98,7 +115,11 @@ def statement(allowed: str | None, indexed: int | None) -> str:
     else:
         searched = _OF_ALLOWED if allowed else _ALL
         distance = "(embedding <#> $4::real[]::halfvec) + 0"  # a sum is known to no index
-    return _SEARCH.format(filter=allowed or "true", within=within, searched=searched, distance=distance)
+    if allowed:
+        weighed = _BY_FILE if narrow else _BY_WORD.format(visits=VISITS_MAX, files=_IN_ALLOWED)
+    else:
+        weighed = _BY_WORD.format(visits="$8::integer", files="null, null")
+    return _SEARCH.format(filter=allowed or "true", weighed=weighed, searched=searched, distance=distance)
 
 
 async def _count(connection: Connection, tenant_id: UUID, stores: Sequence[VectorStore], filters: Filter) -> int:

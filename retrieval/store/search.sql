@@ -3,7 +3,8 @@
 --   $1 tenant   $2 ids of vector stores   $3 query   $4 its unit vector, or null   $5 rows a side   $6 words at most
 --   $7 chunks in these stores   $8 hits to look at   $9... values of the filter
 --
--- In braces stands what search.py chooses among its own texts: how the nearest are found, and the filter.
+-- In braces stands what search.py chooses among its own texts: how the nearest are found, and those with the words, and
+-- the filter.
 --
 -- Words are weighed by how rare they are in these stores (ts_rank knows no rarity, and fusing it hurts). A word in more
 -- than a fifth of the chunks tells nothing, but in a store of a few chunks every word is in a fifth: hence at least 10.
@@ -37,9 +38,8 @@ with words as materialized (
            array_agg(word) as words, array_agg(idf) as weights
       from telling
 ), worded as (
-    select vector_store_id, file_id, ordinal
-      from lookup cross join lateral worded_chunks($2, lookups, beside, words, weights, $8::integer)
-     where weight > 0 and {within}
+    select vector_store_id, file_id, ordinal from {weighed}
+     where weight > 0
      order by weight desc, vector_store_id, file_id, ordinal
      limit $5
 ), found as (

@@ -133,7 +133,8 @@ async def test_the_index_never_shows_what_another_tenant_wrote(
     theirs = await find(indexed, other_tenant_id, "ash0", query)
     assert {name for name, _ in names(theirs)} == {"mine"}
     await indexed.delete(other_tenant_id, opened.id)
-    look = "select * from worded_chunks($1, array['ash0'], array['ash0'], array['ash0'::tsquery], array[1.0], 9)"
+    word = "array['ash0'], array['ash0'], array['ash0'::tsquery], array[1.0]"
+    look = f"select * from worded_chunks($1, {word}, 9, 9, null, null)"
     for tenant, count in ((tenant_id, 1), (other_tenant_id, 0)):
         async with database.tenant(tenant) as connection:
             assert len(await connection.fetch(look, [mine.id])) == count
@@ -162,6 +163,27 @@ async def test_of_words_with_too_many_hits_those_beside_each_other_are_found(
     found = (await find(store, tenant_id, "ash birch", None)).candidates
     assert max(found, key=lambda candidate: candidate.coverage).text == "birch and ash"
     assert len((await find(store, tenant_id, "ash", None)).candidates) == 5
+    await store.delete(tenant_id, opened.id)
+
+
+@pytest.mark.parametrize("narrow_max", [0, 1000])
+async def test_among_words_with_too_many_hits_those_that_the_filter_lets_through_are_found(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch, narrow_max: int
+) -> None:
+    """Looked up by words and then by files, or by files alone."""
+    store = PassageStore(database)
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    for name in ("green", "red"):
+        texts = [*(f"ash {n}" for n in range(30)), *["other"] * 200] if name == "green" else ["an ash", "a birch"]
+        await store.put(tenant_id, opened.id, replace(text_file(name, texts), attributes={"colour": name}))
+    monkeypatch.setattr(search, "HITS_MAX", 5)
+    monkeypatch.setattr(search, "NARROW_CHUNKS_MAX", narrow_max)
+    assert [found.text for found in (await find(store, tenant_id, "ash", None, "red")).candidates] == ["an ash"]
+    assert (await find(store, tenant_id, "ash", None, "blue")).candidates == []
+    assert (await find(store, tenant_id, "the", None, "red")).candidates == []
+    assert len((await find(store, tenant_id, "ash", None, "green")).candidates) == 5
+    monkeypatch.setattr(search, "VISITS_MAX", 5)
+    assert (len((await find(store, tenant_id, "ash", None, "red")).candidates) == 1) is (narrow_max > 0)
     await store.delete(tenant_id, opened.id)
 
 
