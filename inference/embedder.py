@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from inference.apart import RunFailed, run_apart
 from inference.bundled import EMBEDDER
 from inference.errors import EngineStopped, ModelNotLoaded
+from inference.likeness import TEXT, likeness
 from inference.llama import EmbeddingContext, LlamaModel
 from inference.windows import (
     PassageVectors,
@@ -63,6 +64,7 @@ class Embedder:
         # An ingest that was cancelled at shutdown leaves a thread that still counts: it must not meet a freed model.
         self._counting = Lock()
         self._closed = False
+        self.likeness = likeness(self._encode([self._clipped(TEXT)], self._pool)[0])
 
     @classmethod
     def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:

@@ -20,6 +20,7 @@ from retrieval.candidate import Candidate
 from retrieval.compress import Cut, Scored, whole
 from retrieval.config import RetrievalConfig
 from retrieval.cut import Cutter
+from retrieval.embedding import check_likeness
 from retrieval.filter import Filter
 from retrieval.fuse import Scores, fuse
 from retrieval.records import VectorStore
@@ -65,6 +66,7 @@ class Branch:
         return self.stores[0].embedding_model
 
     async def run(self) -> Found:
+        """Raises EmbeddingModelChanged."""
         embedded = await self._embed()
         candidates = await self._find(embedded)
         fused = self._fuse(candidates)
@@ -86,6 +88,8 @@ class Branch:
 
     async def _vectors(self) -> tuple[Embedder, QueryVectors]:
         embedder = await self.embedders.get(self.model)
+        for store in self.stores:
+            check_likeness(store, embedder)
         return embedder, await embedder.embed_query(self.question.text)
 
     async def _find(self, embedded: tuple[Embedder, QueryVectors] | None) -> list[Candidate]:

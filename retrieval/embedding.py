@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from inference.embedder import Embedder
 from inference.embedders import Embedders
-from retrieval.errors import EmbeddingModelMissing
+from inference.likeness import alike
+from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing
 from retrieval.records import VectorStore
+from retrieval.store import PassageStore
 
 
 def check_model(store: VectorStore, embedders: Embedders) -> None:
@@ -17,10 +20,23 @@ def check_model(store: VectorStore, embedders: Embedders) -> None:
         raise EmbeddingModelMissing(store.name, model, store.dimensions, known)
 
 
-async def embedder_of(store: VectorStore, embedders: Embedders) -> Embedder:
-    """Loaded if need be. Raises EmbeddingModelMissing, EmbedderNotLoaded."""
+def check_likeness(store: VectorStore, embedder: Embedder) -> None:
+    """Raises EmbeddingModelChanged where this is another model of the same name."""
+    if store.likeness is not None and not alike(store.likeness, embedder.likeness):
+        raise EmbeddingModelChanged(store.name, embedder.name)
+
+
+async def writer_of(tenant_id: UUID, store: VectorStore, passages: PassageStore, embedders: Embedders) -> Embedder:
+    """Who embeds what is put into the store, loaded if need be; the store remembers it.
+
+    Raises EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded.
+    """
     check_model(store, embedders)
-    return await embedders.get(store.embedding_model)
+    embedder = await embedders.get(store.embedding_model)
+    check_likeness(store, embedder)
+    if store.likeness is None:
+        await passages.remember(tenant_id, store.id, embedder.likeness)
+    return embedder
 
 
 def by_model(stores: Iterable[VectorStore]) -> list[list[VectorStore]]:

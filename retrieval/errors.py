@@ -76,6 +76,20 @@ class EmbeddingModelMissing(RetrievalError):
         )
 
 
+class EmbeddingModelChanged(RetrievalError):
+    """Another model has the name of the one that the store was made with."""
+
+    status = 409
+    code = "embedding_model_changed"
+    param = "vector_store_ids"
+
+    def __init__(self, store: str, model: str) -> None:
+        super().__init__(
+            f"vector store '{store}' was made with another model that was named {model} too: start the worker with "
+            "that one, or put the files into a new store"
+        )
+
+
 class OtherEmbeddingModel(RetrievalError):
     """The store was made with another embedding model than the one that was asked for."""
 

@@ -17,7 +17,7 @@ from uuid import UUID
 from inference.embedder import Embedder
 from inference.embedders import Embedders
 from inference.windows import PassageVectors
-from retrieval.embedding import check_model, embedder_of
+from retrieval.embedding import check_model, writer_of
 from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
 from retrieval.loaders import formats
@@ -82,7 +82,7 @@ async def ingest(
     `attributes` are given to all of them, in place of those they had; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
     A file that cannot be read is reported and does not stop the rest; what was read of it before stays.
-    Raises UnknownEmbedder, OtherEmbeddingModel, EmbeddingModelMissing, EmbedderNotLoaded.
+    Raises UnknownEmbedder, OtherEmbeddingModel, EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded.
     """
     model = embedding_model or embedders.default.name
     opened = await store.open(tenant_id, store_name, embedding_model=model, dimensions=embedders.dimensions(model))
@@ -156,7 +156,7 @@ class _Run:
         self._report()
 
     async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
-        embedder = await embedder_of(self.opened, self.embedders)
+        embedder = await writer_of(self.tenant_id, self.opened, self.store, self.embedders)
         document, chunks = await asyncio.to_thread(read_document, content, embedder.count)
         file = NewFile(
             path=source.place,

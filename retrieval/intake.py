@@ -15,8 +15,8 @@ from pathlib import Path
 from inference.embedders import Embedders
 from inference.errors import EmbedderNotLoaded, EngineStopped
 from migrations.database import DATABASE_AWAY
-from retrieval.embedding import embedder_of
-from retrieval.errors import EmbeddingModelMissing, FileNotFound, StoreNotFound, UnreadableFile
+from retrieval.embedding import writer_of
+from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, FileNotFound, StoreNotFound, UnreadableFile
 from retrieval.ingest import read_document
 from retrieval.loaders import formats
 from retrieval.loaders.source import checked
@@ -86,7 +86,7 @@ class Intake:
             await self._read(claim)
         except UnreadableFile as error:
             await self._shelf.fail(claim, "invalid_file", f"The file {error}.")
-        except (EmbeddingModelMissing, EmbedderNotLoaded) as error:
+        except (EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded) as error:
             await self._shelf.fail(claim, "server_error", f"{error}.")
         except (FileNotFound, StoreNotFound, EngineStopped):
             pass  # deleted meanwhile, or the worker is shutting down
@@ -98,7 +98,8 @@ class Intake:
 
     async def _read(self, claim: Claim) -> None:
         tenant_id, store_id, file_id = claim
-        embedder = await embedder_of(await self._passages.get(tenant_id, store_id), self._embedders)
+        store = await self._passages.get(tenant_id, store_id)
+        embedder = await writer_of(tenant_id, store, self._passages, self._embedders)
         upload = await self._uploads.get(tenant_id, file_id)
         path = Path(upload.filename)
         data = checked(await self._uploads.read(tenant_id, file_id), formats.bytes_max(path))

@@ -23,6 +23,7 @@ class VectorStore:
     metadata: Mapping[str, Any]
     created_at: datetime
     chunks: int
+    likeness: bytes | None  # of the model that wrote to it; None as long as nothing is written
 
 
 @dataclass(frozen=True, slots=True)

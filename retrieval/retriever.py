@@ -78,7 +78,7 @@ class Retriever:
         Stores of different embedding models take turns, each with scores on its model's own scale. `filters` names the
         files, by their attributes, that passages may come from.
 
-        Raises StoreNotFound, EmbeddingModelMissing.
+        Raises StoreNotFound, EmbeddingModelMissing, EmbeddingModelChanged.
         """
         found = await self.stages(
             query,

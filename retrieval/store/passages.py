@@ -120,6 +120,14 @@ class PassageStore:
         async with self._database.tenant(tenant_id) as connection:
             return await counted(connection, tenant_id)
 
+    async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
+        """Which model writes to a store, where nobody has written yet."""
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                "update vector_stores set likeness = $3 where tenant_id = $1 and id = $2 and likeness is null",
+                *(tenant_id, store_id, likeness),
+            )
+
     async def delete(self, tenant_id: UUID, store: str) -> None:
         """The store, and those of its files that no other store holds. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:

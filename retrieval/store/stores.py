@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STORES_LISTED_MAX = 1000
 
-_COLUMNS = "s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, s.chunks"
+_COLUMNS = "s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, s.chunks, s.likeness"
 
 _FIND = f"select {_COLUMNS} from vector_stores s where s.tenant_id = $1 and (s.id = any($2) or s.name = any($2))"
 

@@ -15,7 +15,12 @@ MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down")
 
 
 def write_encoder(
-    path: Path, dimensions: int, *, context: int = 512, pooling: gguf.PoolingType = gguf.PoolingType.MEAN
+    path: Path,
+    dimensions: int,
+    *,
+    context: int = 512,
+    pooling: gguf.PoolingType = gguf.PoolingType.MEAN,
+    seed: int = 0,
 ) -> Path:
     """BERT with the bundled embedder's vocabulary, a random vector for each word, and a layer that changes nothing.
 
@@ -32,7 +37,7 @@ def write_encoder(
     writer.add_causal_attention(False)
     writer.add_pooling_type(pooling)
     words = _copy_vocabulary(bundled, writer)
-    for name, tensor in _tensors(words, dimensions, context).items():
+    for name, tensor in _tensors(words, dimensions, context, seed).items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -50,8 +55,8 @@ def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
     return len(source.fields["tokenizer.ggml.tokens"].data)
 
 
-def _tensors(words: int, width: int, context: int) -> dict[str, NDArray[np.float32]]:
-    random = np.random.default_rng(width)
+def _tensors(words: int, width: int, context: int, seed: int) -> dict[str, NDArray[np.float32]]:
+    random = np.random.default_rng(seed)
     one, none = np.ones(width, np.float32), np.zeros(width, np.float32)
     tensors = {
         "token_embd.weight": random.standard_normal((words, width), np.float32),

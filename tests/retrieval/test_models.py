@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from inference.bundled import EMBEDDER
@@ -16,12 +18,13 @@ from inference.errors import UnknownEmbedder
 from inference.trace import Span, Trace
 from migrations.database import Database
 from retrieval.config import RetrievalConfig
-from retrieval.errors import EmbeddingModelMissing, OtherEmbeddingModel, StoreNotFound
+from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, OtherEmbeddingModel, StoreNotFound
 from retrieval.ingest import IngestReport, ingest
 from retrieval.intake import Intake
 from retrieval.passage import Passage
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore, Shelf, UploadStore
+from tests.inference.encoders import write_encoder
 
 BUNDLED, WORDS = "minilm-l6-v2", "words-64"
 TEXTS = {
@@ -163,6 +166,49 @@ async def test_a_model_of_the_same_name_and_other_dimensions_is_another_one(
     await store.open(tenant_id, "old", embedding_model=WORDS, dimensions=32)
     with pytest.raises(EmbeddingModelMissing, match="of 32 dimensions"):
         await retrieve(store, embedders, tenant_id, "anything", "old")
+
+
+@pytest.fixture
+async def impostors(words: Path, tmp_path: Path) -> AsyncIterator[Embedders]:
+    """With another model under the name of the second one, of the same dimensions."""
+    folder = tmp_path / "impostor"
+    folder.mkdir()
+    impostors = Embedders.load(EMBEDDER, [write_encoder(folder / words.name, 64, seed=9)])
+    yield impostors
+    await impostors.close()
+
+
+@pytest.mark.usefixtures("stores")
+async def test_another_model_of_the_same_name_is_found_out(
+    store: PassageStore, embedders: Embedders, impostors: Embedders, tenant_id: UUID, tmp_path: Path
+) -> None:
+    with pytest.raises(EmbeddingModelChanged, match=f"'bread' was made with another model that was named {WORDS} too"):
+        await retrieve(store, impostors, tenant_id, "bake the dough", "bread")
+    (tmp_path / "more.md").write_text("# More\n\nMore dough.\n")
+    with pytest.raises(EmbeddingModelChanged):
+        await ingest([tmp_path], store_name="bread", tenant_id=tenant_id, store=store, embedders=impostors)
+    passages, _ = await retrieve(store, impostors, tenant_id, "What does a berth cost?", "harbour")
+    assert passages, "stores of other models are as before"
+    assert (await retrieve(store, embedders, tenant_id, "bake the dough", "bread"))[0]
+
+
+async def test_a_store_from_before_likenesses_takes_the_model_that_writes_next(
+    store: PassageStore,
+    embedders: Embedders,
+    impostors: Embedders,
+    stores: dict[str, IngestReport],
+    tenant_id: UUID,
+    tmp_path: Path,
+    owner_dsn: str,
+) -> None:
+    connection = await asyncpg.connect(owner_dsn)
+    await connection.execute("update vector_stores set likeness = null where id = $1", stores["bread"].store.id)
+    await connection.close()
+    assert (await retrieve(store, embedders, tenant_id, "bake the dough", "bread"))[0]
+    (tmp_path / "more.md").write_text("# More\n\nMore dough.\n")
+    await ingest([tmp_path], store_name="bread", tenant_id=tenant_id, store=store, embedders=embedders)
+    with pytest.raises(EmbeddingModelChanged):
+        await retrieve(store, impostors, tenant_id, "bake the dough", "bread")
 
 
 async def test_no_tenant_finds_what_another_has_in_a_store_of_any_model(
