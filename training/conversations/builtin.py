@@ -1,0 +1,199 @@
+"""Requests for the tools that come with the server. Schemas, results and errors are the server's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agents.tool import ToolError
+from agents.tools.calculator import calculator as calculator_tool
+from agents.tools.calculator import evaluate
+from agents.tools.convert_units import convert_units as convert_units_tool
+from agents.tools.current_time import current_time as current_time_tool
+from training.conversations import lexicon
+from training.conversations.names import Names
+from training.conversations.request import Request, Several, listed
+from training.conversations.scene import call
+
+RESULT_MAX = 1e12  # longer numbers teach nothing but digits
+DIGITS_USUAL = 8
+
+_SUMS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("{a} plus {b}", "{a} + {b}", "the sum of {a} and {b}", "{a}+{b}"), "{a} + {b}"),
+    (("{a} minus {b}", "{a} - {b}", "{a}-{b}", "the difference of {a} and {b}"), "{a} - {b}"),
+    (
+        ("{a} times {b}", "{a} * {b}", "{a} multiplied by {b}", "{a} x {b}", "the product of {a} and {b}", "{a}*{b}"),
+        "{a} * {b}",
+    ),
+    (("{a} divided by {b}", "{a} / {b}", "{a} over {b}", "{a}/{b}"), "{a} / {b}"),
+    (("{c} percent of {a}", "{c}% of {a}", "{c} % of {a}"), "{c} / 100 * {a}"),
+    (("({a} + {b}) * {c}", "({a} + {b}) times {c}"), "({a} + {b}) * {c}"),
+    (("{a} * {b} - {c}", "{a} times {b} minus {c}"), "{a} * {b} - {c}"),
+    (("{a} + {b} + {c}", "{a} plus {b} plus {c}"), "{a} + {b} + {c}"),
+    (("{a} * {b} + {c}", "{a} times {b} plus {c}"), "{a} * {b} + {c}"),
+    (("{c} to the power of {d}", "{c} ** {d}", "{c}^{d}"), "{c} ** {d}"),
+    (("the square root of {a}", "sqrt({a})", "sqrt {a}"), "sqrt({a})"),
+    (("{c} squared",), "{c} ** 2"),
+)
+_CALCULATE = (
+    "what is {}",
+    "calculate {}",
+    "compute {}",
+    "how much is {}",
+    "work out {}",
+    "what's {}",
+    "{}",
+    "evaluate {}",
+)
+_TIME = (
+    "what time is it in {}",
+    "what is the time in {}",
+    "tell me the current time in {}",
+    "what's the time in {} right now",
+    "time in {}",
+    "current time in {}",
+    "what is the current time in {}",
+)
+_DATE = ("what is the date in {}", "what day is it in {}", "tell me the date in {}", "what is today's date in {}")
+_CONVERT = (
+    "convert {v} {f} to {t}",
+    "how many {t} are {v} {f}",
+    "what is {v} {f} in {t}",
+    "{v} {f} in {t}",
+    "{v} {f} to {t}",
+    "how many {t} is {v} {f}",
+    "change {v} {f} into {t}",
+    "how much is {v} {f} in {t}",
+)
+
+
+def _calculation(names: Names) -> Request:
+    a = names.decimal() if names.chance(0.2) else names.number()
+    words, expression = names.pick(_SUMS)
+    values = {"a": a, "b": names.number(), "c": names.number(30), "d": names.number(8) + 1}
+    expression = expression.format(**values)
+    try:
+        value = evaluate(expression)
+    except ToolError:
+        return _calculation(names)
+    if abs(value) > RESULT_MAX or (len(str(value)) > DIGITS_USUAL and names.chance(0.7)):
+        return _calculation(names)
+    return _calculated(names.pick(_CALCULATE).format(names.pick(words).format(**values)), expression, value)
+
+
+def _calculated(ask: str, expression: str, value: float) -> Request:
+    result = json.dumps({"expression": expression, "result": value})
+    return Request(ask, call("calculator", {"expression": expression}), result, f"{expression} = {value}")
+
+
+def calculation_of(ask: str, expression: str) -> Request:
+    """Raises ToolError for what has no value."""
+    return _calculated(ask, expression, evaluate(expression))
+
+
+def _clock(names: Names) -> Request:
+    if names.chance(0.08):
+        ask = names.pick(("what time is it", "what is the time", "tell me the time", "what's the time now"))
+        return _told(names, ask, "UTC")
+    place = _place(names)
+    if names.chance(0.12):
+        return _told(names, names.pick(_DATE).format(place[0]), place[1], dated=True)
+    return _told(names, names.pick(_TIME).format(place[0]), place[1])
+
+
+def _place(names: Names) -> tuple[str, str]:
+    """A place as people say it, and what the tool is asked for: a zone known by heart, else the place itself."""
+    chance = names.random.random()
+    if chance < 0.75:
+        return names.pick(list(lexicon.ZONES.items()))
+    if chance < 0.85:
+        zone = names.pick(list(lexicon.ZONES.values()))
+        return zone, zone
+    city = names.city()
+    return city, lexicon.ZONES.get(city, city)
+
+
+def _told(names: Names, ask: str, zone: str, *, dated: bool = False) -> Request:
+    r = names.random
+    date, time = f"{r.randint(2024, 2031)}-{r.randint(1, 12):02d}-{r.randint(1, 28):02d}", names.time()
+    result = json.dumps({"timezone": zone, "date": date, "time": time}, ensure_ascii=False)
+    answer = f"The date in {zone} is {date}" if dated else f"It is {time} in {zone}"
+    return Request(ask, call("current_time", {"timezone": zone}), result, answer)
+
+
+def _clocks(names: Names, count: int) -> Several:
+    places = [_place(names) for _ in range(count)]
+    ask = names.pick(_TIME).format(listed([place for place, _ in places]))
+    return Several(ask, tuple(_told(names, "", zone) for _, zone in places))
+
+
+def _conversion(names: Names) -> Request:
+    source, target = names.pick(lexicon.UNITS)
+    value = names.number() if names.chance(0.6) else names.decimal()
+    return conversion_of(names.pick(_CONVERT).format(v=value, f=source, t=target), value, source, target)
+
+
+def conversion_of(ask: str, value: float, source: str, target: str) -> Request:
+    """Raises ToolError for units that do not fit."""
+    converted = convert_units_tool.function(float(value), source, target)
+    arguments = {"value": value, "from_unit": source, "to_unit": target}
+    answer = f"{value} {source} is {converted['result']} {target}"
+    return Request(ask, call("convert_units", arguments), json.dumps(converted, ensure_ascii=False), answer)
+
+
+def _conversions(names: Names, count: int) -> Several:
+    """One amount in several units, or several amounts in one."""
+    source, target = names.pick(lexicon.UNITS)
+    values = [names.number() for _ in range(count)]
+    ask = f"convert {listed([f'{value} {source}' for value in values])} to {target}"
+    return Several(ask, tuple(conversion_of("", value, source, target) for value in values))
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    name: str
+    schema: Mapping[str, Any]
+    request: Callable[[Names], Request]
+    list_of: Callable[[Names, int], Several] | None = None
+
+    def several(self, names: Names, count: int) -> Several | None:
+        return self.list_of(names, count) if self.list_of else None
+
+
+CALCULATOR = BuiltIn("calculator", calculator_tool.schema, _calculation)
+CURRENT_TIME = BuiltIn("current_time", current_time_tool.schema, _clock, _clocks)
+CONVERT_UNITS = BuiltIn("convert_units", convert_units_tool.schema, _conversion, _conversions)
+
+
+def failed(names: Names) -> tuple[BuiltIn, Request]:
+    """A request that the real tool refuses, with what it says."""
+    return names.pick((_unknown_place, _no_value, _unknown_unit))(names)
+
+
+def _unknown_place(names: Names) -> tuple[BuiltIn, Request]:
+    place = names.proper()
+    error = f"unknown time zone '{place}', use an IANA name such as Europe/Berlin"
+    return CURRENT_TIME, _refused(names.pick(_TIME).format(place), CURRENT_TIME, {"timezone": place}, error)
+
+
+def _no_value(names: Names) -> tuple[BuiltIn, Request]:
+    expression = f"{names.number()} / 0"
+    ask = names.pick(_CALCULATE).format(expression)
+    return CALCULATOR, _refused(ask, CALCULATOR, {"expression": expression}, "division by zero")
+
+
+def _unknown_unit(names: Names) -> tuple[BuiltIn, Request]:
+    value, source, target = names.number(), names.word(), names.pick(lexicon.UNITS)[1]
+    ask = names.pick(_CONVERT).format(v=value, f=source, t=target)
+    arguments = {"value": value, "from_unit": source, "to_unit": target}
+    return CONVERT_UNITS, _refused(ask, CONVERT_UNITS, arguments, f"unknown unit '{source}'")
+
+
+def _refused(ask: str, tool: BuiltIn, arguments: Mapping[str, Any], error: str) -> Request:
+    return Request(ask, call(tool.name, arguments), f"Error: {error}", sorry(tool.name, error))
+
+
+def sorry(name: str, error: str) -> str:
+    return f"Sorry, {name} failed: {error}"

@@ -1,0 +1,159 @@
+"""Conversations without end, mixed from every skill, and the rows of tokens that training takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
+from training.conversations import dialogue
+from training.conversations.names import Names, Split
+from training.conversations.passages import asked, passages
+from training.conversations.prose import Document, documents
+from training.conversations.scene import Piece, Scene
+from training.conversations.talk import talk
+from training.conversations.tools import Offered, offered
+
+PROMPT, LEARNT, PROSE = 0, 1, 2  # what a token of a row is
+ROOM_MIN = 120  # tokens; a shorter rest of a row stays empty
+TURN_ROOM = 80  # tokens that a conversation's first turn takes at least
+TURNS_MAX = 60
+TALK_TURNS_SHARE = 0.15  # after each turn of small talk, that it ends
+PROSE_ROWS_SHARE = 0.02
+FORGOTTEN_SHARE = 0.12  # of the questions come after one whose passages are gone
+FURTHER_SHARE = 0.75  # of the passages are asked about again: more to learn from what was read
+FURTHER_MAX = 6
+DEFAULT_SYSTEM = "You are a helpful assistant."
+SYSTEMS = (
+    "You are a concise assistant.",
+    "Answer briefly.",
+    "You are the assistant of {company}.",
+    "You are a friendly helper. Use tools when they help.",
+    "Answer from the passages and cite them. If they do not hold the answer, say so.",
+    "You answer questions from the user's documents.",
+    "You are {name}, a support agent for {company}.",
+    "Use the tools for facts. Do not guess.",
+    "You are a careful assistant. Cite passages like [1].",
+    "Be polite and short.",
+    "Today is {date}. You are a helpful assistant.",
+    "The user's name is {name}. Be helpful.",
+)
+KINDS = (
+    "built-in",
+    "built-in",
+    "built-in",
+    "mixed",
+    "invented",
+    "invented",
+    "documents",
+    "documents",
+    "documents",
+    "talk",
+)
+
+
+class Generator:
+    """Seeded: the same seed writes the same conversations. `split` decides which words may be used."""
+
+    def __init__(
+        self, seed: str, split: Split, words: Sequence[str], mined: Sequence[tuple[str, Sequence[str]]]
+    ) -> None:
+        self.names = Names(seed, split, words)
+        self.prose: list[Document] = documents(mined, test=split == "test")
+
+    def scene(self, kind: str) -> tuple[Scene, Offered | None]:
+        """A conversation before its first turn: its system text and its tools."""
+        tools = None if kind in ("documents", "talk") else offered(self.names, self.prose, kind)
+        scene = Scene(tools.schemas if tools else ())
+        scene.system(self._system())
+        return scene, tools
+
+    def turn(self, scene: Scene, tools: Offered | None, kind: str) -> None:
+        """One exchange more, or several that belong together."""
+        if kind == "talk" or self.names.chance(0.05):
+            talk(self.names, scene)
+        elif tools is None:
+            self._documents(scene)
+        else:
+            dialogue.turn(self.names, scene, tools)
+
+    def conversation(self, kind: str, turns: int = 1) -> Scene:
+        scene, tools = self.scene(kind)
+        for _ in range(turns):
+            self.turn(scene, tools, kind)
+        return scene
+
+    def row(self, tokenizer: Tokenizer, length: int) -> tuple[list[int], list[int]]:
+        """Token ids and what each is, at most `length` of them: conversations until the row is full."""
+        if self.names.chance(PROSE_ROWS_SHARE):
+            return self._prose(tokenizer, length)
+        ids: list[int] = []
+        marks: list[int] = []
+        while length - len(ids) > ROOM_MIN:
+            more, marked = self._grown(tokenizer, length - len(ids))
+            ids += more
+            marks += marked
+        return ids, marks
+
+    def _grown(self, tokenizer: Tokenizer, room: int) -> tuple[list[int], list[int]]:
+        """One conversation, with as many turns as there is room for."""
+        kind = self.names.pick(KINDS if room > 700 else ("documents", "documents", "invented", "talk"))
+        scene, tools = self.scene(kind)
+        ids, marks = _encoded(tokenizer, list(scene.pieces()))
+        if len(ids) > room - TURN_ROOM:
+            kind, (scene, tools) = "talk", self.scene("talk")
+            ids, marks = _encoded(tokenizer, list(scene.pieces()))
+        for _ in range(TURNS_MAX):
+            start = len(scene.messages)
+            self.turn(scene, tools, kind)
+            more, marked = _encoded(tokenizer, list(scene.pieces(start)))
+            if len(ids) + len(more) > room:
+                break
+            ids += more
+            marks += marked
+            if kind == "talk" and self.names.chance(TALK_TURNS_SHARE):
+                break
+        return ids, marks
+
+    def _system(self) -> str:
+        if self.names.chance(0.6):
+            return DEFAULT_SYSTEM
+        names = self.names
+        return names.pick(SYSTEMS).format(company=names.company(), name=names.first_name(), date=names.date())
+
+    def _documents(self, scene: Scene) -> None:
+        """A question with passages. Earlier questions of the conversation have lost theirs, as on the platform."""
+        names = self.names
+        if names.chance(FORGOTTEN_SHARE):
+            gone = passages(names, self.prose).ask()
+            scene.user(asked(names, gone.question))
+            scene.answer(gone.answer, learnt=False)
+        found = passages(names, self.prose)
+        first = found.ask()
+        scene.user(found.prompt(asked(names, first.question)))
+        scene.answer(first.answer)
+        if not names.chance(FURTHER_SHARE):
+            return
+        for _ in range(names.random.randint(1, FURTHER_MAX)):
+            further = found.ask()
+            scene.user(f"Question: {asked(names, further.question)}")
+            scene.answer(further.answer)
+
+    def _prose(self, tokenizer: Tokenizer, length: int) -> tuple[list[int], list[int]]:
+        ids: list[int] = []
+        while len(ids) < length:
+            document = self.names.pick(self.prose)
+            text = f"{document.title}\n{'. '.join(document.sentences)}.\n<|endoftext|>"
+            ids += tokenizer.encode(text, add_special_tokens=False).ids
+        return ids[:length], [PROSE] * length
+
+
+def _encoded(tokenizer: Tokenizer, pieces: list[Piece]) -> tuple[list[int], list[int]]:
+    ids: list[int] = []
+    marks: list[int] = []
+    for encoding, piece in zip(
+        tokenizer.encode_batch([piece.text for piece in pieces], add_special_tokens=False), pieces, strict=True
+    ):
+        ids += encoding.ids
+        marks += [LEARNT if piece.learnt else PROMPT] * len(encoding.ids)
+    return ids, marks
