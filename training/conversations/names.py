@@ -137,4 +137,4 @@ class Names:
             self.city,
         ]
         numbers: list[Callable[[], float]] = [self.number, self.decimal]
-        return self.pick([*texts, *numbers])()
+        return self.pick(texts)() if self.chance(0.8) else self.pick(numbers)()
