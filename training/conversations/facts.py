@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from training.conversations import lexicon
 from training.conversations.names import Names
 
-KNOWN_SHARE = 0.65  # of the facts have an attribute that is natural for the thing; the rest are made up
+GENERAL_SHARE = 0.6  # of those made up have a form that fits anything
+KNOWN_SHARE = 0.5  # of the facts have an attribute that is natural for the thing; the rest are made up
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,60 @@ ATTRIBUTES: Mapping[str, tuple[Attribute, ...]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """{x} is one of the fillers, or any noun; {n} another noun."""
+
+    value: Callable[[Names], str]
+    statement: str
+    questions: Sequence[str]
+    fillers: Sequence[str] = ()
+
+
+def _any(names: Names) -> str:
+    return str(names.value())
+
+
+def _count(names: Names) -> str:
+    return str(names.number())
+
+
+def _year(names: Names) -> str:
+    return str(names.random.randint(1800, 2025))
+
+
+def _day(names: Names) -> str:
+    return names.pick(lexicon.DAYS)
+
+
+def _colour(names: Names) -> str:
+    return names.pick(lexicon.COLORS)
+
+
+_OF_QUESTIONS = ("What is the {x} of {e}", "Which {x} does {e} have", "Tell me the {x} of {e}")
+OF = (
+    Form(_any, "The {x} of {e} is {v}", _OF_QUESTIONS),
+    Form(_any, "{e} has a {x} of {v}", _OF_QUESTIONS),
+    Form(_any, "For {e} the {x} is {v}", _OF_QUESTIONS),
+)
+GENERAL = (
+    Form(_count, "{e} {x}s {v} {n}s", ("How many {n}s does {e} {x}",), lexicon.HOLDING),
+    Form(_count, "{e} can {x} {v} {n}s", ("How many {n}s can {e} {x}",), lexicon.HOLDING),
+    Form(_count, "{e} has {v} {n}s", ("How many {n}s does {e} have", "What is the number of {n}s of {e}")),
+    Form(Names.person, "The {x} of {e} is {v}", ("Who is the {x} of {e}",), lexicon.OFFICES),
+    Form(Names.person, "{v} is the {x} of {e}", ("Who is the {x} of {e}",), lexicon.OFFICES),
+    Form(Names.time, "{e} {x}s at {v}", ("When does {e} {x}", "At what time does {e} {x}"), lexicon.HAPPENING),
+    Form(_day, "{e} {x}s on {v}", ("When does {e} {x}", "On which day does {e} {x}"), lexicon.HAPPENING),
+    Form(_day, "{e} is {x} on {v}", ("When is {e} {x}", "On which day is {e} {x}"), lexicon.DONE),
+    Form(_year, "{e} was {x} in {v}", ("When was {e} {x}", "In which year was {e} {x}"), lexicon.DONE),
+    Form(Names.person, "{e} was {x} by {v}", ("Who {x} {e}", "By whom was {e} {x}"), lexicon.DONE),
+    Form(_colour, "The {x} of {e} is {v}", ("What color is the {x} of {e}", "What colour is the {x} of {e}")),
+    Form(_count, "A {x} for {e} costs {v} euros", ("What does a {x} for {e} cost", "How much is a {x} for {e}")),
+    Form(Names.city, "{e} is {x} in {v}", ("Where is {e} {x}",), ("kept", "stored", "made", "sold", "held", "shown")),
+    Form(Names.word, "{e} is used for {v}", ("What is {e} used for",)),
+)
+
+
 def entity(names: Names, kind: str) -> str:
     match kind:
         case "person":
@@ -231,7 +286,8 @@ def facts(names: Names, kind: str, thing: str, count: int) -> list[Fact]:
     pool = list(ATTRIBUTES[kind])
     names.random.shuffle(pool)
     known = [_known(names, pool.pop(), thing) for _ in range(count) if pool and names.chance(KNOWN_SHARE)]
-    return known + [_made_up(names, kind, thing) for _ in range(count - len(known))]
+    told = known + [_made_up(names, kind, thing) for _ in range(count - len(known))]
+    return names.random.sample(told, count)
 
 
 def _known(names: Names, attribute: Attribute, thing: str) -> Fact:
@@ -241,15 +297,16 @@ def _known(names: Names, attribute: Attribute, thing: str) -> Fact:
 
 
 def _made_up(names: Names, kind: str, thing: str) -> Fact:
-    attribute, value = names.attribute(), str(names.value())
+    """With an attribute that no such thing has, or in a form that fits any thing and takes any word."""
     thing = f"the {thing}" if kind == "product" else thing
-    statement = names.pick(("The {a} of {e} is {v}", "{e} has a {a} of {v}", "For {e} the {a} is {v}"))
-    questions = ("What is the {a} of {e}", "Which {a} does {e} have", "Tell me the {a} of {e}")
-    return Fact(
-        capital(statement.format(a=attribute, e=thing, v=value)),
-        tuple(question.format(a=attribute, e=thing) for question in questions),
-        value,
-    )
+    if names.chance(GENERAL_SHARE):
+        form = names.pick(GENERAL)
+        words = {"e": thing, "x": names.pick(form.fillers) if form.fillers else names.noun(), "n": names.noun()}
+    else:
+        form, words = names.pick(OF), {"e": thing, "x": names.attribute()}
+    value = form.value(names)
+    questions = tuple(question.format(**words) for question in form.questions)
+    return Fact(capital(form.statement.format(v=value, **words)), questions, value)
 
 
 def capital(text: str) -> str:

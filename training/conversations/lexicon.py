@@ -257,3 +257,9 @@ STOP = frozenset(
     )
 )
 POINTING = frozenset(_words("It This These They There If That You He We In As When For Note See"))
+HOLDING = _words("hold need use sell make show store serve move keep take contain produce support cover")
+HAPPENING = _words("open close start end leave arrive run begin stop return update restart")
+DONE = _words(
+    "built founded opened closed cleaned checked serviced repaired renewed painted tested moved planned restarted"
+)
+OFFICES = _words("owner director manager engineer captain author editor keeper chief chair designer teacher")

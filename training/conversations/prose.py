@@ -12,8 +12,26 @@ from training.conversations.names import Names
 WORDS_MAX = 20  # longer sentences cost more to read than they teach
 TEST_SHARE = 20  # one document in so many is for the evaluation
 
-_IS = re.compile(r"^(The [a-z][\w -]{3,40}?|[A-Z][\w-]+) (is|are|can|must|should|may|will|was) (.+)$")
-_DOES = re.compile(r"^(The [a-z][\w -]{3,40}?) (\w+s) (.+)$")
+_THING = r"(?:The|A|An|Each|Every) (?:[\w`.-]+ ){0,2}?[\w`.-]+|(?:The )?[\w`.-]+ of the \w+|[A-Z][\w-]+"
+_IS = re.compile(rf"^({_THING}|The [a-z][\w -]{{3,40}}?) (is|are|can|must|should|may|will|was) (.+)$")
+_ACTS = re.compile(r"^((?:The|A|An|Each|Every) (?:[\w`.-]+ ){0,2}?[\w`.-]+) (\w\w+s) (.+)$")
+_DONE = re.compile(
+    rf"^({_THING}) (is|are) (\w+ed|kept|made|set|given|shown|sent|written|told|found)"
+    r" (for|in|at|on|by|with|from|when|until|before|after|if) (.+)$"
+)
+_NO_VERBS = frozenset(("is", "its", "was", "this", "as", "does", "always", "sometimes", "also", "plus"))
+_ASKED_BY = {
+    "for": "How long",
+    "in": "Where",
+    "at": "Where",
+    "on": "Where",
+    "when": "When",
+    "if": "When",
+    "until": "Until when",
+    "before": "When",
+    "after": "When",
+}
+_HISSING = ("sses", "shes", "ches", "xes", "zes")
 _ABOUT = (
     "What does it say about {}",
     "What is said about {}",
@@ -44,19 +62,55 @@ def documents(mined: Sequence[tuple[str, Sequence[str]]], *, test: bool) -> list
 
 def question(names: Names, sentence: str, others: Sequence[str]) -> str | None:
     """A question that this sentence answers and none of the others; None when there is no such."""
-    pointing = sentence.split()[0] in lexicon.POINTING
-    match = None if pointing else _IS.match(sentence)
-    if match and names.chance(0.5):
-        subject, verb = _lowered(match[1]), match[2]
-        form = f"What {verb} {subject}" if verb in ("is", "are", "was") else f"What {verb} {subject} do"
-        asked = names.pick((form, f"What do we know about {subject}", f"Tell me about {subject}"))
-        return None if any(subject.lower() in other.lower() for other in others) else asked
-    match = None if pointing else _DOES.match(sentence)
-    if match and names.chance(0.5):
-        subject = _lowered(match[1])
-        asked = names.pick((f"What does {subject} do", f"Tell me about {subject}", f"What is said about {subject}"))
-        return None if any(subject.lower() in other.lower() for other in others) else asked
+    if sentence.split()[0] not in lexicon.POINTING and names.chance(0.65):
+        for forms in (_of_doing, _of_being, _of_acting):
+            if found := forms(names, sentence):
+                subject, asked = found
+                return None if any(subject.lower() in other.lower() for other in others) else asked
     return _about(names, sentence, others)
+
+
+def _of_doing(names: Names, sentence: str) -> tuple[str, str] | None:
+    """`Traces are kept for 7 days` is asked by how it goes on. -> the subject and the question."""
+    match = _DONE.match(sentence)
+    if not match:
+        return None
+    subject, verb, done, link, rest = match.groups()
+    subject = _lowered(subject)
+    if link == "for" and not rest[0].isdigit():
+        return subject, f"What {verb} {subject} {done} for"
+    if link in ("by", "with", "from"):
+        return subject, f"What {verb} {subject} {done} {link}"
+    return subject, f"{_ASKED_BY[link]} {verb} {subject} {done}"
+
+
+def _of_being(names: Names, sentence: str) -> tuple[str, str] | None:
+    match = _IS.match(sentence)
+    if not match:
+        return None
+    subject, verb = _lowered(match[1]), match[2]
+    form = f"What {verb} {subject}" if verb in ("is", "are", "was") else f"What {verb} {subject} do"
+    return subject, names.pick((form, form, f"What do we know about {subject}", f"Tell me about {subject}"))
+
+
+def _of_acting(names: Names, sentence: str) -> tuple[str, str] | None:
+    match = _ACTS.match(sentence)
+    if not match:
+        return None
+    subject, verb = _lowered(match[1]), match[2]
+    if verb in _NO_VERBS:
+        return None
+    base = (
+        "have"
+        if verb == "has"
+        else f"{verb[:-3]}y"
+        if verb.endswith("ies")
+        else verb[:-2]
+        if verb.endswith(_HISSING)
+        else verb[:-1]
+    )
+    form = f"What does {subject} {base}"
+    return subject, names.pick((form, form, f"What does {subject} do", f"Tell me about {subject}"))
 
 
 def _about(names: Names, sentence: str, others: Sequence[str]) -> str | None:
@@ -81,4 +135,5 @@ def _bare(word: str) -> str:
 
 
 def _lowered(subject: str) -> str:
-    return subject[0].lower() + subject[1:] if subject.startswith("The ") else subject
+    article = subject.split()[0] in ("The", "A", "An", "Each", "Every")
+    return subject[0].lower() + subject[1:] if article else subject
