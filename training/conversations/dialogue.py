@@ -11,7 +11,7 @@ from training.conversations import builtin, lexicon
 from training.conversations.invented import Invented, error, invent
 from training.conversations.names import Names
 from training.conversations.parameter import spaced
-from training.conversations.request import Request, Several, said
+from training.conversations.request import Request, Several, Tool, said
 from training.conversations.scene import Scene
 from training.conversations.tools import Offered
 
@@ -23,6 +23,7 @@ _THEN = (
 )
 JOINTS_TWO = (" and ", ", and ", " and also ", "; ", ". Also ", " and ")
 JOINTS_THREE = (", ", "; ")
+DRILLED_PAIRS_SHARE = 0.25
 LIST_SHARE = 0.4  # of the parallel calls are one question about several things
 TRIPLE_SHARE = 0.25
 FAILED_SHARE = 0.1  # of the parallel calls have one that failed
@@ -49,8 +50,26 @@ def turn(names: Names, scene: Scene, tools: Offered) -> None:
         unsuited(names, scene, tools)
 
 
+def drill(names: Names, scene: Scene, tools: Offered) -> bool:
+    """Calls alone, without what comes back, of tools that were not called before: each has to be found in its schema,
+    where otherwise the call before could be copied. False when all have been called."""
+    fresh = unused(scene, tools)
+    if not fresh:
+        return False
+    count = 2 if len(fresh) > 1 and names.chance(DRILLED_PAIRS_SHARE) else 1
+    requests = [tool.request(names) for tool in names.random.sample(fresh, count)]
+    scene.user(said(names, names.pick(JOINTS_TWO).join(request.ask for request in requests)))
+    scene.calls(*(request.call for request in requests))
+    return True
+
+
+def unused(scene: Scene, tools: Offered) -> list[Tool]:
+    called = {call.name for message in scene.messages for call in message.tool_calls}
+    return [tool for tool in tools.tools if tool.name not in called]
+
+
 def single(names: Names, scene: Scene, tools: Offered) -> None:
-    request = names.pick(tools.tools).request(names)
+    request = names.pick(unused(scene, tools) or tools.tools).request(names)
     scene.user(said(names, request.ask))
     _answered(scene, [request])
 

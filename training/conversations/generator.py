@@ -12,17 +12,18 @@ from training.conversations.passages import asked, passages
 from training.conversations.prose import Document, documents
 from training.conversations.scene import Piece, Scene
 from training.conversations.talk import talk
-from training.conversations.tools import Offered, offered
+from training.conversations.tools import DRILL, Offered, offered
 
 PROMPT, LEARNT, PROSE = 0, 1, 2  # what a token of a row is
 ROOM_MIN = 120  # tokens; a shorter rest of a row stays empty
 TURN_ROOM = 80  # tokens that a conversation's first turn takes at least
 TURNS_MAX = 60
 TALK_TURNS_SHARE = 0.15  # after each turn of small talk, that it ends
+TALK_SHARE = 0.06  # of the turns of any conversation
 PROSE_ROWS_SHARE = 0.02
 FORGOTTEN_SHARE = 0.12  # of the questions come after one whose passages are gone
-FURTHER_SHARE = 0.75  # of the passages are asked about again: more to learn from what was read
-FURTHER_MAX = 6
+FURTHER_SHARE = 0.85  # of the passages are asked about again: more to learn from what was read
+FURTHER_MAX = 9
 DEFAULT_SYSTEM = "You are a helpful assistant."
 SYSTEMS = (
     "You are a concise assistant.",
@@ -38,18 +39,9 @@ SYSTEMS = (
     "Today is {date}. You are a helpful assistant.",
     "The user's name is {name}. Be helpful.",
 )
-KINDS = (
-    "built-in",
-    "built-in",
-    "built-in",
-    "mixed",
-    "invented",
-    "invented",
-    "documents",
-    "documents",
-    "documents",
-    "talk",
-)
+KINDS = ("built-in", "built-in", "mixed", "invented", "invented", DRILL, DRILL, "documents", "documents", "documents")
+SMALL_KINDS = ("documents", "documents", DRILL, "talk")  # that fit what is left of a row
+SMALL_ROOM = 700
 
 
 class Generator:
@@ -69,11 +61,13 @@ class Generator:
         return scene, tools
 
     def turn(self, scene: Scene, tools: Offered | None, kind: str) -> None:
-        """One exchange more, or several that belong together."""
-        if kind == "talk" or self.names.chance(0.05):
+        """One exchange more, or several that belong together. A drill that is over adds nothing."""
+        if kind == "talk" or (kind != DRILL and self.names.chance(TALK_SHARE)):
             talk(self.names, scene)
         elif tools is None:
             self._documents(scene)
+        elif kind == DRILL:
+            dialogue.drill(self.names, scene, tools)
         else:
             dialogue.turn(self.names, scene, tools)
 
@@ -97,7 +91,7 @@ class Generator:
 
     def _grown(self, tokenizer: Tokenizer, room: int) -> tuple[list[int], list[int]]:
         """One conversation, with as many turns as there is room for."""
-        kind = self.names.pick(KINDS if room > 700 else ("documents", "documents", "invented", "talk"))
+        kind = self.names.pick(KINDS if room > SMALL_ROOM else SMALL_KINDS)
         scene, tools = self.scene(kind)
         ids, marks = _encoded(tokenizer, list(scene.pieces()))
         if len(ids) > room - TURN_ROOM:
@@ -107,7 +101,7 @@ class Generator:
             start = len(scene.messages)
             self.turn(scene, tools, kind)
             more, marked = _encoded(tokenizer, list(scene.pieces(start)))
-            if len(ids) + len(more) > room:
+            if not more or len(ids) + len(more) > room:
                 break
             ids += more
             marks += marked
@@ -135,6 +129,8 @@ class Generator:
         if not names.chance(FURTHER_SHARE):
             return
         for _ in range(names.random.randint(1, FURTHER_MAX)):
+            if found.exhausted:
+                return
             further = found.ask()
             scene.user(f"Question: {asked(names, further.question)}")
             scene.answer(further.answer)

@@ -17,6 +17,7 @@ from training.conversations.scene import call
 PARAMETERS = (1, 1, 1, 2, 2, 2, 3)  # how many a tool has, as shares
 REQUIRED_SHARE = 0.7  # of the parameters behind the first
 LEFT_OUT_SHARE = 0.4  # of the optional ones, in a request
+SAME_VERB_SHARE = 0.35  # of the requests use the verb of the name
 QUESTION_SHARE = 0.35  # "what is the tide for Oslo" instead of "get the tide for Oslo"
 _READING = ("get", "list", "track")
 _DESCRIPTIONS = (
@@ -47,7 +48,7 @@ _ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Invented:
-    """`topic` is the thing in words; `verbs` how people ask for it; `action` the canonical verb."""
+    """`topic` is the thing in words; `verbs` how people ask for it, the name's own last; `action` what they mean."""
 
     name: str
     description: str
@@ -105,7 +106,7 @@ class Invented:
     def _head(self, names: Names) -> str:
         if self.reads and names.chance(QUESTION_SHARE):
             return names.pick(("what is the {}", "how is the {}", "what's the {}", "{}")).format(self.topic)
-        verb = names.pick(self.verbs)
+        verb = self.verbs[-1] if names.chance(SAME_VERB_SHARE) else names.pick(self.verbs)
         return names.pick(("{v} the {w}", "{v} the {w}", "{v} a {w}", "{v} {w}", "{v} my {w}")).format(
             v=verb, w=self.topic
         )

@@ -64,6 +64,7 @@ class Passages:
     kind: str
     thing: str
     passages: list[Passage] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)  # sentences that were an answer: the next question is about another
 
     @property
     def numbered(self) -> str:
@@ -85,10 +86,14 @@ class Passages:
         asked_once = {c.question: [d for d in found if d.question == c.question] for c in found}
         return [same[0] for same in asked_once.values() if len(same) == 1]
 
+    @property
+    def exhausted(self) -> bool:
+        return all(c.sentence in self.told for c in self.answerable())
+
     def ask(self, *, answerable: bool | None = None, double: bool | None = None) -> Asked:
         """None leaves it to chance."""
         names = self.names
-        candidates = self.answerable()
+        candidates = [c for c in self.answerable() if c.sentence not in self.told]
         if answerable is None:
             answerable = not names.chance(UNANSWERABLE_SHARE)
         if not answerable or not candidates:
@@ -97,10 +102,12 @@ class Passages:
             double = names.chance(DOUBLE_SHARE)
         if double and len(candidates) > 1:
             first, second = names.random.sample(candidates, 2)
+            self.told |= {first.sentence, second.sentence}
             joint = names.pick((" and ", ", and ", "? And "))
             later = second.question[0].lower() + second.question[1:]
             return Asked(f"{first.question}{joint}{later}", f"{first.cited} {second.cited}")
         one = names.pick(candidates)
+        self.told.add(one.sentence)
         return Asked(one.question, one.cited)
 
     def _unanswered(self) -> str:

@@ -19,6 +19,9 @@ NOTHING = "No passages found."  # what the tool says
 NOTHING_SHARE = 0.12
 PASSAGES = (1, 2, 2, 3)  # that a search returns, as shares
 WHOLE_SET_SHARE = 0.6  # of the conversations with built-in tools have all of them, as the chat page does
+INVENTED = (1, 2, 2, 3, 3, 4)  # tools of a conversation, as shares
+DRILL = "drill"  # many tools, each called once
+DRILLED = (4, 5, 6, 7, 8)
 _SEARCH = (
     "search the documents: {}",
     "look in the documents: {}",
@@ -108,7 +111,7 @@ class Offered:
 
 
 def offered(names: Names, prose: Sequence[Document], kind: str) -> Offered:
-    """`kind`: built-in, invented or mixed."""
+    """`kind`: built-in, invented, mixed or drill."""
     own: list[Tool] = [CALCULATOR, CURRENT_TIME, CONVERT_UNITS, Search(prose)]
     if kind == "built-in":
         if names.chance(WHOLE_SET_SHARE):
@@ -117,7 +120,7 @@ def offered(names: Names, prose: Sequence[Document], kind: str) -> Offered:
     made: dict[str, Tool] = {}
     if kind == "mixed":
         made = {tool.name: tool for tool in names.random.sample(own, names.random.randint(1, 3))}
-    for _ in range(names.pick((1, 2, 2, 3, 3, 4))):
+    for _ in range(names.pick(DRILLED if kind == DRILL else INVENTED)):
         tool = invent(names)
         made.setdefault(tool.name, tool)
     tools = list(made.values())
