@@ -99,9 +99,7 @@ async def test_results_are_what_the_servers_tools_return(tool: builtin.BuiltIn, 
 async def test_errors_are_what_the_servers_tools_say(invented: Generator) -> None:
     toolbox, context = builtin_toolbox(None), ToolContext(UUID(int=0))
     requests = [builtin.failed(invented.names)[1] for _ in range(30)]
-    runs = (
-        toolbox.run(r.call.name, r.call.arguments, context, timeout_s=30, result_chars=10_000) for r in requests
-    )
+    runs = (toolbox.run(r.call.name, r.call.arguments, context, timeout_s=30, result_chars=10_000) for r in requests)
     assert [result.output for result in await asyncio.gather(*runs)] == [request.result for request in requests]
 
 

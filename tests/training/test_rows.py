@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.training.conftest import generator
-from training.conversations.generator import LEARNT, PROMPT, PROSE
+from training.batches import LEARNT, PROMPT, PROSE
 
 
 @pytest.mark.parametrize("length", [512, 1024])
@@ -19,6 +19,8 @@ def test_a_row_is_nearly_full_and_never_too_long(tokenizer: Tokenizer, length: i
 def test_what_the_model_is_to_write_is_marked_with_its_end(tokenizer: Tokenizer) -> None:
     ids, marks = generator("talk").row(tokenizer, 1024)
     assert set(marks) <= {PROMPT, LEARNT, PROSE}
-    text = tokenizer.decode([i for i, mark in zip(ids, marks, strict=True) if mark == LEARNT], skip_special_tokens=False)
+    text = tokenizer.decode(
+        [i for i, mark in zip(ids, marks, strict=True) if mark == LEARNT], skip_special_tokens=False
+    )
     assert "<|im_end|>" in text
     assert "<|im_start|>" not in text

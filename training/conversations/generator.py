@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from training.batches import LEARNT, PROMPT, PROSE, Split
 from training.conversations import dialogue
-from training.conversations.names import Names, Split
+from training.conversations.names import Names
 from training.conversations.passages import asked, passages
 from training.conversations.prose import Document, documents
 from training.conversations.scene import Piece, Scene
 from training.conversations.talk import talk
 from training.conversations.tools import DRILL, Offered, offered
+from training.prose import Prose
 
-PROMPT, LEARNT, PROSE = 0, 1, 2  # what a token of a row is
 ROOM_MIN = 120  # tokens; a shorter rest of a row stays empty
 TURN_ROOM = 80  # tokens that a conversation's first turn takes at least
 TURNS_MAX = 60
@@ -153,3 +156,14 @@ def _encoded(tokenizer: Tokenizer, pieces: list[Piece]) -> tuple[list[int], list
         ids += encoding.ids
         marks += [LEARNT if piece.learnt else PROMPT] * len(encoding.ids)
     return ids, marks
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """Generators of what was mined into one file: a source of batches."""
+
+    prose: Path
+
+    def __call__(self, seed: str, split: Split) -> Generator:
+        prose = Prose.read(self.prose)
+        return Generator(seed, split, prose.words, prose.documents)

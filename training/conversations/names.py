@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
+from training.batches import Split
 from training.conversations import lexicon
 
 T = TypeVar("T")
-Split: TypeAlias = Literal["train", "test"]
 HELD_OUT_SHARE = 10  # one word in so many is for the evaluation
 
 _CONSONANTS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
