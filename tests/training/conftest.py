@@ -14,7 +14,7 @@ WORDS = lexicon.NOUNS[:120]
 MINED = [
     (
         f"manual-{i}",
-        [f"The {word} of part {i} is kept in the {other} box.", f"A {other} may hold {i + 2} {word} parts."],
+        [f"The {word} of part {i} is kept in the {other} box.", f"A {other} holds {i + 2} {word} parts."],
     )
     for i, (word, other) in enumerate(zip(WORDS[:60], WORDS[40:100], strict=True))
 ]
