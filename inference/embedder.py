@@ -2,7 +2,6 @@
 
 One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of somebody
 who is waiting gets in between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
-A file of foreign origin is tried in a process of its own first: what native code makes of it must not end the worker.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ T = TypeVar("T")
 
 
 class Embedder:
-    """Create with `load`, which blocks for a fifth of a second, and for a second more while another file is tried."""
+    """Create with `load`, which blocks for a fifth of a second."""
 
     def __init__(self, model: LlamaModel, context: EmbeddingContext, *, queries_max: int = QUERIES_CACHED_MAX) -> None:
         self.name = model.name
@@ -69,15 +68,6 @@ class Embedder:
     @classmethod
     def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:
         """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
-        if path != EMBEDDER:
-            try:
-                run_apart("inference.embedder", str(path), timeout_s=TRIAL_S)
-            except RunFailed as error:
-                raise ModelNotLoaded(f"{path} cannot embed: {error}") from error
-        return cls._opened(path, threads, queries_max)
-
-    @classmethod
-    def _opened(cls, path: Path, threads: int, queries_max: int) -> Embedder:
         model = LlamaModel.load(path)
         try:
             pool_of(model)
@@ -191,8 +181,21 @@ def batches(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
+def try_apart(path: Path) -> None:
+    """Embed with it in a process of its own: what native code makes of a file of foreign origin must not end this one.
+
+    Blocks for a second, but for the bundled model. Raises ModelNotLoaded.
+    """
+    if path == EMBEDDER:
+        return
+    try:
+        run_apart("inference.embedder", str(path), timeout_s=TRIAL_S)
+    except RunFailed as error:
+        raise ModelNotLoaded(f"{path.name} cannot embed: {error}") from error
+
+
 def _try(path: Path) -> None:
-    embedder = Embedder._opened(path, threads=1, queries_max=0)
+    embedder = Embedder.load(path, queries_max=0)
     vectors = asyncio.run(embedder.embed(["a text", "many words in a text " * TOKENS_MAX]))
     embedder.close()
     if not np.isfinite(vectors).all():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.embedder import Embedder, pool_of
+from inference.embedder import Embedder, pool_of, try_apart
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
 from inference.llama import LlamaModel
 
@@ -24,6 +25,7 @@ class EmbedderFile:
     path: Path
     name: str
     dimensions: int
+    version: tuple[int, int]  # size and time of the file
 
     @classmethod
     def examine(cls, path: Path) -> EmbedderFile:
@@ -31,21 +33,30 @@ class EmbedderFile:
         model = LlamaModel.load(path, weights=False)
         try:
             pool_of(model)
-            return cls(path, model.name, model.dimensions)
+            return cls(path, model.name, model.dimensions, _version(path))
         finally:
             model.close()
 
+    @classmethod
+    def tried(cls, path: Path) -> EmbedderFile:
+        """As `examine`, for a file that nobody vouches for. Takes a second."""
+        try_apart(path)
+        return cls.examine(path)
+
     def load(self) -> Embedder:
-        """Raises ModelNotLoaded, also when the file has become another model."""
-        embedder = Embedder.load(self.path)
-        if embedder.dimensions != self.dimensions:
-            embedder.close()
-            raise ModelNotLoaded(f"{self.path} is another model now: restart the worker to use it")
-        return embedder
+        """Raises ModelNotLoaded, also when the file is not the one that was examined."""
+        if self.path.is_file() and _version(self.path) != self.version:
+            raise ModelNotLoaded(f"{self.path} has changed: restart the worker to use it")
+        return Embedder.load(self.path)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_size, facts.st_mtime_ns
 
 
 class Embedders:
-    """Belongs to one event loop. Create with `load`, which blocks for as long as the default takes."""
+    """Belongs to one event loop. Create with `load`, which blocks for a second or two."""
 
     def __init__(self, default: Embedder, further: Sequence[EmbedderFile] = ()) -> None:
         """Raises ModelNotLoaded when there are too many, or two of one name."""
@@ -63,9 +74,10 @@ class Embedders:
 
     @classmethod
     def load(cls, default: Path, further: Sequence[Path] = ()) -> Embedders:
-        """Raises ModelNotLoaded, also for a file that is not needed yet."""
-        files = [EmbedderFile.examine(path) for path in further]
-        embedder = Embedder.load(default)
+        """Raises ModelNotLoaded, also for a file that is not needed yet: all are tried, beside each other."""
+        with ThreadPoolExecutor(EMBEDDERS_MAX) as threads:
+            first, *files = threads.map(EmbedderFile.tried, [default, *further])
+        embedder = first.load()
         try:
             return cls(embedder, files)
         except ModelNotLoaded:

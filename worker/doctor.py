@@ -78,7 +78,7 @@ async def _database(config: Config) -> Finding:
 
 def _embedders(config: Config) -> Finding:
     try:
-        files = [EmbedderFile.examine(path) for path in embedder_files(config)]
+        files = [EmbedderFile.tried(path) for path in embedder_files(config)]
     except (StartError, ModelNotLoaded) as error:
         return Finding("embedders", Level.PROBLEM, str(error), "choose others with --embedder and --embedders")
     names = [f"{file.name} with {file.dimensions} dimensions" for file in files]

@@ -10,6 +10,7 @@ import orjson
 from tqdm import tqdm
 
 from retrieval.config import PASSAGES_MAX
+from retrieval.embedding import check_model
 from retrieval.quality.evaluate import Evaluation, evaluate
 from retrieval.quality.questions import Question, Resolved, UnusableQuestions, read_questions, resolve
 from retrieval.quality.report import as_dict, quality_table, stage_table
@@ -46,6 +47,8 @@ async def evaluate_retrieval(
         resolved = await resolve(lines, tenant_id=tenant_id, store=passages, store_id=found.id)
         if not resolved.questions:
             raise UnusableQuestions(f"{questions}: no line names anything in the store; {resolved.errors[0]}")
+        check_model(found, embedders)
+        await embedders.get(found.embedding_model)  # to load it is not part of what is measured
         with tqdm(total=len(resolved.questions), unit=" questions", disable=None) as bar:
             evaluation = await evaluate(
                 resolved.questions,

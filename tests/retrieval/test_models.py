@@ -13,7 +13,8 @@ import asyncpg
 import pytest
 
 from inference.bundled import EMBEDDER
-from inference.embedders import Embedders
+from inference.embedder import Embedder
+from inference.embedders import EmbedderFile, Embedders
 from inference.errors import UnknownEmbedder
 from inference.trace import Span, Trace
 from migrations.database import Database
@@ -67,6 +68,10 @@ async def retrieve(
     return passages, trace.spans
 
 
+def beside_the_bundled(path: Path) -> Embedders:
+    return Embedders(Embedder.load(EMBEDDER), [EmbedderFile.examine(path)])
+
+
 def named(spans: list[Span], name: str) -> list[Span]:
     return [span for span in spans if span.name == name]
 
@@ -109,7 +114,7 @@ async def test_stores_of_different_models_are_searched_beside_each_other_and_tak
 async def test_a_model_that_comes_too_late_is_there_for_the_next_question(
     store: PassageStore, words: Path, tenant_id: UUID
 ) -> None:
-    fresh = Embedders.load(EMBEDDER, [words])
+    fresh = beside_the_bundled(words)
     hurried = RetrievalConfig(embed_ms=0.01)
     passages, spans = await retrieve(store, fresh, tenant_id, "bake the dough", "bread", config=hurried)
     assert named(spans, "embed")[0].attributes["skipped"] == "over budget"
@@ -126,7 +131,7 @@ async def test_a_model_whose_file_is_gone_leaves_the_words(
     store: PassageStore, words: Path, tenant_id: UUID, tmp_path: Path
 ) -> None:
     path = Path(shutil.copy(words, tmp_path))
-    fresh = Embedders.load(EMBEDDER, [path])
+    fresh = beside_the_bundled(path)
     os.remove(path)
     passages, spans = await retrieve(store, fresh, tenant_id, "bake the dough", "bread")
     assert [passage.filename for passage in passages] == ["bread.md"]
@@ -138,7 +143,7 @@ async def test_a_model_whose_file_is_gone_leaves_the_words(
 async def test_models_are_loaded_ahead_for_who_is_about_to_ask(
     store: PassageStore, words: Path, tenant_id: UUID, other_tenant_id: UUID
 ) -> None:
-    fresh = Embedders.load(EMBEDDER, [words])
+    fresh = beside_the_bundled(words)
     retriever = Retriever(store, fresh)
     await retriever.prepare(tenant_id=other_tenant_id, stores=["bread"])
     assert fresh.states[WORDS] == "waiting", "of another tenant there is no such store"
@@ -173,7 +178,7 @@ async def impostors(words: Path, tmp_path: Path) -> AsyncIterator[Embedders]:
     """With another model under the name of the second one, of the same dimensions."""
     folder = tmp_path / "impostor"
     folder.mkdir()
-    impostors = Embedders.load(EMBEDDER, [write_encoder(folder / words.name, 64, seed=9)])
+    impostors = beside_the_bundled(write_encoder(folder / words.name, 64, seed=9))
     yield impostors
     await impostors.close()
 
