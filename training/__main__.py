@@ -5,6 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TypeAlias
+
+FOLDER = Path("artifacts/training")
+PROSE = FOLDER / "prose.json"
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main() -> int:
@@ -25,13 +31,86 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m training", description="Makes the bundled models.")
+    parser = argparse.ArgumentParser(
+        prog="python -m training", description="Makes the bundled models; docs/training.md says how."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_prose(commands)
+    _add_tokenizer(commands)
+    _add_train(commands)
+    _add_distil(commands)
     _add_export(commands)
     return parser
 
 
-def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_prose(commands: Commands) -> None:
+    prose = commands.add_parser("prose", help="mine sentences from the documentation installed on this machine")
+    prose.set_defaults(command="prose")
+    _add_target(prose, PROSE)
+
+
+def _add_tokenizer(commands: Commands) -> None:
+    tokenizer = commands.add_parser("tokenizer", help="learn a vocabulary of your own; the bundled one is the default")
+    tokenizer.set_defaults(command="tokenizer")
+    _add_target(tokenizer, FOLDER / "tokenizer.json")
+    _add_mined(tokenizer)
+    tokenizer.add_argument("--size", type=int, default=5120, help="tokens (default: %(default)s)")
+
+
+def _add_train(commands: Commands) -> None:
+    train = commands.add_parser("train", help="train the chat model")
+    train.set_defaults(command="train")
+    _add_target(train, FOLDER / "chat.pt")
+    _add_training(train, minutes=60)
+
+
+def _add_distil(commands: Commands) -> None:
+    distil = commands.add_parser("distil", help="train the draft model to imitate the chat model")
+    distil.set_defaults(command="train", draft=True)
+    _add_target(distil, FOLDER / "draft.pt")
+    distil.add_argument(
+        "--teacher",
+        type=Path,
+        default=FOLDER / "chat.pt",
+        metavar="FILE",
+        help="a checkpoint or GGUF file (default: %(default)s)",
+    )
+    _add_training(distil, minutes=12)
+
+
+def _add_training(command: argparse.ArgumentParser, minutes: float) -> None:
+    _add_mined(command)
+    begin = command.add_mutually_exclusive_group()
+    begin.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="FILE",
+        help="begin with the weights of a checkpoint or GGUF file (default: the bundled model)",
+    )
+    begin.add_argument("--fresh", action="store_true", help="begin with a model that has learnt nothing")
+    begin.add_argument("--resume", dest="resumes", action="store_true", help="go on where the checkpoint stopped")
+    command.add_argument("--tokenizer", type=Path, metavar="FILE", help="with --fresh: a vocabulary of your own")
+    command.add_argument(
+        "--minutes",
+        type=float,
+        default=minutes,
+        help="of training, with those before a resumption (default: %(default)s); a number in FILE's neighbour "
+        "that ends in .minutes changes them meanwhile, and 0 ends the training",
+    )
+    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    command.add_argument("--processes", type=int, help="that train together (default: 2, or 1 with cuda)")
+    command.add_argument("--makers", type=int, help="processes that write conversations, to each that trains")
+    command.add_argument("--tokens", type=int, help="of a step and a process (default: 4096, or 65536 with cuda)")
+    command.add_argument("--matrix-rate", type=float, default=0.02, help="of learning (default: %(default)s)")
+    command.add_argument("--embedding-rate", type=float, default=0.004, help="of learning (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=1, help="of what is invented (default: %(default)s)")
+    command.add_argument(
+        "--no-compile", dest="compiled", action="store_false", help="begin at once and train more slowly"
+    )
+
+
+def _add_export(commands: Commands) -> None:
     export = commands.add_parser("export", help="write a checkpoint as the GGUF file that the platform loads")
     export.set_defaults(command="export")
     export.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a checkpoint, or another GGUF file")
@@ -39,6 +118,18 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     export.add_argument("--title", default="Demo Chat", help="what the file calls the model (default: %(default)s)")
     export.add_argument("--kind", choices=("q8_0", "f32"), default="q8_0", help="of the weights (default: %(default)s)")
     export.add_argument("--check", action="store_true", help="compare tokens and logits with llama.cpp first")
+
+
+def _add_target(command: argparse.ArgumentParser, default: Path) -> None:
+    command.add_argument(
+        "target", nargs="?", type=Path, default=default, metavar="FILE", help="to write (default: %(default)s)"
+    )
+
+
+def _add_mined(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--prose", type=Path, default=PROSE, metavar="FILE", help="what `prose` mined (default: %(default)s)"
+    )
 
 
 if __name__ == "__main__":

@@ -2,14 +2,83 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import torch
+from tqdm import tqdm
+
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import InferenceError
+from training import team
 from training.bundle import Kind, bundled_template
 from training.checkpoint import Checkpoint
+from training.conversations.generator import KINDS, Conversations, Generator
+from training.job import Job
 from training.parity import Differs, compared_with_llama
+from training.prose import NoProse, Prose, installed, mined
+from training.shape import CHAT, DRAFT
+from training.tokenizer import learn
+from training.trainer import Plan
 
-FAILURES = (ValueError, OSError, Differs, InferenceError)
+# What a vocabulary is learnt from.
+CONVERSATIONS, TURNS, DOCUMENTS = 2500, 3, 6000
+
+# Tokens of a step, and processes that make batches: a GPU takes them as fast as all other cores make them.
+CPU = {"tokens": 4096, "makers": 1}
+GPU = {"tokens": 65536, "makers": max(1, (os.cpu_count() or 1) - 2)}
+
+
+class NoDevice(Exception):
+    """PyTorch finds no such device on this machine."""
+
+
+FAILURES = (ValueError, OSError, Differs, InferenceError, NoProse, NoDevice)
+
+
+def prose(target: Path) -> None:
+    found = mined(installed())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    found.write(target)
+    print(f"{target}: {found.sentences} sentences of {len(found.documents)} documents, {len(found.words)} words")
+
+
+def tokenizer(target: Path, prose: Path, size: int) -> None:
+    texts = list(_corpus(Prose.read(prose)))
+    learnt = learn(texts, size).tokenizer()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    learnt.save(str(target))
+    tokens = sum(len(encoding.ids) for encoding in learnt.encode_batch(texts))
+    print(f"{target}: {learnt.get_vocab_size()} tokens, {sum(map(len, texts)) / tokens:.2f} characters to a token")
+
+
+def train(
+    target: Path,
+    prose: Path,
+    *,
+    start: Path | None,
+    fresh: bool,
+    resumes: bool,
+    tokenizer: Path | None = None,
+    teacher: Path | None = None,
+    draft: bool = False,
+    processes: int | None,
+    **plan: Any,
+) -> None:
+    """Both kinds of training; `plan` has the fields of a Plan, None where they depend on the device."""
+    if plan["device"] == "cuda" and not torch.cuda.is_available():
+        raise NoDevice("PyTorch finds no GPU that it can use on this machine")
+    gpu = plan["device"] == "cuda"
+    plan |= {name: default for name, default in (GPU if gpu else CPU).items() if plan[name] is None}
+    if not (fresh or resumes):
+        start = start or (DRAFT_MODEL if draft else CHAT_MODEL)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shape = DRAFT if draft else CHAT
+    job = Job(Plan(**plan), Conversations(prose), target, shape, start, resumes, tokenizer, teacher)
+    job.check()
+    team.run(processes or (1 if gpu else 2), job)
 
 
 def export(checkpoint: Path, target: Path, title: str, kind: Kind, check: bool) -> None:
@@ -19,3 +88,12 @@ def export(checkpoint: Path, target: Path, title: str, kind: Kind, check: bool) 
         print(f"against llama.cpp: {compared_with_llama(trained, template)}")
     trained.bundle(title, template).write(target, kind)
     print(f"{target}: {target.stat().st_size / 1e6:.2f} MB")
+
+
+def _corpus(prose: Prose) -> Iterator[str]:
+    generator = Generator("vocabulary", "train", prose.words, prose.documents)
+    for i in tqdm(range(CONVERSATIONS), desc="conversations", disable=None):
+        scene = generator.conversation(KINDS[i % len(KINDS)], TURNS)
+        yield "".join(piece.text for piece in scene.pieces())
+    for title, sentences in prose.documents[:DOCUMENTS]:
+        yield title + "\n" + " ".join(sentences)

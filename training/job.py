@@ -36,6 +36,17 @@ class Job:
         """Train. Raises ValueError, OSError, ChildProcessError."""
         Trainer(self.plan, self.beginning(), self.objective(), team).run(self.source, self.target, _say)
 
+    def check(self) -> None:
+        """Before processes are started: whether all that is named is there and fits. Raises ValueError, OSError."""
+        if not self.resumes and self.target.exists():
+            raise ValueError(f"{self.target} is there already: --resume goes on with it")
+        self.source("check", "train")
+        start = self.beginning()
+        if start.shape.ctx < max(self.plan.lengths):
+            raise ValueError(f"rows of {max(self.plan.lengths)} tokens are too long for a model of {start.shape.ctx}")
+        if self.teacher is not None and Checkpoint.load(self.teacher).vocabulary != start.vocabulary:
+            raise ValueError(f"{self.teacher} has another vocabulary, so it cannot teach this model")
+
     def beginning(self) -> Checkpoint:
         if self.resumes:
             return Checkpoint.load(self.target)

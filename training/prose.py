@@ -41,7 +41,7 @@ _SECTION = re.compile(r"\.\d\w*\.gz$")
 
 
 class NoProse(Exception):
-    """There is no documentation on this machine to learn sentences from: install manual pages."""
+    """There is nothing to learn sentences from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,11 @@ class Prose:
 
     @classmethod
     def read(cls, path: Path) -> Prose:
-        held = json.loads(path.read_text("utf-8"))
+        """Raises NoProse, ValueError, OSError."""
+        try:
+            held = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise NoProse(f"{path} is not there: run `python -m training prose` first") from None
         return cls(held["words"], [(title, sentences) for title, sentences in held["documents"]])
 
     def write(self, path: Path) -> None:
@@ -74,7 +78,7 @@ def mined(texts: Iterable[tuple[str, str]], seed: int = 1) -> Prose:
             seen.update(fresh)
             documents += [(title, fresh)] if fresh else []
     if not documents:
-        raise NoProse(NoProse.__doc__)
+        raise NoProse("no documentation on this machine has plain sentences: install manual pages")
     random.Random(seed).shuffle(documents)
     counts = Counter(chain.from_iterable(_WORD.findall(sentence) for _, found in documents for sentence in found))
     return Prose([word for word, n in counts.most_common(WORDS_MAX) if n >= WORD_COUNT_MIN], documents)

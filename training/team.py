@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,11 +101,14 @@ def _wait(members: Sequence[BaseProcess]) -> None:
     waiting = {member.sentinel: member for member in members}
     while waiting:
         for sentinel in wait(list(waiting)):
-            if waiting.pop(cast(int, sentinel)).exitcode:
+            member = waiting.pop(cast(int, sentinel))
+            member.join()  # its sentinel may be ready a moment before its exit code is
+            if member.exitcode:
                 raise ChildProcessError("a process of the training has failed")
 
 
 def _member(rank: int, size: int, work: Callable[[Team], None], meeting: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started the team ends it
     os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)

@@ -43,6 +43,13 @@ class Plan:
     seed: int = 1
     compiled: bool = True
 
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if self.tokens < max(self.lengths):
+            raise ValueError(f"a step of {self.tokens} tokens has no room for a row of {max(self.lengths)}")
+        if min(self.matrix_rate, self.embedding_rate) <= 0 or self.makers < 1:
+            raise ValueError("rates must be above 0, and something has to make batches")
+
     @property
     def places(self) -> int:
         return int(self.tokens * self.places_share)
@@ -65,12 +72,11 @@ class Trainer:
     def run(self, source: Source, target: Path, say: Callable[[str], None]) -> None:
         """Until the time is over; `target` is written every few minutes and at the end, by the process that leads."""
         plan, start, team = self._plan, self._start, self._team
-        clock = Clock(plan.minutes, target.with_suffix(".minutes"), start.spent_s)
         recipe = Recipe(source, start.vocabulary, plan.tokens, plan.lengths)
         judged = self._judged(source)
-        pace = Pace(say if team.leads else _silent)
-        saved = time.monotonic()
         with Feed(recipe, [f"{plan.seed}/{start.step}/{team.rank}/{i}" for i in range(plan.makers)]) as feed:
+            clock = Clock(plan.minutes, target.with_suffix(".minutes"), start.spent_s)
+            pace, saved = Pace(say if team.leads else _silent), time.monotonic()
             while (done := team.agree(clock.done)) < 1:
                 loss = self.step(feed.take(), rate(self.steps, done))
                 pace.add(loss, team.size * plan.tokens)

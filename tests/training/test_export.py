@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,16 +105,6 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(ValueError, match="no model of this package"):
         Checkpoint.load(path)
-
-
-def test_the_command_checks_and_writes(untrained: Checkpoint, tmp_path: Path) -> None:
-    saved, target = tmp_path / "tiny.pt", tmp_path / "tiny.gguf"
-    untrained.save(saved)
-    command = [sys.executable, "-m", "training", "export", str(saved), str(target), "--title", "Tiny", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "against llama.cpp: largest difference" in done.stdout
-    assert Bundle.read(target).title == "Tiny"
 
 
 def test_the_check_refuses_what_differs(untrained: Checkpoint) -> None:

@@ -71,6 +71,11 @@ def test_prose_survives_its_file(tmp_path: Path) -> None:
     assert Prose.read(path) == prose
 
 
+def test_prose_that_was_not_mined_yet_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(NoProse, match="run `python -m training prose` first"):
+        Prose.read(tmp_path / "prose.json")
+
+
 def test_a_machine_without_documentation_is_said_to_be_so() -> None:
     with pytest.raises(NoProse, match="install manual pages"):
         mined([])

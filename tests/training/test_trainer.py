@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from inference.bundled import DRAFT_MODEL
 from tests.training.scales import Scales
 from training.batches import Batch, packed
 from training.bundle import bundled_vocabulary
@@ -131,3 +132,19 @@ def test_two_processes_train_one_model_until_the_time_is_over(tmp_path: Path) ->
 def test_a_team_with_a_member_that_fails_ends(tmp_path: Path) -> None:
     with pytest.raises(ChildProcessError, match="has failed"):
         run(2, replace(job(tmp_path / "it.pt"), source=Scales(breaks=True)))
+
+
+def test_what_cannot_be_trained_is_refused_before_it_starts(tmp_path: Path) -> None:
+    anew = job(tmp_path / "it.pt")
+    anew.check()
+    anew.target.write_bytes(b"")
+    with pytest.raises(ValueError, match="--resume goes on"):
+        anew.check()
+    with pytest.raises(ValueError, match="too long for a model of 128"):
+        replace(job(tmp_path / "other.pt"), plan=replace(PLAN, lengths={256: 1.0})).check()
+    with pytest.raises(ValueError, match="another vocabulary"):
+        replace(job(tmp_path / "other.pt"), teacher=DRAFT_MODEL).check()
+    with pytest.raises(FileNotFoundError):
+        replace(job(tmp_path / "other.pt"), start=tmp_path / "none.pt").check()
+    with pytest.raises(ValueError, match="no room for a row"):
+        replace(PLAN, tokens=63)

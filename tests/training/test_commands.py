@@ -1,0 +1,71 @@
+"""The commands as a person gives them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inference.bundled import DRAFT_MODEL
+from training.bundle import Bundle
+from training.prose import Prose
+from training.shape import DRAFT
+
+WORDS = [first + second for first in ("amber", "brook", "candle", "dune", "elm") for second in ("gate", "path", "wood")]
+EVERYTHING = ("prose", "tokenizer", "train", "distil", "export")
+
+
+@pytest.fixture(scope="module")
+def prose(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prose") / "prose.json"
+    documents = [(word, [f"The {word} of this house is kept beside the {other}."]) for word in WORDS for other in WORDS]
+    Prose(WORDS, documents).write(path)
+    return path
+
+
+def training(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """With one thread: tiny models take longer with more."""
+    return subprocess.run(
+        [sys.executable, "-m", "training", *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_each_command_explains_itself() -> None:
+    assert all(command in training("--help").stdout for command in EVERYTHING)
+
+
+def test_a_draft_is_distilled_and_exported(prose: Path, tmp_path: Path) -> None:
+    checkpoint, target = tmp_path / "folder" / "draft.pt", tmp_path / "draft.gguf"
+    short = ("--minutes", "0.02", "--tokens", "2048", "--processes", "1", "--no-compile")
+    distilled = training("distil", checkpoint, "--prose", prose, "--teacher", DRAFT_MODEL, "--fresh", *short)
+    assert distilled.returncode == 0, distilled.stderr
+    assert "held-out turns, exact: " in distilled.stdout
+    exported = training("export", checkpoint, target, "--title", "Tiny Draft", "--check")
+    assert exported.returncode == 0, exported.stderr
+    assert "against llama.cpp: largest difference" in exported.stdout
+    bundle = Bundle.read(target)
+    assert (bundle.title, bundle.shape) == ("Tiny Draft", DRAFT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--prose", "/nowhere.json"), "run `python -m training prose` first"),
+        (("--tokens", "100"), "no room for a row"),
+        (("--from", "/nowhere.gguf"), "No such file"),
+    ],
+)
+def test_what_a_person_gets_wrong_ends_in_one_line(
+    prose: Path, tmp_path: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    given = arguments if "--prose" in arguments else ("--prose", str(prose), *arguments)
+    refused = training("train", tmp_path / "chat.pt", *given)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("training: ") and reason in refused.stderr and refused.stderr.count("\n") == 1
