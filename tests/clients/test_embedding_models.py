@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,16 @@ def states(url: str) -> dict[str, str]:
     return found
 
 
-def test_a_model_is_loaded_when_a_store_needs_it(url: str, client: OpenAI, request: pytest.FixtureRequest) -> None:
-    assert states(url) == {BUNDLED: "loaded", WORDS: "waiting"}
+def test_a_model_is_loaded_for_who_is_about_to_ask_its_stores(url: str, client: OpenAI) -> None:
     assert {BUNDLED, WORDS} <= {model.id for model in client.models.list()}
-    request.getfixturevalue("stores")
-    assert states(url) == {BUNDLED: "loaded", WORDS: "loaded"}
+    store = client.vector_stores.create(extra_body={"firsttoken_embedding_model": WORDS})
+    assert states(url) == {BUNDLED: "loaded", WORDS: "waiting"}
+    search = {"type": "file_search", "vector_store_ids": [store.id]}
+    client.post("/conversations/warm", body={"model": MODEL, "tools": [search]}, cast_to=httpx.Response)
+    give_up_at = time.monotonic() + 30
+    while states(url)[WORDS] != "loaded":
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
 
 
 def test_a_store_says_which_model_it_has(stores: tuple[VectorStore, VectorStore], client: OpenAI) -> None:
