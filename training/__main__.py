@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
+from inference.bundled import CHAT_MODEL
+
 FOLDER = Path("artifacts/training")
 PROSE = FOLDER / "prose.json"
 
@@ -40,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_distil(commands)
     _add_export(commands)
+    _add_evaluate(commands)
     return parser
 
 
@@ -118,6 +121,18 @@ def _add_export(commands: Commands) -> None:
     export.add_argument("--title", default="Demo Chat", help="what the file calls the model (default: %(default)s)")
     export.add_argument("--kind", choices=("q8_0", "f32"), default="q8_0", help="of the weights (default: %(default)s)")
     export.add_argument("--check", action="store_true", help="compare tokens and logits with llama.cpp first")
+
+
+def _add_evaluate(commands: Commands) -> None:
+    evaluate = commands.add_parser("evaluate", help="ask a model what it never saw, with the platform's engine")
+    evaluate.set_defaults(command="evaluate")
+    evaluate.add_argument("model", nargs="?", type=Path, default=CHAT_MODEL, metavar="FILE.gguf")
+    evaluate.add_argument("--draft", type=Path, metavar="FILE.gguf", help="also measure how many drafts are accepted")
+    evaluate.add_argument("--cases", dest="count", type=int, default=200, help="of each sort (default: %(default)s)")
+    evaluate.add_argument("--seed", default="evaluation", help="of what is invented (default: %(default)s)")
+    evaluate.add_argument("--show", dest="shown", type=int, default=0, help="of each sort, so many that went wrong")
+    evaluate.add_argument("--free-only", action="store_true", help="not under the grammar of the tools as well")
+    _add_mined(evaluate)
 
 
 def _add_target(command: argparse.ArgumentParser, default: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from tqdm import tqdm
 
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import InferenceError
+from training import evaluate as evaluation
 from training import team
 from training.bundle import Kind, bundled_template
+from training.cases import CATEGORIES
 from training.checkpoint import Checkpoint
 from training.conversations.generator import KINDS, Conversations, Generator
 from training.job import Job
@@ -81,6 +84,22 @@ def train(
     team.run(processes or (1 if gpu else 2), job)
 
 
+def evaluate(model: Path, prose: Path, draft: Path | None, count: int, seed: str, shown: int, free_only: bool) -> None:
+    """Prints the table, and some of what went wrong in each category."""
+
+    def held_out() -> Generator:
+        return Generator(seed, "test", Prose.read(prose))
+
+    free = asyncio.run(evaluation.evaluate(model, held_out(), count))
+    held = None if free_only else asyncio.run(evaluation.evaluate(model, held_out(), count, held=True))
+    print("\n".join(evaluation.table(free, held)))
+    if draft:
+        accepted = asyncio.run(evaluation.acceptance(model, draft, held_out(), max(1, count // len(CATEGORIES))))
+        print(f"\nDrafted tokens accepted, {evaluation.DRAFTED} at a time: {100 * accepted:.1f} %")
+    for wrong in evaluation.examples(free, shown):
+        print(f"\n{wrong}")
+
+
 def export(checkpoint: Path, target: Path, title: str, kind: Kind, check: bool) -> None:
     trained, template = Checkpoint.load(checkpoint), bundled_template()
     print(f"{trained.parameters / 1e6:.2f} M parameters, step {trained.step}, {trained.seen / 1e6:.2f} M tokens")
@@ -91,7 +110,7 @@ def export(checkpoint: Path, target: Path, title: str, kind: Kind, check: bool) 
 
 
 def _corpus(prose: Prose) -> Iterator[str]:
-    generator = Generator("vocabulary", "train", prose.words, prose.documents)
+    generator = Generator("vocabulary", "train", prose)
     for i in tqdm(range(CONVERSATIONS), desc="conversations", disable=None):
         scene = generator.conversation(KINDS[i % len(KINDS)], TURNS)
         yield "".join(piece.text for piece in scene.pieces())

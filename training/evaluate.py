@@ -49,6 +49,10 @@ class Wrong:
     text: str
     calls: tuple[FunctionCall, ...]
 
+    def __str__(self) -> str:
+        calls = " ".join(f"{call.name}{call.arguments}" for call in self.calls)
+        return f"{self.category}: {self.expected}\n  => {self.text.strip() or calls}"
+
 
 @dataclass(slots=True)
 class Scores:
@@ -56,7 +60,6 @@ class Scores:
 
     shares: dict[tuple[str, str], Share] = field(default_factory=dict)
     wrong: list[Wrong] = field(default_factory=list)
-    acceptance: float | None = None  # of drafted tokens
 
 
 @asynccontextmanager
@@ -146,6 +149,12 @@ async def acceptance(model: Path, draft: Path, generator: Generator, count: int)
                 await _reply(chat, case, case.at[-1], held=False)
         stats = chat.stats()
     return float(stats["accepted_total"]) / max(1.0, float(stats["drafted_total"]))
+
+
+def examples(scores: Scores, each: int) -> Iterable[Wrong]:
+    """The first that went wrong, so many of each category."""
+    for category in dict.fromkeys(wrong.category for wrong in scores.wrong):
+        yield from islice((wrong for wrong in scores.wrong if wrong.category == category), each)
 
 
 def table(free: Scores, held: Scores | None) -> Iterable[str]:

@@ -13,12 +13,13 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
 
+from training.own import own_documents
 from training.roff import plain
 
 MANUALS = Path("/usr/share/man")
@@ -46,10 +47,12 @@ class NoProse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """`words` are frequent ones in lower case; `documents` are titles with their sentences."""
+    """`words` are frequent ones in lower case; `documents` are titles with their sentences. `own` are the platform's,
+    which are never held out: the sample store has them."""
 
     words: Sequence[str]
     documents: Sequence[tuple[str, Sequence[str]]]
+    own: Sequence[tuple[str, Sequence[str]]] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: Path) -> Prose:
@@ -58,7 +61,8 @@ class Prose:
             held = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             raise NoProse(f"{path} is not there: run `python -m training prose` first") from None
-        return cls(held["words"], [(title, sentences) for title, sentences in held["documents"]])
+        documents, own = ([(title, told) for title, told in held[name]] for name in ("documents", "own"))
+        return cls(held["words"], documents, own)
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), ensure_ascii=False), "utf-8")
@@ -81,7 +85,8 @@ def mined(texts: Iterable[tuple[str, str]], seed: int = 1) -> Prose:
         raise NoProse("no documentation on this machine has plain sentences: install manual pages")
     random.Random(seed).shuffle(documents)
     counts = Counter(chain.from_iterable(_WORD.findall(sentence) for _, found in documents for sentence in found))
-    return Prose([word for word, n in counts.most_common(WORDS_MAX) if n >= WORD_COUNT_MIN], documents)
+    words = [word for word, n in counts.most_common(WORDS_MAX) if n >= WORD_COUNT_MIN]
+    return Prose(words, documents, list(own_documents()))
 
 
 def sentences(paragraph: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from training.batches import Split
 from training.bundle import bundled_vocabulary
 from training.conversations import lexicon
 from training.conversations.generator import Generator
+from training.prose import Prose
 
 WORDS = lexicon.NOUNS[:120]
 MINED = [
@@ -18,10 +19,11 @@ MINED = [
     )
     for i, (word, other) in enumerate(zip(WORDS[:60], WORDS[40:100], strict=True))
 ]
+OWN = [("Handbook > Lamps", ["The lamp of the handbook is red."])]
 
 
 def generator(seed: str = "a seed", split: Split = "train") -> Generator:
-    return Generator(seed, split, WORDS, MINED)
+    return Generator(seed, split, Prose(WORDS, MINED, OWN))
 
 
 @pytest.fixture(params=["train", "test"])

@@ -133,6 +133,12 @@ def test_no_document_of_the_evaluation_is_read_in_training() -> None:
     assert not {document.title for document in train.prose} & {document.title for document in test.prose}
 
 
+def test_the_platforms_own_documentation_is_read_in_training_alone() -> None:
+    train, test = ([document.title for document in generator(split=split).prose] for split in ("train", "test"))
+    assert "Handbook > Lamps" in train
+    assert "Handbook > Lamps" not in test
+
+
 def test_the_same_seed_writes_the_same_conversations() -> None:
     one, other, third = (generator(seed).conversation("mixed", 5) for seed in ("a", "a", "b"))
     assert one.messages == other.messages != third.messages

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from training.own import own_documents
 from training.prose import NoProse, Prose, mined, sentences
 from training.roff import plain
 
@@ -79,3 +80,9 @@ def test_prose_that_was_not_mined_yet_is_said_to_be_so(tmp_path: Path) -> None:
 def test_a_machine_without_documentation_is_said_to_be_so() -> None:
     with pytest.raises(NoProse, match="install manual pages"):
         mined([])
+
+
+def test_the_platforms_own_documentation_is_read_by_its_sections() -> None:
+    own = dict(own_documents())
+    assert "for seven days by default" in " ".join(own["Operations > Traces"])
+    assert not [title for title in own if title.startswith("Log")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from training.batches import LEARNT, PROMPT, PROSE, Split
 from training.conversations import dialogue
 from training.conversations.names import Names
 from training.conversations.passages import asked, passages
-from training.conversations.prose import Document, documents
+from training.conversations.prose import Document, documents, whole
 from training.conversations.scene import Piece, Scene
 from training.conversations.talk import talk
 from training.conversations.tools import DRILL, Offered, offered
@@ -22,6 +21,7 @@ ROOM_MIN = 120  # tokens; a shorter rest of a row stays empty
 TURN_ROOM = 80  # tokens that a conversation's first turn takes at least
 TURNS_MAX = 60
 TALK_TURNS_SHARE = 0.15  # after each turn of small talk, that it ends
+OWN_SHARE = 0.06  # of the real sentences are of the platform's own documentation
 TALK_SHARE = 0.06  # of the turns of any conversation
 PROSE_ROWS_SHARE = 0.02
 FORGOTTEN_SHARE = 0.12  # of the questions come after one whose passages are gone
@@ -50,11 +50,11 @@ SMALL_ROOM = 700
 class Generator:
     """Seeded: the same seed writes the same conversations. `split` decides which words may be used."""
 
-    def __init__(
-        self, seed: str, split: Split, words: Sequence[str], mined: Sequence[tuple[str, Sequence[str]]]
-    ) -> None:
-        self.names = Names(seed, split, words)
-        self.prose: list[Document] = documents(mined, test=split == "test")
+    def __init__(self, seed: str, split: Split, prose: Prose) -> None:
+        self.names = Names(seed, split, prose.words)
+        self.prose: list[Document] = documents(prose.documents, test=split == "test")
+        if split == "train" and (own := whole(prose.own)):
+            self.prose += own * max(1, round(OWN_SHARE * len(self.prose) / len(own)))
 
     def scene(self, kind: str) -> tuple[Scene, Offered | None]:
         """A conversation before its first turn: its system text and its tools."""
@@ -165,5 +165,4 @@ class Conversations:
     prose: Path
 
     def __call__(self, seed: str, split: Split) -> Generator:
-        prose = Prose.read(self.prose)
-        return Generator(seed, split, prose.words, prose.documents)
+        return Generator(seed, split, Prose.read(self.prose))

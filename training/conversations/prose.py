@@ -51,13 +51,17 @@ class Document:
 
 
 def documents(mined: Sequence[tuple[str, Sequence[str]]], *, test: bool) -> list[Document]:
-    """Those of the split, with their shorter sentences."""
-    chosen = [
+    """Those of the split."""
+    return whole([document for i, document in enumerate(mined) if (i % TEST_SHARE == 0) == test])
+
+
+def whole(mined: Sequence[tuple[str, Sequence[str]]]) -> list[Document]:
+    """With their shorter sentences; without those that have none."""
+    shorter = (
         Document(title, tuple(s.rstrip(".") for s in sentences if len(s.split()) <= WORDS_MAX))
-        for i, (title, sentences) in enumerate(mined)
-        if (i % TEST_SHARE == 0) == test
-    ]
-    return [document for document in chosen if document.sentences]
+        for title, sentences in mined
+    )
+    return [document for document in shorter if document.sentences]
 
 
 def question(names: Names, sentence: str, others: Sequence[str]) -> str | None:
