@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, Full
@@ -80,6 +81,7 @@ class Feed:
     def __init__(self, recipe: Recipe, seeds: Sequence[str]) -> None:
         processes = multiprocessing.get_context("spawn")
         self._ready: multiprocessing.Queue[Batch] = processes.Queue(READY_MAX)
+        self.waited_s = 0.0  # for batches, in all
         self._makers = [
             processes.Process(target=_make, args=(recipe, seed, self._ready), name=f"batches {seed}", daemon=True)
             for seed in seeds
@@ -96,19 +98,18 @@ class Feed:
         for maker in self._makers:
             maker.join()
 
-    @property
-    def waiting(self) -> int:
-        """Batches that are ready. Always none: the data are what training waits for."""
-        return self._ready.qsize()
-
     def take(self) -> Batch:
         """Raises ChildProcessError where a maker ended: it has printed why."""
+        began = time.monotonic()
         while True:
             try:
-                return self._ready.get(timeout=PATIENCE_S)
+                batch = self._ready.get(timeout=PATIENCE_S)
             except Empty:
                 if dead := [maker.name for maker in self._makers if not maker.is_alive()]:
                     raise ChildProcessError(f"a process that makes {dead[0]!r} has ended") from None
+            else:
+                self.waited_s += time.monotonic() - began
+                return batch
 
 
 def _make(recipe: Recipe, seed: str, ready: multiprocessing.Queue[Batch]) -> None:

@@ -74,6 +74,8 @@ def train(
     if plan["device"] == "cuda" and not torch.cuda.is_available():
         raise NoDevice("PyTorch finds no GPU that it can use on this machine")
     gpu = plan["device"] == "cuda"
+    if gpu and processes not in (None, 1):
+        raise ValueError("one process trains on a GPU: leave --processes out")
     plan |= {name: default for name, default in (GPU if gpu else CPU).items() if plan[name] is None}
     if not (fresh or resumes):
         start = start or (DRAFT_MODEL if draft else CHAT_MODEL)

@@ -16,6 +16,7 @@ from training.held_out import Exact, exact_turns
 from training.loss import Objective
 from training.model import Model
 from training.optimizers import Optimizers
+from training.pace import Pace, silent
 from training.sample import sample
 from training.schedule import Clock, rate
 from training.team import Team
@@ -25,7 +26,6 @@ REPORT_STEPS, JUDGE_STEPS = 20, 150
 SAVE_S = 180.0
 JUDGED_BATCHES = 3
 JUDGED_LENGTH = 1024
-SMOOTHING = 0.95  # of the loss that is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ class Trainer:
         judged = self._judged(source)
         with Feed(recipe, [f"{plan.seed}/{start.step}/{team.rank}/{i}" for i in range(plan.makers)]) as feed:
             clock = Clock(plan.minutes, target.with_suffix(".minutes"), start.spent_s)
-            pace, saved = Pace(say if team.leads else _silent), time.monotonic()
+            pace, saved = Pace(say if team.leads else silent), time.monotonic()
             while (done := team.agree(clock.done)) < 1:
                 loss = self.step(feed.take(), rate(self.steps, done))
                 pace.add(loss, team.size * plan.tokens)
                 if self.steps % REPORT_STEPS == 0:
-                    pace.report(self.steps, self.seen, clock, feed.waiting)
+                    pace.report(self.steps, self.seen, clock, feed.waited_s)
                 if self.steps % JUDGE_STEPS == 0:
                     pace.say(f"  held-out turns, exact: {self._exact(judged)}")
                 if team.leads and time.monotonic() - saved > SAVE_S:
@@ -126,29 +126,3 @@ class Trainer:
     def _exact(self, judged: list[Batch]) -> Exact:
         parts = self._team.gather(exact_turns(self.model, judged, self._start.vocabulary.tokenizer()))
         return Exact.total(parts)
-
-
-class Pace:
-    """What is shown of a training: the loss, smoothed, and tokens a second since the last report."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
-        self._loss: float | None = None
-        self._tokens = 0
-        self._since = time.monotonic()
-
-    def add(self, loss: float, tokens: int) -> None:
-        self._loss = loss if self._loss is None else SMOOTHING * self._loss + (1 - SMOOTHING) * loss
-        self._tokens += tokens
-
-    def report(self, steps: int, seen: int, clock: Clock, waiting: int) -> None:
-        now = time.monotonic()
-        speed = self._tokens / (now - self._since)
-        self._tokens, self._since = 0, now
-        self.say(
-            f"step {steps}: loss {self._loss:.3f}, {speed:.0f} tokens/s, {seen / 1e6:.2f} M tokens, "
-            f"{clock.spent_s / 60:.1f} of {clock.minutes:g} min, {waiting} batches ready"
-        )
-
-
-def _silent(_text: str) -> None: ...

@@ -15,7 +15,7 @@ from training.prose import Prose
 from training.shape import DRAFT
 
 WORDS = [first + second for first in ("amber", "brook", "candle", "dune", "elm") for second in ("gate", "path", "wood")]
-EVERYTHING = ("prose", "tokenizer", "train", "distil", "export")
+EVERYTHING = ("prose", "tokenizer", "train", "distil", "export", "evaluate")
 
 
 @pytest.fixture(scope="module")
