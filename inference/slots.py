@@ -26,7 +26,7 @@ MISS_TOKENS = 32
 SHARED_PREFILL_MIN = 32
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """`tokens` are those indexed; the first `computed` of them are in the cache. Live: the whole prompt is indexed."""
 
@@ -74,6 +74,11 @@ class _Prefix:
     tokens: int = 0
     slot: Slot | None = None
     entry: int | None = None
+
+
+def _scattered(number: int, live: set[int]) -> tuple[int, int]:
+    """How many parts live slots make, compared with other choices of one more, and how far they reach."""
+    return -len({number - 1, number + 1} & live), max(live | {number}) - min(live | {number})
 
 
 class Slots:
@@ -191,15 +196,20 @@ class Slots:
         return Miss(cached, self._seen.match(prompt, salt), wanted, () if same else held)
 
     def _target(self, prefix: _Prefix) -> Slot | None:
+        """Close to live slots: where the prefix is, if it may stay there, then an empty slot, then the least recently
+        used.
+
+        A step's rows are computed together as far as their slots follow each other; each further part of it reads the
+        whole model again, which costs more than moving a conversation.
+        """
         donor = prefix.slot
-        if donor and not donor.live and donor.computed - prefix.tokens <= TAIL_LOSS_MAX:
+        live = {slot.number for slot in self._slots if slot.live}
+        scattered = {slot: _scattered(slot.number, live) for slot in self._slots if not slot.live}
+        close = [slot for slot, value in scattered.items() if value == min(scattered.values())]
+        stays = donor is not None and not donor.live and donor.computed - prefix.tokens <= TAIL_LOSS_MAX
+        if stays and (donor in close or not self._rewinds):
             return donor
-        idle = [slot for slot in self._slots if not slot.live]
-        others = [slot for slot in idle if slot is not donor]
-        empty = [slot for slot in others if not slot.computed]
-        if empty:
-            return empty[0]  # the lowest: rows of consecutive slots compute fastest
-        return min(others or idle, key=lambda slot: slot.used, default=None)
+        return min(close, key=lambda slot: (slot is donor, slot.computed > 0, slot.used), default=None)
 
     def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
         """What would be lost in the slot, if host memory wants it."""

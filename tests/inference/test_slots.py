@@ -41,6 +41,36 @@ def test_the_least_recently_used_conversation_makes_room() -> None:
     assert repr(slots) == "<Slots 1 live | 1 resident | 0 empty>"
 
 
+def live_with(slots: Slots, *, finished: list[int], count: int) -> Slots:
+    """So many conversations begin, of which these end."""
+    for number in range(count):
+        slots.place([1000 + number] * 200, "")
+    for number in finished:
+        finish(slots, number, [1000 + number] * 200)
+    return slots
+
+
+def test_who_comes_fills_the_gap_between_those_who_run() -> None:
+    slots = live_with(Slots(8), finished=[1, 4, 5], count=6)
+    assert [slots.place([number], "").slot for number in (1, 2, 3)] == [1, 4, 5]  # type: ignore[union-attr]
+
+
+def test_a_conversation_that_returns_moves_to_those_who_run() -> None:
+    slots = live_with(Slots(8), finished=[0, 1, 2, 3, 4], count=7)
+    assert slots.place([1000] * 200 + [7], "") == Placement(slot=7, source=0, reused=200)
+
+
+def test_a_conversation_that_returns_alone_stays_where_it_is() -> None:
+    slots = live_with(Slots(8), finished=[0, 1, 2, 3, 4], count=5)
+    assert slots.place([1002] * 200 + [7], "") == Placement(slot=2, source=2, reused=200)
+
+
+def test_a_gap_is_filled_even_where_the_shared_beginning_is_kept_and_that_goes_to_host_memory() -> None:
+    slots = live_with(Slots(3, parked=Parked(10**6)), finished=[1], count=3)
+    placement = slots.place([1001] * 100 + [7], "")
+    assert placement == Placement(slot=1, source=1, reused=100, saves=Saved(1, (1001,) * 200, ""))
+
+
 def test_no_place_while_every_slot_is_live() -> None:
     slots = Slots(1)
     slots.place([1, 2], "")
