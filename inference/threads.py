@@ -8,7 +8,7 @@ are timed as they are used, per size of step, and the slower one is tried again 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FIRST_LOOKS = 3  # timings of each choice before any is preferred
 SMOOTHING = 0.3  # weight of the newest timing: a few steps decide, one odd step does not
@@ -28,14 +28,16 @@ class ThreadChooser:
     """Pure; told of every step's time. Steps are told apart by the power of two of their rows."""
 
     def __init__(self, threads: Sequence[int]) -> None:
-        self._options = sorted(set(threads))
+        self._options = sorted(set(threads), reverse=True)
         self._sizes: dict[int, list[_Choice]] = {}
         self._patience: dict[int, int] = {}
 
     def choose(self, rows: int) -> int:
         """Threads for the next step of that many rows."""
         size = rows.bit_length()
-        choices = self._sizes.setdefault(size, [_Choice(option) for option in self._options])
+        if size not in self._sizes:
+            self._sizes[size] = self._first_guess(size)
+        choices = self._sizes[size]
         unknown = [choice for choice in choices if choice.looks < FIRST_LOOKS]
         if unknown:
             return unknown[0].threads
@@ -48,6 +50,15 @@ class ThreadChooser:
         loss = tried.seconds_per_row / best.seconds_per_row - 1
         self._patience[size] = max(PATIENCE_MIN, round(loss / CURIOSITY))
         return tried.threads
+
+    def _first_guess(self, size: int) -> list[_Choice]:
+        """Where all threads pay for fewer rows, they do for more: trying fewer threads would only hold a prompt up."""
+        for smaller in sorted((known for known in self._sizes if known < size), reverse=True):
+            choices = self._sizes[smaller]
+            settled = all(choice.looks >= FIRST_LOOKS for choice in choices)
+            if settled and min(choices, key=lambda choice: choice.seconds_per_row) is choices[0]:
+                return [replace(choice) for choice in choices]
+        return [_Choice(option) for option in self._options]
 
     def observe(self, rows: int, threads: int, seconds: float) -> None:
         """What `choose` said was done and took that long."""

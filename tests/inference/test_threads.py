@@ -52,5 +52,21 @@ def test_one_odd_step_changes_nothing() -> None:
     assert run(chooser, 64, lambda threads: 1.0 / threads, 10)[2] >= 9
 
 
+def test_a_large_step_is_not_slowed_by_trying_what_loses_in_small_ones() -> None:
+    chooser = ThreadChooser([1, 2])
+    run(chooser, 8, lambda threads: 1.0 / threads, 10)
+    assert run(chooser, 256, lambda threads: 30.0 / threads, 10) == {2: 10}
+
+
+def test_a_large_step_gets_all_threads_where_a_small_one_does_not() -> None:
+    chooser = ThreadChooser([1, 2])
+    run(chooser, 1, lambda threads: 1.0 * threads, 100)
+    assert run(chooser, 256, lambda threads: 30.0 / threads, 100)[2] > 90
+
+
+def test_the_very_first_steps_get_all_threads() -> None:
+    assert run(ThreadChooser([1, 2]), 256, lambda threads: 30.0 / threads, 3) == {2: 3}
+
+
 def test_a_single_core_has_no_choice() -> None:
     assert run(ThreadChooser([1, 1]), 5, lambda threads: 1.0, 50) == {1: 50}
