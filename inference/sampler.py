@@ -24,28 +24,22 @@ from inference.sequence import Sampling, TokenLogprob
 # milliseconds a token; what lies beyond the 256 most likely tokens is noise.
 CANDIDATES_MAX = 256
 LOGPROB_MIN = -9999.0  # stands for impossible, which JSON has no number for
-_BLOCK = 64  # logits per block when looking for the largest
+# Groups of a row: more take longer to sort, fewer let more values through.
+_GROUPS_PER_VALUE, _GROUPS_MIN = 8, 1024
 
 
 def largest(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    """Indices of the `count` largest values, largest first.
+    """Indices of the `count` largest values, largest first; of equal ones the first.
 
-    The `count` largest lie in the `count` blocks with the largest maxima, so only those are looked at.
+    Each of the `count` groups with the largest maxima holds a value that is at least the smallest of these maxima: so
+    the `count` largest values are among those that reach it, which are few. Ten times as fast as sorting the row.
     """
-    blocks = -(-len(row) // _BLOCK)
+    groups = max(_GROUPS_PER_VALUE * count, _GROUPS_MIN)
     candidates = np.arange(len(row))
-    if count * 4 < blocks:
-        padded = np.full(blocks * _BLOCK, -np.inf, np.float32)
-        padded[: len(row)] = row
-        maxima = padded.reshape(blocks, _BLOCK).max(axis=1)
-        chosen = np.argpartition(maxima, -count)[-count:]
-        candidates = (chosen[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
-        candidates = candidates[candidates < len(row)]
-    values = row[candidates]
-    if count < len(values):
-        part = np.argpartition(values, -count)[-count:]
-        candidates, values = candidates[part], values[part]
-    return candidates[np.argsort(-values, kind="stable")]
+    if len(row) > 2 * groups:
+        maxima = row[: len(row) // groups * groups].reshape(-1, groups).max(axis=0)
+        candidates = np.flatnonzero(row >= np.partition(maxima, -count)[-count])
+    return candidates[np.argsort(-row[candidates], kind="stable")[:count]]
 
 
 def likelihoods(row: NDArray[np.float32], token: int, count: int) -> list[tuple[int, float]]:

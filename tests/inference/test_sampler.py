@@ -17,11 +17,17 @@ def draws(sampling: Sampling, count: int = 2000, row: np.ndarray[tuple[int], np.
     return [sampler.draw(row) for _ in range(count)]
 
 
-@given(st.integers(1, 3000), st.integers(1, 300), st.integers(0, 2**32 - 1))
-def test_largest_finds_the_largest_in_order(size: int, count: int, seed: int) -> None:
-    row = np.random.default_rng(seed).normal(size=size).astype(np.float32)
+@given(st.integers(1, 20_000), st.integers(1, 300), st.integers(0, 2**32 - 1), st.integers(0, 6))
+def test_largest_finds_the_largest_in_order(size: int, count: int, seed: int, decimals: int) -> None:
+    row = np.random.default_rng(seed).normal(size=size).round(decimals).astype(np.float32)
     count = min(count, size)
-    assert row[largest(row, count)].tolist() == sorted(row.tolist(), reverse=True)[:count]
+    assert largest(row, count).tolist() == np.argsort(-row, kind="stable")[:count].tolist()
+
+
+def test_the_largest_of_what_a_mask_left_are_found() -> None:
+    row = np.full(10_000, -np.inf, np.float32)
+    row[[7, 5000, 9999]] = 1.0, 3.0, 2.0
+    assert largest(row, 20)[:3].tolist() == [5000, 9999, 7]
 
 
 def test_temperature_zero_takes_the_most_likely() -> None:
