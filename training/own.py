@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs"
-INTERNAL = ("ARCHITECTURE.md", "LOG.md")  # not in the sample store
 WORDS_RANGE = (4, 24)  # of a sentence
 
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -19,8 +18,6 @@ _END = re.compile(r"(?<=[.])\s+(?=[A-Z`])")
 def own_documents(folder: Path = FOLDER) -> Iterator[tuple[str, list[str]]]:
     """Each section by the title that its passages have, with the whole sentences of its paragraphs."""
     for path in sorted(folder.glob("*.md")):
-        if path.name in INTERNAL:
-            continue
         title, *sections = re.split(r"^#+ ", _FENCE.sub("", path.read_text("utf-8")), flags=re.MULTILINE)[1:]
         name, _, text = title.partition("\n")
         for heading, body in [(name, text), *(section.split("\n", 1) for section in sections if "\n" in section)]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.language_models import LanguageModelInput
@@ -12,7 +12,7 @@ from langchain_core.messages.ai import add_ai_message_chunks
 from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tests.clients.conftest import MODEL
 
@@ -32,10 +32,10 @@ def calculator(expression: str) -> str:
 
 
 class Weather(BaseModel):
-    """What the weather is like."""
+    """What the weather is like. The bounds hold a model of eleven million weights, which does not know when to stop."""
 
-    city: str
-    celsius: int
+    city: Annotated[str, Field(max_length=30)]
+    celsius: Annotated[int, Field(ge=-90, le=60)]
 
 
 def said_at_once(model: Model, messages: list[BaseMessage]) -> AIMessage:

@@ -130,7 +130,7 @@ def _clocks(names: Names, count: int) -> Several:
 
 
 def _conversion(names: Names) -> Request:
-    source, target = names.pick(lexicon.UNITS)
+    source, target = names.random.sample(names.pick(lexicon.UNITS), 2)
     value = names.number() if names.chance(0.6) else names.decimal()
     return conversion_of(names.pick(_CONVERT).format(v=value, f=source, t=target), value, source, target)
 
@@ -145,7 +145,7 @@ def conversion_of(ask: str, value: float, source: str, target: str) -> Request:
 
 def _conversions(names: Names, count: int) -> Several:
     """One amount in several units, or several amounts in one."""
-    source, target = names.pick(lexicon.UNITS)
+    source, target = names.random.sample(names.pick(lexicon.UNITS), 2)
     values = [names.number() for _ in range(count)]
     ask = f"convert {listed([f'{value} {source}' for value in values])} to {target}"
     return Several(ask, tuple(conversion_of("", value, source, target) for value in values))
@@ -185,7 +185,7 @@ def _no_value(names: Names) -> tuple[BuiltIn, Request]:
 
 
 def _unknown_unit(names: Names) -> tuple[BuiltIn, Request]:
-    value, source, target = names.number(), names.word(), names.pick(lexicon.UNITS)[1]
+    value, source, target = names.number(), names.word(), names.pick(names.pick(lexicon.UNITS))
     ask = names.pick(_CONVERT).format(v=value, f=source, t=target)
     arguments = {"value": value, "from_unit": source, "to_unit": target}
     return CONVERT_UNITS, _refused(ask, CONVERT_UNITS, arguments, f"unknown unit '{source}'")

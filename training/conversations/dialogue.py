@@ -34,9 +34,9 @@ NO_TOOL = "I do not have a tool for that."
 def turn(names: Names, scene: Scene, tools: Offered) -> None:
     """One exchange, whatever the tools allow."""
     chance = names.random.random()
-    if chance < 0.34:
+    if chance < 0.3:
         single(names, scene, tools)
-    elif chance < 0.62:
+    elif chance < 0.58:
         parallel(names, scene, tools)
     elif chance < 0.78:
         sequential(names, scene, tools)
@@ -128,7 +128,7 @@ def _converted_then_computed(names: Names, scene: Scene) -> None:
 def _computed_then_converted(names: Names, scene: Scene) -> None:
     first = builtin.CALCULATOR.request(names)
     value = json.loads(first.result)["result"]
-    source, target = names.pick(lexicon.UNITS)
+    source, target = names.random.sample(names.pick(lexicon.UNITS), 2)
     ask = f"{first.ask}{names.pick((' and ', ', then ', ' and then '))}convert the result from {source} to {target}"
     try:
         second = builtin.conversion_of(ask, value, source, target)

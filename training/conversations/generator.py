@@ -21,7 +21,7 @@ ROOM_MIN = 120  # tokens; a shorter rest of a row stays empty
 TURN_ROOM = 80  # tokens that a conversation's first turn takes at least
 TURNS_MAX = 60
 TALK_TURNS_SHARE = 0.15  # after each turn of small talk, that it ends
-OWN_SHARE = 0.06  # of the real sentences are of the platform's own documentation
+OWN_SHARE = 0.12  # of the real sentences are of the platform's own documentation
 TALK_SHARE = 0.06  # of the turns of any conversation
 PROSE_ROWS_SHARE = 0.02
 FORGOTTEN_SHARE = 0.12  # of the questions come after one whose passages are gone
@@ -42,7 +42,19 @@ SYSTEMS = (
     "Today is {date}. You are a helpful assistant.",
     "The user's name is {name}. Be helpful.",
 )
-KINDS = ("built-in", "built-in", "mixed", "invented", "invented", DRILL, DRILL, "documents", "documents", "documents")
+KINDS = (
+    "built-in",
+    "built-in",
+    "built-in",
+    "mixed",
+    "invented",
+    "invented",
+    DRILL,
+    DRILL,
+    "documents",
+    "documents",
+    "documents",
+)
 SMALL_KINDS = ("documents", "documents", DRILL, "talk")  # that fit what is left of a row
 SMALL_ROOM = 700
 

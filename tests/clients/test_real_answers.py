@@ -1,0 +1,132 @@
+"""What a newcomer tries first is answered right: by the bundled model, its tools and the sample documents.
+
+Greedy, and each as the first question of a conversation, as the chat page sends it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from openai import OpenAI
+from openai.types.responses import Response
+
+from tests.clients.conftest import MODEL
+
+TOOLS: Any = [
+    {"type": f"firsttoken:{name}"} for name in ("calculator", "current_time", "convert_units", "search_documents")
+]
+DOCUMENTS: Any = [{"type": "file_search", "vector_store_ids": ["docs"]}]
+DECLINED = "I could not find that in the documents."
+CLOCK_LEEWAY_S = 120  # between the tool's look at the clock and ours
+
+
+def ask(client: OpenAI, question: str, tools: Any) -> Response:
+    return client.responses.create(model=MODEL, input=question, tools=tools, temperature=0, store=False)
+
+
+def calls(response: Response) -> list[tuple[str, dict[str, Any]]]:
+    return [(item.name, json.loads(item.arguments)) for item in response.output if item.type == "function_call"]
+
+
+@pytest.mark.parametrize(
+    ("question", "expression", "value"),
+    [
+        ("What is 127 * 49?", "127 * 49", "6223"),
+        ("what is 2 + 2", "2 + 2", "4"),
+        ("What is 15 % of 240?", "15 / 100 * 240", "36"),
+        ("Calculate 81 / 9.", "81 / 9", "9"),
+    ],
+)
+def test_a_sum_is_computed_and_told(client: OpenAI, question: str, expression: str, value: str) -> None:
+    response = ask(client, question, TOOLS)
+    assert calls(response) == [("calculator", {"expression": expression})]
+    assert response.output_text == f"{expression} = {value}."
+
+
+@pytest.mark.parametrize(
+    ("question", "zones"),
+    [
+        ("What time is it in Tokyo?", ["Asia/Tokyo"]),
+        ("What time is it in Tokyo and what time is it in Paris?", ["Asia/Tokyo", "Europe/Paris"]),
+        ("What time is it in Berlin and London?", ["Europe/Berlin", "Europe/London"]),
+    ],
+)
+def test_clocks_are_looked_at_in_one_step(client: OpenAI, question: str, zones: Sequence[str]) -> None:
+    response = ask(client, question, TOOLS)
+    assert calls(response) == [("current_time", {"timezone": zone}) for zone in zones]
+    kinds = [item.type for item in response.output]
+    assert kinds == ["function_call"] * len(zones) + ["function_call_output"] * len(zones) + ["message"]
+    told = re.findall(r"It is (\d\d:\d\d) in (\S+)\.", response.output_text)
+    assert [zone for _, zone in told] == list(zones)
+    assert all(is_now(time, zone) for time, zone in told)
+
+
+def is_now(time: str, zone: str) -> bool:
+    now = datetime.now(ZoneInfo(zone))
+    then = now.replace(hour=int(time[:2]), minute=int(time[3:]), second=0, microsecond=0)
+    seconds = abs((now - then).total_seconds())
+    return min(seconds, 86_400 - seconds) < CLOCK_LEEWAY_S
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments", "value"),
+    [
+        ("How many meters are 12 feet?", {"value": 12, "from_unit": "feet", "to_unit": "meters"}, "3.6576"),
+        ("Convert 5 miles to km.", {"value": 5, "from_unit": "miles", "to_unit": "km"}, "8.04672"),
+    ],
+)
+def test_an_amount_is_converted(client: OpenAI, question: str, arguments: dict[str, Any], value: str) -> None:
+    response = ask(client, question, TOOLS)
+    assert calls(response) == [("convert_units", arguments)]
+    assert value in response.output_text
+
+
+def test_one_result_feeds_the_next_call(client: OpenAI) -> None:
+    response = ask(client, "Convert 12 feet to meters and then multiply the result by 3.", TOOLS)
+    assert [name for name, _ in calls(response)] == ["convert_units", "calculator"]
+    assert calls(response)[1][1] == {"expression": "3.6576 * 3"}
+    assert "10.9728" in response.output_text
+
+
+@pytest.mark.parametrize(
+    ("question", "fact", "file"),
+    [
+        ("How long are traces kept?", "seven days", "operations.md"),
+        ("What is the default limit of model steps?", "is 8", "tools.md"),
+        ("What does the browser use?", "a signed session cookie", "api.md"),
+    ],
+)
+def test_a_fact_of_the_sample_documents_is_cited(client: OpenAI, question: str, fact: str, file: str) -> None:
+    response = ask(client, question, DOCUMENTS)
+    (message,) = (item for item in response.output if item.type == "message")
+    (part,) = message.content
+    assert part.type == "output_text"
+    assert fact in part.text
+    (annotation,) = part.annotations
+    assert annotation.to_dict()["firsttoken_filename"] == file
+
+
+@pytest.mark.parametrize(
+    "question", ["Who is the captain of the Zorbian ferry?", "What is the price of a Velmix kettle?"]
+)
+def test_what_the_documents_do_not_say_is_declined(client: OpenAI, question: str) -> None:
+    response = ask(client, question, DOCUMENTS)
+    assert response.output_text == DECLINED
+
+
+@pytest.mark.parametrize(
+    ("greeting", "answer"),
+    [
+        ("Hello", "Hello! How can I help you?"),
+        ("Who are you?", "I am the built-in demo model, a very small language model that runs on this device."),
+        ("Thanks", "You are welcome!"),
+    ],
+)
+def test_small_talk_is_answered_in_kind(client: OpenAI, greeting: str, answer: str) -> None:
+    assert ask(client, greeting, []).output_text == answer
