@@ -40,6 +40,8 @@ class Seals:
             return None
         try:
             content = base64.b64decode(sealed.removeprefix(PREFIX), altchars=b"-_", validate=True)
+            if PREFIX + base64.urlsafe_b64encode(content).decode() != sealed:
+                return None  # spare bits of the last letter are set: the same bytes, but not what was given out
             nonce, body = content[:NONCE_BYTES], content[NONCE_BYTES:]
             return self._cipher(tenant_id).decrypt(nonce, body, None).decode()
         except (binascii.Error, InvalidTag, ValueError):

@@ -36,6 +36,15 @@ def test_a_changed_letter_is_noticed(at: int, letter: str) -> None:
     assert changed == sealed or SEALS.open(TENANT, changed) is None
 
 
+def test_a_last_letter_with_spare_bits_set_is_noticed() -> None:
+    sealed = SEALS.close(TENANT, "12")
+    assert sealed.endswith("=")
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    last = len(sealed.rstrip("=")) - 1
+    others = [sealed[:last] + letter + sealed[last + 1 :] for letter in letters if letter != sealed[last]]
+    assert [SEALS.open(TENANT, other) for other in others] == [None] * 63
+
+
 @pytest.mark.parametrize("sealed", ["", "x", PREFIX, PREFIX + "AAAA", "ü", "\0", "A" * 10_000])
 def test_what_was_never_sealed_does_not_open(sealed: str) -> None:
     assert SEALS.open(TENANT, sealed) is None
