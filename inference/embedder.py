@@ -37,6 +37,8 @@ from inference.windows import (
 TOKENS_MAX = 256  # what MiniLM was trained on, or less where a model has less; the rest of a longer text is not seen
 ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slower than 512
 SEQUENCES_MAX = 8
+# Flash attention is computed by tiles from 64 rows on; a query has fewer, which takes a seventh longer than without it.
+SHORT_ROWS_MAX = 63
 QUERIES_CACHED_MAX = 1024  # about 10 KB each
 QUERY_CHARS_MAX = 8000  # far beyond TOKENS_MAX tokens of any language; bounds the tokenizer's work
 
@@ -49,12 +51,16 @@ T = TypeVar("T")
 class Embedder:
     """Create with `load`, which blocks for a fifth of a second."""
 
-    def __init__(self, model: LlamaModel, context: EmbeddingContext, *, queries_max: int = QUERIES_CACHED_MAX) -> None:
+    def __init__(self, model: LlamaModel, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> None:
+        """Takes the model over. Raises ModelNotLoaded."""
         self.name = model.name
         self.dimensions = model.dimensions
         self._pool = pool_of(model)
         self._model = model
-        self._context = context
+        self._context = EmbeddingContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
+        self._short = EmbeddingContext(
+            model, rows_max=SHORT_ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads, flash=False
+        )
         self._tokens_max = min(TOKENS_MAX, model.context_length)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
@@ -70,12 +76,10 @@ class Embedder:
         """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
         model = LlamaModel.load(path)
         try:
-            pool_of(model)
-            context = EmbeddingContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
+            return cls(model, threads, queries_max=queries_max)
         except ModelNotLoaded:
             model.close()
             raise
-        return cls(model, context, queries_max=queries_max)
 
     def close(self) -> None:
         """Waits for the batch in flight, then frees the model."""
@@ -83,6 +87,7 @@ class Embedder:
         with self._counting:
             self._closed = True
             self._context.close()
+            self._short.close()
             self._model.close()
 
     def count(self, text: str) -> int:
@@ -144,7 +149,8 @@ class Embedder:
                 yield index, value
 
     def _encode(self, sequences: list[list[int]], reduce: Callable[[NDArray[np.float32]], T]) -> list[T]:
-        return [reduce(tokens) for tokens in self._context.encode(sequences)]
+        context = self._short if sum(map(len, sequences)) <= SHORT_ROWS_MAX else self._context
+        return [reduce(tokens) for tokens in context.encode(sequences)]
 
     def _clipped(self, text: str) -> list[int]:
         ids = self._ids(text[:QUERY_CHARS_MAX])

@@ -15,15 +15,18 @@ from inference.llama.model import LlamaModel
 
 
 class _Encoder:
-    """Runs whole texts through an encoder, as many in one batch as fit."""
+    """Runs whole texts through an encoder, as many in one batch as fit. `flash`: with flash attention."""
 
-    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int, pooling: int) -> None:
+    def __init__(
+        self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int, pooling: int, flash: bool
+    ) -> None:
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = sequences_max
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.embeddings = True
         parameters.pooling_type = pooling
+        parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.kv_unified = True
         parameters.no_perf = True
         self._context = lib.llama_init_from_model(model.handle, parameters)
@@ -75,9 +78,17 @@ class _Encoder:
 class EmbeddingContext(_Encoder):
     """The vector of every token (no pooling)."""
 
-    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
-        pooling = lib.LLAMA_POOLING_TYPE_NONE
-        super().__init__(model, rows_max=rows_max, sequences_max=sequences_max, threads=threads, pooling=pooling)
+    def __init__(
+        self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int, flash: bool = True
+    ) -> None:
+        super().__init__(
+            model,
+            rows_max=rows_max,
+            sequences_max=sequences_max,
+            threads=threads,
+            pooling=lib.LLAMA_POOLING_TYPE_NONE,
+            flash=flash,
+        )
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
@@ -97,8 +108,14 @@ class RankContext(_Encoder):
     """The score that the model's head gives to each text (rank pooling). The head must have one output."""
 
     def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
-        pooling = lib.LLAMA_POOLING_TYPE_RANK
-        super().__init__(model, rows_max=rows_max, sequences_max=sequences_max, threads=threads, pooling=pooling)
+        super().__init__(
+            model,
+            rows_max=rows_max,
+            sequences_max=sequences_max,
+            threads=threads,
+            pooling=lib.LLAMA_POOLING_TYPE_RANK,
+            flash=True,
+        )
 
     def rank(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
         """Token ids of each text -> its logit. Raises DecodeFailed."""
