@@ -34,12 +34,14 @@ class Attention:
 ALL = [Attention(unified, flash) for unified, flash in product(LAYOUTS.values(), FLASH.values())]
 
 
-def attention(layout: str, flash: str, *, gpu: bool) -> Attention:
-    """What is asked for, and for `auto` what is fastest as a rule: on a CPU streams without flash attention, on a GPU
-    the opposite. Raises ValueError."""
+def attention(layout: str, flash: str, *, gpu: bool, measured: Attention | None = None) -> Attention:
+    """What is asked for, and for `auto` what was measured to be fastest, or is so as a rule: on a CPU streams without
+    flash attention, on a GPU the opposite. What was measured holds for both together. Raises ValueError."""
     for name, value, known in (("kv_layout", layout, LAYOUTS), ("flash_attention", flash, FLASH)):
         if value not in (AUTO, *known):
             raise ValueError(f"{name} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+    if measured is not None and layout == flash == AUTO:
+        return measured
     return Attention(LAYOUTS.get(layout, gpu), FLASH.get(flash, gpu))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inference.attention import AUTO, Attention, attention
@@ -31,6 +31,7 @@ class EngineConfig:
     threads: int = 0  # 0: default_threads()
     kv_layout: str = AUTO  # see inference.attention
     flash_attention: str = AUTO
+    measured: Attention | None = None  # what auto means on this machine; None: what is fastest as a rule
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     queue_max: int = 64  # requests that may wait; one more is refused
     queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and nobody waits for longer
@@ -61,7 +62,15 @@ class EngineConfig:
         return self.parallel + self.resident
 
     def attention(self, *, gpu: bool) -> Attention:
-        return attention(self.kv_layout, self.flash_attention, gpu=gpu)
+        return attention(self.kv_layout, self.flash_attention, gpu=gpu, measured=self.measured)
+
+    def with_measured(self, measured: Attention | None) -> EngineConfig:
+        return replace(self, measured=measured)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether measuring which attention is fastest would change nothing."""
+        return self.measured is not None or (self.kv_layout, self.flash_attention) != (AUTO, AUTO)
 
     @property
     def rows_max(self) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from inference import machine, pace
 from inference.apart import RunFailed, run_apart
 from inference.attention import Attention
+from inference.calibration import NOTICEABLE, Calibrations
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.footprint import Footprint
@@ -23,7 +24,6 @@ SELF_TEST_TIMEOUT_S = 120.0
 REBUILD = "build it again for this CPU: python3 -m deploy.setup --force"
 CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
 MARGIN = 1.1  # of memory: what Python, Postgres clients and the embedder take beside the model
-NOTICEABLE = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
 READING_TOKENS_PER_S = 5.0  # slower than people read
 
 # What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
@@ -57,8 +57,9 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)  # the same for programs, units in the names
 
 
-def examine(config: EngineConfig) -> Iterator[Finding]:
-    """Each finding as it is made; the last ones load the model and take seconds. Blocks."""
+def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Finding]:
+    """Each finding as it is made; the last ones load the model and take seconds. Blocks. What is measured of attention
+    is kept for the next start."""
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
     yield backend_finding(devices(), config.gpu_layers, nvidia=machine.has_nvidia_driver())
     yield threads_finding(config.threads or default_threads(), machine.cores())
@@ -67,7 +68,7 @@ def examine(config: EngineConfig) -> Iterator[Finding]:
     if not any(finding.level is Level.PROBLEM for finding in files):
         yield self_test(config.model_path)
         yield speed(config)
-        yield attention(config)
+        yield attention(config, calibrations)
 
 
 def _files(config: EngineConfig) -> Iterator[Finding]:
@@ -192,15 +193,15 @@ def speed_finding(prefill: float, decode: float) -> Finding:
     return Finding("speed", Level.OK, text, numbers=numbers)
 
 
-def attention(config: EngineConfig) -> Finding:
+def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
     """What steps cost with each layout of the KV cache, with and without flash attention."""
     threads = config.threads or default_threads()
     try:
         paces = pace.measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
     except RunFailed as failure:
         return Finding("attention", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
-    on_gpu = any(device.is_gpu for device in devices())
-    return attention_finding(paces, config.attention(gpu=on_gpu))
+    measured = config.with_measured(calibrations.put(config, paces))
+    return attention_finding(paces, measured.attention(gpu=any(device.is_gpu for device in devices())))
 
 
 def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:

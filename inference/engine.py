@@ -105,7 +105,8 @@ class Engine:
             )
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
             raise NotDeterministic(
-                "deterministic answers need a CPU, KV streams, no flash attention and no recurrent model"
+                "deterministic answers need a CPU, a model that is not recurrent, and a worker that is started with "
+                "--kv-layout streams --flash-attention off"
             )
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:

@@ -124,6 +124,11 @@ class ChatModel:
         while self._exact_tokens > REMEMBERED_TOKENS_MAX:
             self._exact_tokens -= len(self._exact.popitem(last=False)[1])
 
+    @property
+    def steps(self) -> int:
+        """Computed so far: as long as it stays the same, nobody is answered."""
+        return self._engine.totals["steps"]
+
     def stats(self) -> dict[str, int | float | str]:
         """Gauges and totals of the engine, for health and metrics."""
         engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs

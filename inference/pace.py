@@ -80,9 +80,15 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
 
 def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
     """The same in a process of its own. Raises RunFailed."""
-    options = ["--threads", str(threads), "--gpu-layers", str(gpu_layers)]
-    found = json.loads(run_apart("inference.pace", str(path), *options, timeout_s=TIMEOUT_S))
-    return [Pace(Attention(**each["attention"]), each["steps_ms"]) for each in found]
+    return read(run_apart("inference.pace", *arguments(path, threads, gpu_layers), timeout_s=TIMEOUT_S))
+
+
+def arguments(path: Path, threads: int, gpu_layers: int) -> list[str]:
+    return [str(path), "--threads", str(threads), "--gpu-layers", str(gpu_layers)]
+
+
+def read(printed: str) -> list[Pace]:
+    return [Pace(Attention(**each["attention"]), each["steps_ms"]) for each in json.loads(printed)]
 
 
 def _fill(contexts: Sequence[LlamaContext]) -> int:

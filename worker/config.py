@@ -85,8 +85,8 @@ class Config:
     ] = 8
     hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
     gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all that fit", least=-1)] = -1
-    kv_layout: Annotated[str, About("layout of the KV cache: streams, unified, or auto: what suits the device")] = AUTO
-    flash_attention: Annotated[str, About("on, off, or auto: what suits the device")] = AUTO
+    kv_layout: Annotated[str, About("layout of the KV cache: streams, unified, or auto: the fastest here")] = AUTO
+    flash_attention: Annotated[str, About("on, off, or auto: the fastest here")] = AUTO
     context: Annotated[int, About("tokens a conversation may hold; 0: the model's own, at most 8192", least=0)] = 0
     streams: Annotated[int, About("generations that run at once; more wait in the queue", least=1, most=128)] = 8
     queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64

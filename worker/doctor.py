@@ -9,6 +9,7 @@ from dataclasses import asdict
 import orjson
 
 from inference import machine
+from inference.calibration import Calibrations
 from inference.doctor import Finding, Level, examine
 from inference.embedders import EmbedderFile
 from inference.errors import ModelNotLoaded
@@ -46,7 +47,7 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
     yield await _database(config)
     yield await asyncio.to_thread(_embedders, config)
     try:
-        engine = examine(engine_config(config))
+        engine = examine(engine_config(config), Calibrations(Home(config.home).calibrations))
     except ModelNotLoaded as error:
         yield Finding("model", Level.PROBLEM, str(error), "choose another with --model")
         return

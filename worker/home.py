@@ -48,6 +48,11 @@ class Home:
         """Conversations as the chat model has read them; a cache that may be removed."""
         return self.path / "kv"
 
+    @property
+    def calibrations(self) -> Path:
+        """What is fastest on this machine; measured again when it is gone."""
+        return self.path / "calibrations.json"
+
     def prepare(self) -> None:
         """Raises StartError when the folder cannot be used."""
         try:

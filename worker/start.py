@@ -19,6 +19,7 @@ from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.bundled import EMBEDDER
+from inference.calibration import Calibrations
 from inference.catalogue import find
 from inference.config import EngineConfig
 from inference.cross_encoder import CrossEncoder
@@ -35,6 +36,7 @@ from retrieval.retriever import Retriever
 from retrieval.store import PassageStore, Shelf, UploadStore
 from worker.admission import Admission
 from worker.auth import Authenticator
+from worker.calibrator import Calibrator
 from worker.config import Config
 from worker.errors import StartError
 from worker.file_reader import FileReader
@@ -116,11 +118,11 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 
 
 def engine_config(config: Config) -> EngineConfig:
-    """Raises ModelNotLoaded when there is no such model."""
+    """With what was measured on this machine. Raises ModelNotLoaded when there is no such model."""
     home = Home(config.home)
     models = home.models
     draft = find(config.draft, models) if config.draft else None
-    return EngineConfig(
+    engine = EngineConfig(
         model_path=find(config.model, models),
         draft_path=draft if config.draft_tokens else None,
         draft_max=config.draft_tokens,
@@ -135,15 +137,20 @@ def engine_config(config: Config) -> EngineConfig:
         disk_folder=home.kv,
         disk_bytes_max=config.kv_disk_mb * 2**20,
     )
+    return Calibrations(home.calibrations).applied(engine)
 
 
 @asynccontextmanager
 async def open_model(config: Config) -> AsyncIterator[ChatModel]:
-    model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine_config(config))
+    engine = await asyncio.to_thread(_load, "--model", engine_config, config)
+    model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
+    calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
     try:
         await model.start()
+        calibrator.start()
         yield model
     finally:
+        await calibrator.close()
         await model.close()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from inference.apart import RunFailed, run_apart
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
+from inference.calibration import Calibrations
 from inference.config import EngineConfig
 from inference.doctor import (
     FEATURES,
@@ -124,13 +125,15 @@ def test_a_draft_needs_memory_of_its_own() -> None:
 
 
 def test_a_draft_of_another_vocabulary_is_a_problem() -> None:
-    findings = {finding.name: finding for finding in examine(EngineConfig(draft_path=EMBEDDER))}
+    findings = _findings(EngineConfig(draft_path=EMBEDDER))
     assert findings["draft"].level is Level.PROBLEM and "--draft" in findings["draft"].todo
     assert "speed" not in findings
 
 
-def test_the_bundled_pair_passes() -> None:
-    findings = {finding.name: finding for finding in examine(EngineConfig(draft_path=DRAFT_MODEL, threads=1))}
+def test_the_bundled_pair_passes_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    calibrations, config = Calibrations(tmp_path / "calibrations.json"), EngineConfig(draft_path=DRAFT_MODEL, threads=1)
+    findings = {finding.name: finding for finding in examine(config, calibrations)}
+    assert calibrations.applied(config).is_calibrated
     *files, self_tested, speed, attention = findings
     assert files == ["cpu", "backend", "threads", "model", "draft", "memory"]
     assert [self_tested, speed, attention] == ["self-test", "speed", "attention"]
@@ -146,7 +149,7 @@ def test_a_model_that_cannot_be_opened_ends_the_examination(tmp_path: Path) -> N
 
 
 def test_a_model_that_cannot_chat_is_a_problem() -> None:
-    findings = {finding.name: finding for finding in examine(EngineConfig(model_path=EMBEDDER))}
+    findings = _findings(EngineConfig(model_path=EMBEDDER))
     assert findings["model"].level is Level.PROBLEM and "chat template" in findings["model"].text
     assert "speed" not in findings
 
@@ -168,6 +171,9 @@ def test_a_module_that_fails_or_hangs_says_why() -> None:
         run_apart("inference.selftest", timeout_s=0.001)
 
 
+def _findings(config: EngineConfig) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(config, Calibrations(Path("/nowhere/calibrations.json")))}
+
+
 def _last(config: EngineConfig) -> Finding:
-    *_, last = examine(config)
-    return last
+    return list(_findings(config).values())[-1]

@@ -1,0 +1,76 @@
+"""Measures in a pause which attention is fastest here, for the next start. The first start answers at once, by rule."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from subprocess import DEVNULL, PIPE
+
+from inference import pace
+from inference.calibration import Calibrations
+from inference.config import EngineConfig, default_threads
+
+PAUSE_S = 60.0  # without a token: nobody is at it
+LOOK_S = 0.2  # how long somebody who comes back is disturbed at most
+
+log = logging.getLogger("firsttoken.calibrator")
+
+
+class Calibrator:
+    """`steps` counts what the engine has computed; a step more, and the measurement is left for another pause."""
+
+    def __init__(
+        self, config: EngineConfig, calibrations: Calibrations, steps: Callable[[], int], *, pause_s: float = PAUSE_S
+    ) -> None:
+        self._config, self._calibrations, self._steps, self._pause_s = config, calibrations, steps, pause_s
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if not self._config.is_calibrated:
+            self._task = asyncio.create_task(self._run(), name="calibrator")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        printed = None
+        while printed is None:
+            await self._pause()
+            printed = await self._measured()
+        try:
+            attention = await asyncio.to_thread(self._calibrations.put, self._config, pace.read(printed))
+        except (ValueError, OSError):  # it died, or its file is gone: the rule stays
+            log.warning("which attention is fastest could not be measured; `firsttoken doctor` tells why")
+        else:
+            log.info("the next start uses %s (%s)", attention, attention.flags)
+
+    async def _pause(self) -> None:
+        while True:
+            before = self._steps()
+            await asyncio.sleep(self._pause_s)
+            if self._steps() == before:
+                return
+
+    async def _measured(self) -> str | None:
+        """What the measurement prints; None when somebody came back meanwhile."""
+        config, before = self._config, self._steps()
+        arguments = pace.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "inference.pace", *arguments), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+        )
+        reading = asyncio.create_task(process.communicate())
+        try:
+            while not reading.done():
+                await asyncio.wait([reading], timeout=LOOK_S)
+                if self._steps() != before:
+                    return None
+            return reading.result()[0].decode()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            reading.cancel()
