@@ -282,31 +282,40 @@ def entity(names: Names, kind: str) -> str:
             return f"{names.word()} {names.pick(('leave', 'travel', 'training', 'expenses', 'support'))}"
 
 
-def facts(names: Names, kind: str, thing: str, count: int) -> list[Fact]:
+def attributes(names: Names, kind: str, count: int) -> list[Attribute]:
+    """Some that are natural for such a thing, the others made up."""
     pool = list(ATTRIBUTES[kind])
     names.random.shuffle(pool)
-    known = [_known(names, pool.pop(), thing) for _ in range(count) if pool and names.chance(KNOWN_SHARE)]
-    told = known + [_made_up(names, kind, thing) for _ in range(count - len(known))]
-    return names.random.sample(told, count)
+    known = [pool.pop() for _ in range(count) if pool and names.chance(KNOWN_SHARE)]
+    chosen = known + [_made_up(names, kind) for _ in range(count - len(known))]
+    return names.random.sample(chosen, count)
 
 
-def _known(names: Names, attribute: Attribute, thing: str) -> Fact:
+def facts(names: Names, kind: str, thing: str, count: int) -> list[Fact]:
+    return [fact(names, attribute, thing) for attribute in attributes(names, kind, count)]
+
+
+def fact(names: Names, attribute: Attribute, thing: str) -> Fact:
     value = attribute.value(names)
     statement = names.pick(attribute.statements).format(e=thing, E=capital(thing), v=value)
     return Fact(capital(statement), tuple(question.format(e=thing) for question in attribute.questions), value)
 
 
-def _made_up(names: Names, kind: str, thing: str) -> Fact:
-    """With an attribute that no such thing has, or in a form that fits any thing and takes any word."""
-    thing = f"the {thing}" if kind == "product" else thing
+def _made_up(names: Names, kind: str) -> Attribute:
+    """One that no such thing has, or in a form that fits any thing and takes any word."""
     if names.chance(GENERAL_SHARE):
         form = names.pick(GENERAL)
-        words = {"e": thing, "x": names.pick(form.fillers) if form.fillers else names.noun(), "n": names.noun()}
+        words = {"{x}": names.pick(form.fillers) if form.fillers else names.noun(), "{n}": names.noun()}
     else:
-        form, words = names.pick(OF), {"e": thing, "x": names.attribute()}
-    value = form.value(names)
-    questions = tuple(question.format(**words) for question in form.questions)
-    return Fact(capital(form.statement.format(v=value, **words)), questions, value)
+        form, words = names.pick(OF), {"{x}": names.attribute()}
+    words["{e}"] = "the {e}" if kind == "product" else "{e}"
+    return Attribute(form.value, [_filled(form.statement, words)], [_filled(each, words) for each in form.questions])
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for place, word in words.items():
+        text = text.replace(place, word)
+    return text
 
 
 def capital(text: str) -> str:

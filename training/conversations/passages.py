@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from training.conversations.facts import ATTRIBUTES, Fact, capital, entity, facts
+from training.conversations.facts import ATTRIBUTES, Fact, attributes, capital, entity, fact, facts
 from training.conversations.names import Names
 from training.conversations.prose import Document, question
 
@@ -13,6 +13,7 @@ NOT_FOUND = "I could not find that in the documents."
 COUNTS = (1, 2, 2, 3, 3, 3, 4, 5)  # passages in a prompt, as shares
 PROSE_SHARE = 0.35  # of the passages are real sentences
 SAME_THING_SHARE = 0.2  # of the prompts are several passages about one thing
+ALIKE_SHARE = 0.35  # of the prompts tell the same of several things, as a collection of documents does
 UNANSWERABLE_SHARE = 0.2
 DOUBLE_SHARE = 0.12  # questions that take two sentences
 ATTEMPTS = 12  # to ask something that the passages do not answer
@@ -65,6 +66,7 @@ class Passages:
     thing: str
     passages: list[Passage] = field(default_factory=list)
     told: set[str] = field(default_factory=set)  # sentences that were an answer: the next question is about another
+    untold: list[str] = field(default_factory=list)  # questions that are answered for the other things alone
 
     @property
     def numbered(self) -> str:
@@ -113,6 +115,8 @@ class Passages:
     def _unanswered(self) -> str:
         """A near miss: another attribute of the same thing, the same of another thing, or another document."""
         names = self.names
+        if self.untold and names.chance(0.8):
+            return names.pick(self.untold)
         text = self.numbered.lower()
         known = {q for passage in self.passages for fact in passage.facts for q in fact.questions}
         for _ in range(ATTEMPTS):
@@ -136,6 +140,8 @@ class Passages:
 def passages(names: Names, prose: Sequence[Document], count: int | None = None) -> Passages:
     kind = names.pick(list(ATTRIBUTES))
     made = Passages(names, prose, kind, entity(names, kind))
+    if names.chance(ALIKE_SHARE) and count != 1:
+        return _alike(made, count or names.pick((2, 3, 4, 5, 5)))
     same_thing = names.chance(SAME_THING_SHARE)
     for _ in range(count or names.pick(COUNTS)):
         if names.chance(PROSE_SHARE):
@@ -144,6 +150,25 @@ def passages(names: Names, prose: Sequence[Document], count: int | None = None) 
         of_kind = kind if names.chance(0.6) else names.pick(list(ATTRIBUTES))
         thing = made.thing if same_thing or not made.passages else entity(names, of_kind)
         made.passages.append(_invented(names, prose, kind if thing == made.thing else of_kind, thing))
+    names.random.shuffle(made.passages)
+    return made
+
+
+def _alike(made: Passages, count: int) -> Passages:
+    """Things of one kind, of each of which some of the same is told."""
+    names, kind = made.names, made.kind
+    things = list(dict.fromkeys([made.thing, *(entity(names, kind) for _ in range(count - 1))]))
+    shared = attributes(names, kind, names.pick((3, 4, 5, 6)))
+    in_order = names.chance(0.5)
+    for thing in things:
+        chosen = sorted(names.random.sample(range(len(shared)), names.random.randint(2, min(4, len(shared)))))
+        if not in_order:
+            names.random.shuffle(chosen)
+        told = [fact(names, shared[number], thing) for number in chosen]
+        made.passages.append(Passage(capital(thing), tuple(each.statement for each in told), tuple(told)))
+        known = {question for each in told for question in each.questions}
+        others = [names.pick(fact(names, each, thing).questions) for each in shared]
+        made.untold += [question for question in others if question not in known]
     names.random.shuffle(made.passages)
     return made
 
