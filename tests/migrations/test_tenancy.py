@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -82,6 +83,41 @@ async def test_a_tenants_view_ends_with_its_transaction(postgres: EmbeddedPostgr
         await connection.execute(INSERT, tenant_id, "conv_before")
     async with database.anonymous() as connection:
         assert await connection.fetch("select id from conversations") == []
+    await database.close()
+
+
+async def test_what_a_session_was_told_ends_with_it(postgres: EmbeddedPostgres, tenant_id: UUID) -> None:
+    database = await Database.connect(postgres.app_dsn, size_max=1)
+    async with database.anonymous() as connection:
+        await connection.execute("select set_config('app.tenant_id', $1, false), pg_advisory_lock(7)", str(tenant_id))
+    async with database.anonymous() as connection:
+        assert not await connection.fetchval("select current_setting('app.tenant_id', true)")
+        assert not await connection.fetchval("select count(*) from pg_locks where locktype = 'advisory' and objid = 7")
+    await database.close()
+
+
+async def test_what_fails_or_is_cancelled_leaves_nothing(postgres: EmbeddedPostgres, tenant_id: UUID) -> None:
+    database = await Database.connect(postgres.app_dsn, size_max=1)
+    begun = asyncio.Event()
+
+    async def written(then: str) -> None:
+        async with database.tenant(tenant_id) as connection:
+            await connection.execute(INSERT, tenant_id, f"conv_{then}")
+            begun.set()
+            await connection.execute(f"select {then}")
+
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await written("1 / 0")
+    begun.clear()
+    task = asyncio.create_task(written("pg_sleep(60)"))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with database.tenant(tenant_id) as connection:
+        assert await connection.fetch("select id from conversations") == []
+    async with database.anonymous() as connection:
+        assert not await connection.fetchval("select current_setting('app.tenant_id', true)")
     await database.close()
 
 
