@@ -16,8 +16,8 @@ from inference.errors import EmbedderNotLoaded
 from inference.trace import Trace
 from inference.windows import QueryVectors
 from retrieval.budget import within
-from retrieval.candidate import Candidate
-from retrieval.compress import Cut, Scored, whole
+from retrieval.candidate import Hit, Scored
+from retrieval.compress import Cut, whole
 from retrieval.config import RetrievalConfig
 from retrieval.cut import Cutter
 from retrieval.embedding import check_likeness
@@ -45,9 +45,9 @@ class Question:
 class Found:
     """Lists are best first; `cut` knows how to shorten what is in them."""
 
-    candidates: list[Candidate]  # of the search, in no order
-    fused: list[Scored]
-    reranked: list[Scored]
+    candidates: list[Hit]  # of the search, in no order
+    fused: list[Scored[Hit]]
+    reranked: list[Scored[Hit]]
     cut: Cut
 
 
@@ -92,7 +92,7 @@ class Branch:
             check_likeness(store, embedder)
         return embedder, await embedder.embed_query(self.question.text)
 
-    async def _find(self, embedded: tuple[Embedder, QueryVectors] | None) -> list[Candidate]:
+    async def _find(self, embedded: tuple[Embedder, QueryVectors] | None) -> list[Hit]:
         question = self.question
         with question.trace.span("search", lane=LANE, parent=question.parent, model=self.model) as span:
             search = self.passages.search(
@@ -111,14 +111,14 @@ class Branch:
             }
             return found.candidates
 
-    def _fuse(self, candidates: list[Candidate]) -> list[Scored]:
+    def _fuse(self, candidates: list[Hit]) -> list[Scored[Hit]]:
         question, method = self.question, self.config.fusion
         with question.trace.span("fuse", lane=LANE, parent=question.parent, candidates=len(candidates), method=method):
             return self._ranked(candidates, _cosines(candidates))[: self.config.candidates]
 
     async def _rerank(
-        self, ranked: list[Scored], embedder: Embedder, vectors: QueryVectors
-    ) -> tuple[list[Scored], Cut]:
+        self, ranked: list[Scored[Hit]], embedder: Embedder, vectors: QueryVectors
+    ) -> tuple[list[Scored[Hit]], Cut]:
         """The windows that tell which passage is the best also tell which of its sentences are."""
         question, config = self.question, self.config
         with question.trace.span("rerank", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
@@ -134,15 +134,15 @@ class Branch:
             cutter = Cutter(question.text, vectors.tokens, windows, embedder.count, config.sentence_share_min)
             return self._ranked(present, similarity), cutter
 
-    def _ranked(self, candidates: list[Candidate], similarity: Scores | None) -> list[Scored]:
+    def _ranked(self, candidates: list[Hit], similarity: Scores | None) -> list[Scored[Hit]]:
         coverage = np.array([candidate.coverage for candidate in candidates], np.float64)
         config = self.config
         scores = fuse(similarity, coverage, method=config.fusion, lexical_weight=config.lexical_weight)
-        scored = map(Scored, scores.tolist(), candidates)
+        scored = [Scored(score, hit) for score, hit in zip(scores.tolist(), candidates, strict=True)]
         return sorted(scored, key=lambda s: (-s.score, s.candidate.key))
 
 
-def _cosines(candidates: list[Candidate]) -> Scores | None:
+def _cosines(candidates: list[Hit]) -> Scores | None:
     """None when the query was not embedded."""
     cosines = [candidate.cosine for candidate in candidates if candidate.cosine is not None]
     return np.array(cosines, np.float64) if len(cosines) == len(candidates) else None

@@ -1,10 +1,10 @@
-"""A chunk that search found, with the evidence for it; what fusing and reranking put in order."""
+"""A chunk that search found, with the evidence for it: it is put in order by that, and read if it is among the best."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 
 class ChunkKey(NamedTuple):
@@ -13,17 +13,33 @@ class ChunkKey(NamedTuple):
     ordinal: int
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """Without its text, which a search would read of a hundred for the sake of five."""
+
     key: ChunkKey
+    start: int
+    end: int
+    cosine: float | None  # to the query; None when the query was not embedded
+    coverage: float  # share of the query's words that the chunk holds, weighted by how rare they are; 0 to 1
+    model: str = ""  # that embedded it: cosines of different models cannot be compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(Hit):
+    """A hit that was read."""
+
     filename: str
     title: str
     heading: str
     text: str
-    start: int
-    end: int
     tokens: int
-    cosine: float | None  # to the query; None when the query was not embedded
-    coverage: float  # share of the query's words that the chunk holds, weighted by how rare they are; 0 to 1
-    model: str = ""  # that embedded it: cosines of different models cannot be compared
     attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file, as its owner gave them
+
+
+Found = TypeVar("Found", bound=Hit, covariant=True)
+
+
+class Scored(NamedTuple, Generic[Found]):
+    score: float
+    candidate: Found

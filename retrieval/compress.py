@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from retrieval.candidate import Candidate
+from retrieval.candidate import Candidate, Scored
 
 GAP_CHARS_MAX = 4  # white space between two chunks of one section
 
 Cut: TypeAlias = Callable[[Candidate, int], Candidate | None]  # to at most so many tokens; None: it cannot be
 
 
-class Scored(NamedTuple):
-    score: float
-    candidate: Candidate
-
-
 @dataclass(slots=True)
 class Selection:
     """What was chosen, best first, and how many candidates were left out why."""
 
-    chosen: list[Scored] = field(default_factory=list)
+    chosen: list[Scored[Candidate]] = field(default_factory=list)
     cut: int = 0  # of the chosen ones
     below_threshold: int = 0
     repeated: int = 0
@@ -38,7 +33,7 @@ def whole(candidate: Candidate, tokens_max: int) -> Candidate | None:
 
 
 def compress(
-    ranked: Sequence[Scored],
+    ranked: Sequence[Scored[Candidate]],
     *,
     limit: int,
     score_threshold: float,
@@ -71,19 +66,19 @@ def compress(
     return selection
 
 
-def _best_by_model(ranked: Sequence[Scored]) -> dict[str, float]:
+def _best_by_model(ranked: Sequence[Scored[Candidate]]) -> dict[str, float]:
     best: dict[str, float] = {}
     for score, candidate in ranked:
         best[candidate.model] = max(score, best.get(candidate.model, score))
     return best
 
 
-def neighbours(chosen: Sequence[Scored]) -> list[list[Scored]]:
+def neighbours(chosen: Sequence[Scored[Candidate]]) -> list[list[Scored[Candidate]]]:
     """Groups of candidates that follow each other in one section, in reading order; the best group first.
 
     A group of one stands alone. The score of a group is that of its best, which brought it to its place.
     """
-    groups: list[list[Scored]] = []
+    groups: list[list[Scored[Candidate]]] = []
     for scored in chosen:
         touching = [group for group in groups if _touch(group[-1], scored) or _touch(scored, group[0])]
         if not touching:
@@ -96,7 +91,7 @@ def neighbours(chosen: Sequence[Scored]) -> list[list[Scored]]:
     return groups
 
 
-def _touch(before: Scored, after: Scored) -> bool:
+def _touch(before: Scored[Candidate], after: Scored[Candidate]) -> bool:
     one, other = before.candidate, after.candidate
     return (
         one.key.vector_store_id == other.key.vector_store_id

@@ -27,6 +27,10 @@ class RetrievalConfig:
     search_ms: float = 2000.0
     rerank_ms: float = 500.0
     reread_ms: float = 300.0  # of a cross-encoder, where there is one
+    read_ms: float = 1000.0  # the texts of the best; without them there are no passages
+    # So many times the passages that are wanted are read, and a few more: some repeat others or have no room.
+    read_share: int = 3
+    read_min: int = 12
     candidates: int = 50  # of each side of the search, and of the fused list that is reranked
     # "scores" is better by far where the vectors are the stronger side; "ranks" (reciprocal rank) is for corpora of
     # part numbers and names, and its scores mean nothing to a threshold.

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from retrieval.compress import Scored
+from retrieval.candidate import Hit, Scored
 
 
-def in_turns(lists: Sequence[Sequence[Scored]]) -> list[Scored]:
+def in_turns(lists: Sequence[Sequence[Scored[Hit]]]) -> list[Scored[Hit]]:
     """The first of each list, then the second of each, and so on.
 
     Of one rank, who holds more of the query's words comes first: they weigh the same for all models.
@@ -19,5 +19,5 @@ def in_turns(lists: Sequence[Sequence[Scored]]) -> list[Scored]:
     return [scored for rank in zip_longest(*lists) for scored in sorted(filter(None, rank), key=_by_words)]
 
 
-def _by_words(scored: Scored) -> tuple[float, object]:
+def _by_words(scored: Scored[Hit]) -> tuple[float, object]:
     return -scored.candidate.coverage, scored.candidate.key

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.windows import Windows
-from retrieval.compress import Scored
+from retrieval.candidate import Candidate, Scored
 
 # The head of a list is reread in this share of its budget, as far as is known; the rest is for what was not foreseen.
 PLANNED_SHARE = 0.5
@@ -33,7 +33,7 @@ class Reranker(Protocol):
         ...
 
 
-def reordered(ranked: Sequence[Scored], scores: NDArray[np.float64]) -> list[Scored]:
+def reordered(ranked: Sequence[Scored[Candidate]], scores: NDArray[np.float64]) -> list[Scored[Candidate]]:
     """The first candidates in the order of these scores, the rest as it was.
 
     The scores they had stay, handed out anew: thresholds are made for those, and a cross-encoder's are on a scale of

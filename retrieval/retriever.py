@@ -16,8 +16,8 @@ from inference.embedders import Embedders
 from inference.trace import Span, Trace
 from retrieval.branch import LANE, Branch, Found, Question
 from retrieval.budget import within
-from retrieval.candidate import Candidate
-from retrieval.compress import Cut, Scored, compress, neighbours, whole
+from retrieval.candidate import Candidate, Hit, Scored
+from retrieval.compress import Cut, compress, neighbours, whole
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
 from retrieval.embedding import by_model, check_model
 from retrieval.errors import EmbeddingModelMissing, StoreNotFound
@@ -34,9 +34,9 @@ from retrieval.store import PassageStore
 class Stages:
     """What came out of each stage for one question; lists are best first."""
 
-    candidates: list[Candidate]  # of the search, in no order
-    fused: list[Scored]
-    reranked: list[Scored]
+    candidates: list[Hit]  # of the search, in no order
+    fused: list[Scored[Hit]]
+    reranked: list[Scored[Hit]]
     passages: list[Passage]
 
 
@@ -128,13 +128,14 @@ class _Search:
         groups = by_model(await self._open(names))
         found = await asyncio.gather(*(self._branch(stores).run() for stores in groups))
         reranked = in_turns([each.reranked for each in found])
-        if self.reranker is not None and reranked:
-            reranked = await self._reread(self.reranker, reranked)
+        read = await self._read(reranked, limit)
+        if self.reranker is not None and read:
+            read = await self._reread(self.reranker, read)
         return Stages(
             [candidate for each in found for candidate in each.candidates],
             in_turns([each.fused for each in found]),
-            reranked,
-            await self._compress(reranked, limit, score_threshold, _cut(groups, found)),
+            [*read, *reranked[len(read) :]],
+            await self._compress(read, limit, score_threshold, _cut(groups, found)),
         )
 
     async def _open(self, names: Sequence[str]) -> list[VectorStore]:
@@ -149,7 +150,19 @@ class _Search:
     def _branch(self, stores: Sequence[VectorStore]) -> Branch:
         return Branch(self.question, stores, self.store, self.embedders, self.config)
 
-    async def _reread(self, reranker: Reranker, ranked: list[Scored]) -> list[Scored]:
+    async def _read(self, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
+        """The best ones with their texts: as many as passages may be made of, or all where a cross-encoder comes."""
+        question, config = self.question, self.config
+        if not ranked:
+            return []
+        with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
+            count = len(ranked) if self.reranker else max(config.read_share * limit, config.read_min)
+            hits = [hit for _, hit in ranked[:count]]
+            found = await within(config.read_ms, self.store.read(question.tenant_id, hits), span) or {}
+            span.attributes["read"] = len(found)
+            return [Scored(score, found[hit.key]) for score, hit in ranked[:count] if hit.key in found]
+
+    async def _reread(self, reranker: Reranker, ranked: list[Scored[Candidate]]) -> list[Scored[Candidate]]:
         """The best ones again, each together with the question, as far as the time goes."""
         question, budget_ms = self.question, self.config.reread_ms
         with question.trace.span("reread", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
@@ -158,7 +171,9 @@ class _Search:
             span.attributes |= {"model": reranker.name, "read": 0 if scores is None else len(scores)}
             return ranked if scores is None else reordered(ranked, scores)
 
-    async def _compress(self, ranked: list[Scored], limit: int, score_threshold: float, cut: Cut) -> list[Passage]:
+    async def _compress(
+        self, ranked: list[Scored[Candidate]], limit: int, score_threshold: float, cut: Cut
+    ) -> list[Passage]:
         config, question = self.config, self.question
         with question.trace.span("compress", lane=LANE, parent=question.parent) as span:
             selection = compress(
@@ -182,7 +197,7 @@ class _Search:
             span.attributes |= {"passages": len(passages), "joined": len(selection.chosen) - len(passages)}
             return passages
 
-    async def _passages(self, groups: list[list[Scored]], span: Span) -> list[Passage]:
+    async def _passages(self, groups: list[list[Scored[Candidate]]], span: Span) -> list[Passage]:
         """Joined groups are read from the source, for the white space between them; if that fails they fall apart."""
         wide = [_source(group) for group in groups if len(group) > 1]
         tenant_id, join_ms = self.question.tenant_id, self.config.join_ms
@@ -202,11 +217,11 @@ def _cut(groups: Sequence[Sequence[VectorStore]], found: Sequence[Found]) -> Cut
     return lambda candidate, tokens_max: cuts.get(candidate.model, whole)(candidate, tokens_max)
 
 
-def _source(group: Sequence[Scored]) -> SourceSpan:
+def _source(group: Sequence[Scored[Candidate]]) -> SourceSpan:
     return SourceSpan(group[0].candidate.key.file_id, group[0].candidate.start, group[-1].candidate.end)
 
 
-def _passage(group: Sequence[Scored], text: str) -> Passage:
+def _passage(group: Sequence[Scored[Candidate]], text: str) -> Passage:
     first, last = group[0].candidate, group[-1].candidate
     return Passage(
         vector_store_id=first.key.vector_store_id,

@@ -14,7 +14,7 @@ import pytest
 TEN_SPANS = {
     "edge", "auth", "hydrate", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "flush",
 }  # fmt: skip
-RETRIEVAL = ["open", "embed", "search", "fuse", "rerank", "compress"]
+RETRIEVAL = ["open", "embed", "search", "fuse", "rerank", "read", "compress"]
 TOOLS = [{"type": f"firsttoken:{name}"} for name in ("calculator", "current_time", "convert_units")]
 # What may lie between two spans before the first token: a few wake-ups of the event loop on a busy machine.
 GAPS_MS_MAX = 5.0

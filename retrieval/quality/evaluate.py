@@ -10,8 +10,7 @@ from uuid import UUID
 import numpy as np
 
 from inference.trace import Trace
-from retrieval.candidate import Candidate
-from retrieval.compress import Scored
+from retrieval.candidate import Hit, Scored
 from retrieval.passage import Passage
 from retrieval.quality.measures import Judgement, Quality, judge, mrr_gain, quality
 from retrieval.quality.questions import Question
@@ -20,7 +19,7 @@ from retrieval.retriever import Retriever, Stages
 
 Ranking: TypeAlias = Literal["vectors alone", "words alone", "fused", "reranked", "given to the model"]
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
-STAGES = ("embed", "search", "fuse", "rerank", "compress")
+STAGES = ("embed", "search", "fuse", "rerank", "read", "compress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +120,11 @@ def _rankings(stages: Stages) -> Iterator[tuple[Ranking, list[SourceSpan]]]:
     yield "given to the model", [SourceSpan(p.file_id, p.start_char, p.end_char) for p in stages.passages]
 
 
-def _candidates(ranked: Iterable[Scored]) -> list[Candidate]:
+def _candidates(ranked: Iterable[Scored[Hit]]) -> list[Hit]:
     return [candidate for _, candidate in ranked]
 
 
-def _spans(candidates: Iterable[Candidate]) -> list[SourceSpan]:
+def _spans(candidates: Iterable[Hit]) -> list[SourceSpan]:
     return [SourceSpan(candidate.key.file_id, candidate.start, candidate.end) for candidate in candidates]
 
 

@@ -12,7 +12,7 @@ from retrieval.quality.measures import RANKS_MAX, RECALL_RANKS
 STAGES_OF: dict[Ranking, tuple[str, ...]] = {
     "fused": ("embed", "search", "fuse"),
     "reranked": ("embed", "search", "fuse", "rerank"),
-    "given to the model": ("embed", "search", "fuse", "rerank", "compress"),
+    "given to the model": ("embed", "search", "fuse", "rerank", "read", "compress"),
 }
 
 

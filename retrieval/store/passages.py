@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
 from inference.windows import Windows
-from retrieval.candidate import ChunkKey
+from retrieval.candidate import Candidate, ChunkKey, Hit
 from retrieval.errors import FileNotFound, StoreExists
 from retrieval.filter import Filter
 from retrieval.records import CountedStore, NewFile, SourceSpan, StoredFile, VectorStore
@@ -26,6 +27,16 @@ _WINDOWS = """
 select vector_store_id, file_id, ordinal, windows, window_scales
   from unnest($2::text[], $3::text[], $4::integer[]) as k(vector_store_id, file_id, ordinal)
   join chunks c using (vector_store_id, file_id, ordinal)
+ where c.tenant_id = $1
+"""
+
+_READ = """
+select c.vector_store_id, c.file_id, c.ordinal, f.filename, f.title, c.heading, c.text, c.tokens, v.attributes
+  from unnest($2::text[], $3::text[], $4::integer[]) as k(vector_store_id, file_id, ordinal)
+  join chunks c using (vector_store_id, file_id, ordinal)
+  join files f on f.tenant_id = c.tenant_id and f.id = c.file_id
+  join vector_store_files v on v.tenant_id = c.tenant_id and v.vector_store_id = c.vector_store_id
+   and v.file_id = c.file_id
  where c.tenant_id = $1
 """
 
@@ -257,6 +268,14 @@ class PassageStore:
             rows = await connection.fetch(_TEXTS, tenant_id, *columns)
         return {SourceSpan(row[0], row[1], row[2]): row["text"] for row in rows}
 
+    async def read(self, tenant_id: UUID, hits: Sequence[Hit]) -> dict[ChunkKey, Candidate]:
+        """What a search found, with its text; what was deleted since is missing."""
+        columns = zip(*(hit.key for hit in hits), strict=True) if hits else ([], [], [])
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(_READ, tenant_id, *map(list, columns))
+        found = {ChunkKey(row[0], row[1], row[2]): row for row in rows}
+        return {hit.key: _candidate(hit, found[hit.key]) for hit in hits if hit.key in found}
+
     async def windows(self, tenant_id: UUID, keys: Sequence[ChunkKey]) -> dict[ChunkKey, Windows]:
         """The late-interaction vectors of these chunks; those deleted since the search are missing."""
         columns = zip(*keys, strict=True) if keys else ([], [], [])
@@ -279,6 +298,23 @@ async def _remove(connection: Connection, tenant_id: UUID, store_id: str, paths:
         *(tenant_id, store_id, files),
     )
     await connection.execute(_DELETE_FILES, tenant_id, files)
+
+
+def _candidate(hit: Hit, row: asyncpg.Record) -> Candidate:
+    return Candidate(
+        key=hit.key,
+        start=hit.start,
+        end=hit.end,
+        cosine=hit.cosine,
+        coverage=hit.coverage,
+        model=hit.model,
+        filename=row["filename"],
+        title=row["title"],
+        heading=row["heading"],
+        text=row["text"],
+        tokens=row["tokens"],
+        attributes=row["attributes"],
+    )
 
 
 def _windows(vectors: bytes, scales: bytes) -> Windows:

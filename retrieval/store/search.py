@@ -15,7 +15,7 @@ import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.candidate import Candidate, ChunkKey
+from retrieval.candidate import ChunkKey, Hit
 from retrieval.filter import Filter, condition
 from retrieval.records import VectorStore
 
@@ -62,7 +62,7 @@ _BY_FILE = """(
 
 
 class SearchResult(NamedTuple):
-    candidates: list[Candidate]  # in no order, each chunk once
+    candidates: list[Hit]  # in no order, each chunk once
     chunks: int  # that the filter let through
     by_index: bool
 
@@ -103,7 +103,7 @@ async def search(
         await connection.execute(_INDEX_SETTINGS)
     is_narrow = chunks <= NARROW_CHUNKS_MAX
     rows = await connection.fetch(statement(allowed, dimensions if by_index else None, narrow=is_narrow), *values)
-    return SearchResult([_candidate(row, stores[0].embedding_model) for row in rows], chunks, by_index)
+    return SearchResult([_hit(row, stores[0].embedding_model) for row in rows], chunks, by_index)
 
 
 def statement(allowed: str | None, indexed: int | None, *, narrow: bool = False) -> str:
@@ -133,18 +133,12 @@ async def _count(connection: Connection, tenant_id: UUID, stores: Sequence[Vecto
     return found
 
 
-def _candidate(row: asyncpg.Record, model: str) -> Candidate:
-    return Candidate(
+def _hit(row: asyncpg.Record, model: str) -> Hit:
+    return Hit(
         key=ChunkKey(row["vector_store_id"], row["file_id"], row["ordinal"]),
-        filename=row["filename"],
-        title=row["title"],
-        heading=row["heading"],
-        text=row["text"],
         start=row["start_char"],
         end=row["end_char"],
-        tokens=row["tokens"],
         cosine=row["cosine"],
         coverage=row["weight"] / row["query_weight"] if row["query_weight"] else 0.0,
         model=model,
-        attributes=row["attributes"],
     )

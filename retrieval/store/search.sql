@@ -45,14 +45,11 @@ with words as materialized (
 ), found as (
     select * from nearest union select * from worded
 )
-select c.vector_store_id, c.file_id, c.ordinal, f.filename, f.title, c.heading, c.text, c.start_char, c.end_char,
-       c.tokens, -(c.embedding <#> $4::real[]::halfvec) as cosine,
+select c.vector_store_id, c.file_id, c.ordinal, c.start_char, c.end_char,
+       -(c.embedding <#> $4::real[]::halfvec) as cosine,
        coalesce((select sum(idf) from telling where once.lexemes @@ word), 0) as weight,
-       (select sum(idf) from words) as query_weight, v.attributes
+       (select sum(idf) from words) as query_weight
   from found
   join chunks c using (vector_store_id, file_id, ordinal)
-  join files f on f.tenant_id = c.tenant_id and f.id = c.file_id
-  join vector_store_files v on v.tenant_id = c.tenant_id and v.vector_store_id = c.vector_store_id
-   and v.file_id = c.file_id
  cross join lateral (select strip(c.lexemes) as lexemes offset 0) as once  -- unpacked once, not for every word
  where c.tenant_id = $1

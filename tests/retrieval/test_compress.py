@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.candidate import Candidate
-from retrieval.compress import Scored, compress, neighbours
+from retrieval.candidate import Candidate, Scored
+from retrieval.compress import compress, neighbours
 
 Make = Callable[..., Candidate]
 
@@ -94,7 +94,7 @@ def test_one_that_can_be_cut_to_what_is_left_is_kept(make_candidate: Make) -> No
 
 
 def test_what_follows_each_other_in_a_section_is_one(make_candidate: Make) -> None:
-    def at(ordinal: int, start: int, **rest: str) -> Scored:
+    def at(ordinal: int, start: int, **rest: str) -> Scored[Candidate]:
         return Scored(1 - ordinal / 10, make_candidate(ordinal, text="x" * 98, start=start, **rest))
 
     one, two, three = at(1, 100), at(2, 200), at(3, 300)

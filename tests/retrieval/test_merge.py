@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from retrieval.candidate import Candidate
-from retrieval.compress import Scored
+from retrieval.candidate import Candidate, Scored
 from retrieval.merge import in_turns
 
 Make = Callable[..., Candidate]

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.windows import Windows, passage_vectors, unit
-from retrieval.candidate import Candidate, ChunkKey
-from retrieval.compress import Scored
+from retrieval.candidate import Candidate, ChunkKey, Scored
 from retrieval.rerank import reordered, window_similarity
 
 DIMENSIONS = 16
@@ -55,7 +54,18 @@ def test_a_score_does_not_depend_on_the_other_passages(lengths: list[int], words
 
 
 def candidate(number: int) -> Candidate:
-    return Candidate(ChunkKey("vs", "file", number), "a.md", "A", "", f"text {number}", 0, 6, 2, 0.5, 0.0)
+    return Candidate(
+        key=ChunkKey("vs", "file", number),
+        filename="a.md",
+        title="A",
+        heading="",
+        text=f"text {number}",
+        start=0,
+        end=6,
+        tokens=2,
+        cosine=0.5,
+        coverage=0.0,
+    )
 
 
 def test_a_cross_encoder_orders_the_head_and_leaves_the_rest_and_the_scores() -> None:

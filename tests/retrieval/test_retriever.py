@@ -22,7 +22,7 @@ from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 
 DOCS = Path(__file__).parents[2] / "docs"
-STAGES = ["open", "embed", "search", "fuse", "rerank", "compress"]
+STAGES = ["open", "embed", "search", "fuse", "rerank", "read", "compress"]
 
 RELEVANT = {
     "How do I create an API key?": "create",
@@ -124,6 +124,24 @@ async def test_without_a_search_there_are_no_passages_and_no_error(
     assert passages == []
     assert spans(trace)["search"].attributes["skipped"] == "over budget"
     assert "error.type" not in trace.spans[0].attributes
+
+
+async def test_without_the_texts_there_are_no_passages_and_no_error(
+    store: PassageStore, embedders: Embedders, reader: UUID
+) -> None:
+    passages, trace = await retrieve(
+        store, embedders, reader, "which tools are built in?", config=RetrievalConfig(read_ms=0)
+    )
+    assert passages == []
+    assert spans(trace)["read"].attributes["skipped"] == "over budget"
+    assert "error.type" not in trace.spans[0].attributes
+
+
+async def test_texts_are_read_of_the_best_alone(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
+    few = RetrievalConfig(read_min=1, read_share=1)
+    _, trace = await retrieve(store, embedders, reader, "which tools are built in?", config=few)
+    told = spans(trace)["read"].attributes
+    assert 0 != told["read"] != told["candidates"]
 
 
 async def test_without_reranking_the_fused_order_stands(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from inference.windows import PassageVectors, unit
 from migrations.database import Database
+from retrieval.candidate import Candidate
 from retrieval.filter import Comparison
 from retrieval.records import NewFile
 from retrieval.split import Chunk
@@ -55,11 +56,12 @@ async def find(
 ) -> SearchResult:
     filters = None if colour is None else Comparison(type="eq", key="colour", value=colour)
     notes = await store.named(tenant, ["notes"])
-    return await store.search(tenant, notes, query=query, vector=vector, limit=5, filters=filters)
+    found = await store.search(tenant, notes, query=query, vector=vector, limit=5, filters=filters)
+    return found._replace(candidates=list((await store.read(tenant, found.candidates)).values()))
 
 
 def names(result: SearchResult) -> set[tuple[str, int]]:
-    return {(candidate.filename, candidate.key.ordinal) for candidate in result.candidates}
+    return {(c.filename, c.key.ordinal) for c in result.candidates if isinstance(c, Candidate)}
 
 
 async def test_the_index_finds_what_the_exact_search_finds(
@@ -84,7 +86,7 @@ async def test_models_of_the_usual_dimensions_have_an_index(
     [wide] = await store.named(tenant_id, ["wide"])
     found = await store.search(tenant_id, [wide], query="", vector=vectors(3, 9, dimensions)[8], limit=5)
     assert found.by_index is by_index
-    assert max(found.candidates, key=lambda candidate: candidate.cosine or 0).text == "text 8"
+    assert max(found.candidates, key=lambda candidate: candidate.cosine or 0).key.ordinal == 8
     assert {candidate.model for candidate in found.candidates} == {"wide"}
     await store.delete(tenant_id, opened.id)
 
@@ -161,7 +163,7 @@ async def test_of_words_with_too_many_hits_those_beside_each_other_are_found(
     await store.put(tenant_id, opened.id, text_file("woods", texts))
     monkeypatch.setattr(search, "HITS_MAX", 5)
     found = (await find(store, tenant_id, "ash birch", None)).candidates
-    assert max(found, key=lambda candidate: candidate.coverage).text == "birch and ash"
+    assert max(found, key=lambda candidate: candidate.coverage).key.ordinal == texts.index("birch and ash")
     assert len((await find(store, tenant_id, "ash", None)).candidates) == 5
     await store.delete(tenant_id, opened.id)
 
@@ -178,7 +180,7 @@ async def test_among_words_with_too_many_hits_those_that_the_filter_lets_through
         await store.put(tenant_id, opened.id, replace(text_file(name, texts), attributes={"colour": name}))
     monkeypatch.setattr(search, "HITS_MAX", 5)
     monkeypatch.setattr(search, "NARROW_CHUNKS_MAX", narrow_max)
-    assert [found.text for found in (await find(store, tenant_id, "ash", None, "red")).candidates] == ["an ash"]
+    assert names(await find(store, tenant_id, "ash", None, "red")) == {("red", 0)}
     assert (await find(store, tenant_id, "ash", None, "blue")).candidates == []
     assert (await find(store, tenant_id, "the", None, "red")).candidates == []
     assert len((await find(store, tenant_id, "ash", None, "green")).candidates) == 5

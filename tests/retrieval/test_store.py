@@ -67,7 +67,8 @@ async def find(
         vector=None if seed is None else vector(seed),
         limit=limit,
     )
-    return sorted(found.candidates, key=lambda c: (-(c.cosine or 0), -c.coverage))
+    read = await store.read(tenant_id, found.candidates)
+    return sorted(read.values(), key=lambda c: (-(c.cosine or 0), -c.coverage))
 
 
 async def lexeme_counts(owner_dsn: str, store_id: str) -> dict[str, int]:
@@ -167,6 +168,15 @@ async def test_a_candidate_knows_its_place_in_the_source(store: PassageStore, te
     assert (candidate.filename, candidate.title, candidate.heading) == ("a.txt", "Title", "Part")
     file = await store.file(tenant_id, candidate.key.file_id)
     assert file.content[candidate.start : candidate.end] == candidate.text == "second part"
+
+
+async def test_what_was_deleted_since_it_was_found_is_not_read(store: PassageStore, tenant_id: UUID) -> None:
+    notes = await open_store(store, tenant_id)
+    await store.put(tenant_id, notes.id, new_file("/a", "one", "two"))
+    found = await store.search(tenant_id, [notes], query="", vector=vector(1), limit=10)
+    assert len(await store.read(tenant_id, found.candidates)) == 2
+    await store.delete(tenant_id, notes.id)
+    assert await store.read(tenant_id, found.candidates) == await store.read(tenant_id, []) == {}
 
 
 async def test_windows_come_back_as_they_went_in(store: PassageStore, tenant_id: UUID) -> None:

@@ -2,7 +2,7 @@
 
 const GAP_MS_MIN = 0.05; // stamps are taken one after another; less than this is the clock, not a gap
 
-const RETRIEVAL = new Set(["open", "embed", "search", "fuse", "rerank", "reread", "compress"]);
+const RETRIEVAL = new Set(["open", "embed", "search", "fuse", "rerank", "read", "reread", "compress"]);
 const AHEAD = "prefill_prefix"; // what was read of the prompt while retrieval ran
 const KINDS = new Set([
   "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "flush",
