@@ -153,8 +153,6 @@ class _Search:
     async def _read(self, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
         """The best ones with their texts: as many as passages may be made of, or all where a cross-encoder comes."""
         question, config = self.question, self.config
-        if not ranked:
-            return []
         with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             count = len(ranked) if self.reranker else max(config.read_share * limit, config.read_min)
             hits = [hit for _, hit in ranked[:count]]

@@ -270,7 +270,9 @@ class PassageStore:
 
     async def read(self, tenant_id: UUID, hits: Sequence[Hit]) -> dict[ChunkKey, Candidate]:
         """What a search found, with its text; what was deleted since is missing."""
-        columns = zip(*(hit.key for hit in hits), strict=True) if hits else ([], [], [])
+        if not hits:
+            return {}
+        columns = zip(*(hit.key for hit in hits), strict=True)
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(_READ, tenant_id, *map(list, columns))
         found = {ChunkKey(row[0], row[1], row[2]): row for row in rows}
