@@ -36,6 +36,7 @@ log = logging.getLogger("firsttoken.serve")
 
 BACKLOG = 512
 SAMPLE_STORE = "docs"
+OUR_DOCS, FOR_USERS = Config().docs, "[a-z]*.md"  # ARCHITECTURE and LOG are for those who build this
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
@@ -152,7 +153,7 @@ async def _read_samples(services: Services) -> None:
     tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
     try:
         report = await ingest(
-            [folder],
+            [folder / FOR_USERS if folder == OUR_DOCS else folder],
             store_name=SAMPLE_STORE,
             tenant_id=tenant_id,
             store=services.passages,
