@@ -104,17 +104,17 @@ def test_stop_seed_and_bias_reach_the_sampler(client: OpenAI) -> None:
 
 
 def test_choices_differ_by_their_seed_and_share_their_prompt(client: OpenAI) -> None:
-    whole = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=1.5, seed=3, n=3, max_tokens=16)
+    whole = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=2, seed=3, n=3, max_tokens=16)
     assert [choice.index for choice in whole.choices] == [0, 1, 2]
     texts = [choice.message.content for choice in whole.choices]
     assert len(set(texts)) > 1
-    one = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=1.5, seed=4, max_tokens=16)
+    one = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=2, seed=4, max_tokens=16)
     assert one.choices[0].message.content == texts[1]
     assert one.usage is not None and whole.usage is not None
     assert whole.usage.prompt_tokens == one.usage.prompt_tokens
     streamed = ["", "", ""]
     for chunk in client.chat.completions.create(
-        model=MODEL, messages=HELLO, temperature=1.5, seed=3, n=3, max_tokens=16, stream=True
+        model=MODEL, messages=HELLO, temperature=2, seed=3, n=3, max_tokens=16, stream=True
     ):
         for piece in chunk.choices:
             streamed[piece.index] += piece.delta.content or ""

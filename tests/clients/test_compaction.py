@@ -40,7 +40,7 @@ async def test_a_stored_conversation_is_compacted_by_its_last_response(async_cli
 
 
 def test_a_response_compacts_its_conversation_by_itself(client: OpenAI) -> None:
-    said = [f"Remark {number}: the harbour of Norsund opens at seven." for number in range(60)]
+    said = [f"The ferry to Norsund costs {number} crowns." for number in range(60)]
     history: Any = [{"role": "user", "content": text} for text in said]
     ask: Any = {"role": "user", "content": "hello"}
     usual: Any = {
