@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from inference.attention import AUTO
+from inference.attention import attention as usual
+from inference.llama import has_gpu
+
 START_MAX_S = 120.0
 
 
@@ -46,6 +50,7 @@ async def serve(home: Path, *flags: str) -> AsyncIterator[Served]:
     ready = home / "ready.json"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
+    command += usual(AUTO, AUTO, gpu=has_gpu()).flags.split()  # named, so that nothing is measured in a pause
     started = monotonic()
     process = await asyncio.create_subprocess_exec(*command, *flags, stdout=asyncio.subprocess.DEVNULL)
     try:

@@ -34,6 +34,7 @@ class Backend(Protocol):
     context: int  # tokens per slot
     rows_max: int  # tokens per step
     exact: bool  # whether a row's result is the same whatever rows are computed beside it
+    streams: bool  # whether rows are computed together only as far as their slots follow each other
     rewinds: bool  # whether `truncate` can keep a part of a slot; false for recurrent and hybrid models
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:

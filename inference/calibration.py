@@ -6,19 +6,22 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from inference import machine
-from inference.attention import AUTO, Attention
+from inference.attention import ALL, AUTO, Attention
 from inference.attention import attention as usual
 from inference.config import EngineConfig, default_threads
-from inference.llama import build_features, devices, has_gpu
-from inference.pace import Pace, fastest
+from inference.footprint import Footprint
+from inference.llama import LlamaModel, build_features, devices, has_gpu
+from inference.pace import HELD_TOKENS, PROMPT_ROWS, STREAMS, Pace, fastest
 
 NOTICEABLE = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
+MEMORY_SHARE_MAX = 0.5  # of what is free, for a measurement that nobody asked for
 KEPT_MAX = 64  # models and settings; the oldest go first
 
 
@@ -26,6 +29,20 @@ def chosen(paces: Sequence[Pace], rule: Attention) -> Attention:
     """The fastest, unless the one by rule is about as fast: with that, answers can be deterministic."""
     best, ours = fastest(paces), next(pace for pace in paces if pace.attention == rule)
     return best.attention if ours.slower_than(best) > NOTICEABLE else rule
+
+
+def affordable(config: EngineConfig) -> bool:
+    """Whether measuring beside a worker that serves is safe: it loads the model again and makes four contexts.
+
+    On a GPU it is not: what it takes there may be what the next step of the worker needs.
+    """
+    if has_gpu():
+        return False
+    measured = replace(config, parallel=max(STREAMS), resident=0, context=HELD_TOKENS + PROMPT_ROWS, draft_path=None)
+    with closing(LlamaModel.load(config.model_path, weights=False)) as model:
+        one = Footprint.of(model, measured)
+    free = machine.memory_available()
+    return free is None or one.weights + len(ALL) * (one.kv_cache + one.working) < MEMORY_SHARE_MAX * free
 
 
 class Calibrations:

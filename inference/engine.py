@@ -57,7 +57,7 @@ class Engine:
         self._pieces = pieces
         self._end_tokens = end_tokens
         self._config = config
-        self._scheduler = Scheduler(config, rewinds=backend.rewinds)
+        self._scheduler = Scheduler(config, rewinds=backend.rewinds, streams=backend.streams)
         self.speculation = Speculation(
             drafter if backend.rewinds else None, config, self._scheduler.cost, backend.context
         )

@@ -50,9 +50,14 @@ class Parked:
         self._entries.move_to_end(key)
         return self._entries[key]
 
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is parked at all."""
+        return self._bytes_max > 0
+
     def wants(self, tokens: Sequence[int], salt: str) -> bool:
         """Whether these tokens are worth parking: long enough, and not held already."""
-        return self._bytes_max > 0 and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, salt)[1] < len(tokens)
+        return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, salt)[1] < len(tokens)
 
     def match(self, tokens: Sequence[int], salt: str) -> tuple[int | None, int]:
         """The entry that shares the longest beginning, and its length."""

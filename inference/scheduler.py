@@ -77,11 +77,11 @@ class Plan:
 
 
 class Scheduler:
-    def __init__(self, config: EngineConfig, *, rewinds: bool = True) -> None:
+    def __init__(self, config: EngineConfig, *, rewinds: bool = True, streams: bool = True) -> None:
         self._config = config
         self.commons = Commons()
         parked = Parked(config.parked_bytes_max, self.commons)
-        self.slots = Slots(config.slots, parked=parked, commons=self.commons, rewinds=rewinds)
+        self.slots = Slots(config.slots, parked=parked, commons=self.commons, rewinds=rewinds, streams=streams)
         self.cost = StepCost()
         self._shares = Shares()
         self._waiting: list[Request] = []  # in order of arrival

@@ -89,8 +89,15 @@ class Slots:
     """
 
     def __init__(
-        self, count: int, *, parked: Parked | None = None, commons: Commons | None = None, rewinds: bool = True
+        self,
+        count: int,
+        *,
+        parked: Parked | None = None,
+        commons: Commons | None = None,
+        rewinds: bool = True,
+        streams: bool = True,
     ) -> None:
+        self._streams = streams
         self._rewinds = rewinds
         self._slots = [Slot(number) for number in range(count)]
         self._index = PrefixIndex(commons)
@@ -197,19 +204,26 @@ class Slots:
 
     def _target(self, prefix: _Prefix) -> Slot | None:
         """Close to live slots: where the prefix is, if it may stay there, then an empty slot, then the least recently
-        used.
-
-        A step's rows are computed together as far as their slots follow each other; each further part of it reads the
-        whole model again, which costs more than moving a conversation.
-        """
-        donor = prefix.slot
-        live = {slot.number for slot in self._slots if slot.live}
-        scattered = {slot: _scattered(slot.number, live) for slot in self._slots if not slot.live}
-        close = [slot for slot, value in scattered.items() if value == min(scattered.values())]
+        used."""
+        donor, close = prefix.slot, self._close()
         stays = donor is not None and not donor.live and donor.computed - prefix.tokens <= TAIL_LOSS_MAX
         if stays and (donor in close or not self._rewinds):
             return donor
         return min(close, key=lambda slot: (slot is donor, slot.computed > 0, slot.used), default=None)
+
+    def _close(self) -> list[Slot]:
+        """Idle slots that leave the live ones least scattered.
+
+        With streams a step's rows are computed together as far as their slots follow each other; each further part of
+        it reads the whole model again, which costs more than moving a conversation. But not more than losing one.
+        """
+        idle = [slot for slot in self._slots if not slot.live]
+        if not (self._streams and self.parked.keeps):
+            return idle
+        live = {slot.number for slot in self._slots if slot.live}
+        scattered = {slot: _scattered(slot.number, live) for slot in idle}
+        least = min(scattered.values(), default=None)
+        return [slot for slot in idle if scattered[slot] == least]
 
     def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
         """What would be lost in the slot, if host memory wants it."""

@@ -156,6 +156,7 @@ class ScriptedBackend:
     rows_max: int
     vocabulary: int = 50
     exact: bool = True
+    streams: bool = True
     rewinds: bool = True
     fail_next: bool = False
     refuse_next: bool = False

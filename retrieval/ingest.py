@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -74,11 +74,13 @@ async def ingest(
     urls: Sequence[str] = (),
     allow_private: bool = False,
     attributes: Attributes | None = None,
+    exclude: Collection[str] = (),
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> IngestReport:
     """Bring a vector store (made if need be) up to the state of these files, folders and web addresses.
 
     `embedding_model` is for a store that is new, and the default one without; a store that is there has its own.
+    Files of the names in `exclude` are left out of folders, and taken out where they are in.
     `attributes` are given to all of them, in place of those they had; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
     A file that cannot be read is reported and does not stop the rest; what was read of it before stays.
@@ -89,7 +91,7 @@ async def ingest(
     if embedding_model and embedding_model != opened.embedding_model:
         raise OtherEmbeddingModel(store_name, opened.embedding_model, embedding_model)
     check_model(opened, embedders)
-    listing = await asyncio.to_thread(walk, paths)
+    listing = await asyncio.to_thread(walk, paths, exclude=exclude)
     known = await store.sources(tenant_id, opened.id)
     files: list[Source] = [FileSource(path, name) for path, name in listing.files.items()]
     files += [WebSource(url, allow_private) for url in dict.fromkeys(urls)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -52,13 +52,14 @@ def stored_path(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def walk(paths: Sequence[Path], *, files_max: int = FILES_MAX) -> Listing:
-    """Hidden files and folders below a named folder are left out; links to folders are not followed."""
+def walk(paths: Sequence[Path], *, exclude: Collection[str] = (), files_max: int = FILES_MAX) -> Listing:
+    """Hidden files and folders below a named folder are left out, and files of the names in `exclude`; links to folders
+    are not followed."""
     listing = Listing()
     for path in paths:
         place = Path(os.path.abspath(path))
         if place.is_dir():
-            _walk_folder(place, listing, files_max)
+            _walk_folder(place, listing, exclude, files_max)
         elif glob.has_magic(str(path)) and not place.exists():
             _match(place, listing, files_max)
         else:
@@ -76,14 +77,14 @@ def _match(pattern: Path, listing: Listing, files_max: int) -> None:
         listing.files.setdefault(path, path.name)
 
 
-def _walk_folder(root: Path, listing: Listing, files_max: int) -> None:
+def _walk_folder(root: Path, listing: Listing, exclude: Collection[str], files_max: int) -> None:
     def report(error: OSError) -> None:
         listing.errors.append(FileError(stored_path(Path(error.filename)), f"cannot be read: {error.strerror}"))
 
     listing.folders.append(root)
     for folder, folders, names in os.walk(root, onerror=report):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in MACHINE_MADE)
-        for name in sorted(name for name in names if not name.startswith(".")):
+        for name in sorted(name for name in names if not name.startswith(".") and name not in exclude):
             path = Path(folder, name)
             if not formats.readable(path):
                 listing.skipped += 1

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from subprocess import DEVNULL, PIPE
 
 from inference import pace
-from inference.calibration import Calibrations
+from inference.calibration import Calibrations, affordable
 from inference.config import EngineConfig, default_threads
 
 PAUSE_S = 60.0  # without a token: nobody is at it
@@ -40,7 +40,8 @@ class Calibrator:
         printed = None
         while printed is None:
             await self._pause()
-            printed = await self._measured()
+            if await asyncio.to_thread(affordable, self._config):
+                printed = await self._measured()
         try:
             attention = await asyncio.to_thread(self._calibrations.put, self._config, pace.read(printed))
         except (ValueError, OSError):  # it died, or its file is gone: the rule stays

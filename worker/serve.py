@@ -21,7 +21,7 @@ from inference.errors import InferenceError
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
-from worker.config import Config
+from worker.config import PROJECT, Config
 from worker.errors import StartError
 from worker.home import Home, write_atomically
 from worker.keys import LOCAL_TENANT
@@ -36,7 +36,7 @@ log = logging.getLogger("firsttoken.serve")
 
 BACKLOG = 512
 SAMPLE_STORE = "docs"
-OUR_DOCS, FOR_USERS = Config().docs, "[a-z]*.md"  # ARCHITECTURE and LOG are for those who build this
+NOT_FOR_USERS = ("ARCHITECTURE.md", "LOG.md")  # of our own documentation: they answered users' questions in its place
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
@@ -153,7 +153,8 @@ async def _read_samples(services: Services) -> None:
     tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
     try:
         report = await ingest(
-            [folder / FOR_USERS if folder == OUR_DOCS else folder],
+            [folder],
+            exclude=NOT_FOR_USERS if folder == PROJECT / "docs" else (),
             store_name=SAMPLE_STORE,
             tenant_id=tenant_id,
             store=services.passages,

@@ -76,7 +76,7 @@ class LlamaContext:
             raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts and not write any")
         self._batch = Batch(rows_max)
         self._threads = ThreadChooser([1, threads] if not gpu else [threads])
-        self._unified = mode.unified
+        self.streams = not mode.unified
         self.exact = mode.exact and not gpu
         self.slots = slots
         self.context = context
@@ -120,7 +120,7 @@ class LlamaContext:
         if source == target or not 0 <= length <= self.length(source):
             raise DecodeFailed(f"slot {target} cannot take {length} tokens of slot {source}")
         self.truncate(target, 0)
-        if self._unified:
+        if not self.streams:
             memory_copy(self._memory, source, target, 0, length)
             return
         # A part of a stream cannot be copied, and the whole of one is all of its cells, however few of them are used.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +18,17 @@ from inference.llama.model import LlamaModel
 class _Encoder:
     """Runs whole texts through an encoder, as many in one batch as fit. `flash`: with flash attention."""
 
+    _pooling: ClassVar[int]
+
     def __init__(
-        self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int, pooling: int, flash: bool
+        self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int, flash: bool = True
     ) -> None:
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = rows_max
         parameters.n_seq_max = sequences_max
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.embeddings = True
-        parameters.pooling_type = pooling
+        parameters.pooling_type = self._pooling
         parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO if flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.kv_unified = True
         parameters.no_perf = True
@@ -78,17 +81,7 @@ class _Encoder:
 class EmbeddingContext(_Encoder):
     """The vector of every token (no pooling)."""
 
-    def __init__(
-        self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int, flash: bool = True
-    ) -> None:
-        super().__init__(
-            model,
-            rows_max=rows_max,
-            sequences_max=sequences_max,
-            threads=threads,
-            pooling=lib.LLAMA_POOLING_TYPE_NONE,
-            flash=flash,
-        )
+    _pooling = lib.LLAMA_POOLING_TYPE_NONE
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """Token ids of each text -> vectors [tokens, dimensions] of each. A text must fit a batch.
@@ -107,15 +100,7 @@ class EmbeddingContext(_Encoder):
 class RankContext(_Encoder):
     """The score that the model's head gives to each text (rank pooling). The head must have one output."""
 
-    def __init__(self, model: LlamaModel, *, rows_max: int, sequences_max: int, threads: int) -> None:
-        super().__init__(
-            model,
-            rows_max=rows_max,
-            sequences_max=sequences_max,
-            threads=threads,
-            pooling=lib.LLAMA_POOLING_TYPE_RANK,
-            flash=True,
-        )
+    _pooling = lib.LLAMA_POOLING_TYPE_RANK
 
     def rank(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float64]:
         """Token ids of each text -> its logit. Raises DecodeFailed."""

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from inference import calibration, machine
 from inference.attention import ALL, Attention
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
-from inference.calibration import KEPT_MAX, Calibrations, chosen
+from inference.calibration import KEPT_MAX, Calibrations, affordable, chosen
 from inference.config import EngineConfig
 from inference.pace import Pace
 
@@ -73,3 +74,14 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_to_is_no_obstacle(tmp_path: Path) -> None:
     assert Calibrations(tmp_path / "nowhere" / "calibrations.json").put(EngineConfig(), paces(other=5.0)) == OTHER
+
+
+@pytest.mark.parametrize(
+    ("free", "gpu", "safe"), [(8 * 2**30, False, True), (10**8, False, False), (8 * 2**30, True, False)]
+)
+def test_what_nobody_asked_for_takes_no_memory_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch, free: int, gpu: bool, safe: bool
+) -> None:
+    monkeypatch.setattr(machine, "memory_available", lambda: free)
+    monkeypatch.setattr(calibration, "has_gpu", lambda: gpu)
+    assert affordable(EngineConfig()) is safe

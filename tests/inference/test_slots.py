@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from inference.commons import Commons
 from inference.parked import Entry, Parked
@@ -51,13 +52,20 @@ def live_with(slots: Slots, *, finished: list[int], count: int) -> Slots:
 
 
 def test_who_comes_fills_the_gap_between_those_who_run() -> None:
-    slots = live_with(Slots(8), finished=[1, 4, 5], count=6)
-    assert [slots.place([number], "").slot for number in (1, 2, 3)] == [1, 4, 5]  # type: ignore[union-attr]
+    slots = live_with(Slots(8, parked=Parked(10**6)), finished=[1, 4, 5], count=6)
+    placed = [slots.place([number], "") for number in (1, 2, 3)]
+    assert [placement and placement.slot for placement in placed] == [1, 4, 5]
 
 
 def test_a_conversation_that_returns_moves_to_those_who_run() -> None:
-    slots = live_with(Slots(8), finished=[0, 1, 2, 3, 4], count=7)
+    slots = live_with(Slots(8, parked=Parked(10**6)), finished=[0, 1, 2, 3, 4], count=7)
     assert slots.place([1000] * 200 + [7], "") == Placement(slot=7, source=0, reused=200)
+
+
+@pytest.mark.parametrize("slots", [Slots(8), Slots(8, parked=Parked(10**6), streams=False)])
+def test_nobody_is_moved_where_that_loses_a_conversation_or_wins_nothing(slots: Slots) -> None:
+    live_with(slots, finished=[0, 1, 2, 3, 4], count=7)
+    assert slots.place([1000] * 200 + [7], "") == Placement(slot=0, source=0, reused=200)
 
 
 def test_a_conversation_that_returns_alone_stays_where_it_is() -> None:

@@ -170,11 +170,14 @@ async def test_a_candidate_knows_its_place_in_the_source(store: PassageStore, te
     assert file.content[candidate.start : candidate.end] == candidate.text == "second part"
 
 
-async def test_what_was_deleted_since_it_was_found_is_not_read(store: PassageStore, tenant_id: UUID) -> None:
+async def test_what_was_deleted_since_it_was_found_or_is_of_another_tenant_is_not_read(
+    store: PassageStore, tenant_id: UUID, other_tenant_id: UUID
+) -> None:
     notes = await open_store(store, tenant_id)
     await store.put(tenant_id, notes.id, new_file("/a", "one", "two"))
     found = await store.search(tenant_id, [notes], query="", vector=vector(1), limit=10)
     assert len(await store.read(tenant_id, found.candidates)) == 2
+    assert await store.read(other_tenant_id, found.candidates) == {}
     await store.delete(tenant_id, notes.id)
     assert await store.read(tenant_id, found.candidates) == await store.read(tenant_id, []) == {}
 

@@ -43,6 +43,12 @@ def test_what_stood_in_a_walked_folder_and_stands_there_no_more_is_gone(folder: 
     assert walk([folder / "old.md"]).gone(known) == []
 
 
+def test_names_to_leave_out_are_left_out_of_folders_and_gone_where_they_were_in(folder: Path) -> None:
+    listing = walk([folder, folder / "sub" / "b.txt"], exclude=["a.md", "b.txt"])
+    assert list(listing.files.values()) == ["sub/deep/c.html", "b.txt"]
+    assert listing.gone([str(folder / "a.md"), str(folder / "sub" / "b.txt")]) == [str(folder / "a.md")]
+
+
 def test_a_folder_with_a_longer_name_is_another_folder(folder: Path) -> None:
     assert walk([folder / "sub"]).gone([str(folder / "submarine" / "x.md")]) == []
 
