@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -116,3 +117,7 @@ def _member(rank: int, size: int, work: Callable[[Team], None], meeting: Path) -
         work(Team(rank, size))
     finally:
         distributed.destroy_process_group()
+    # Without the interpreter's own end: a thread of gloo's may still hold a tensor, and letting go of it then aborts.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
