@@ -4,8 +4,9 @@
 
 Both sides compute with the same libraries, model file and threads, take turns within every round, and are asked the
 same; the worker is measured whole, through POST /v1/chat/completions. Of llama-server with flash attention on and off
-the better one counts, workload by workload. Numbers are medians over the rounds; a ratio is ours to theirs in the same
-round. Prints a Markdown table. Needs the development dependencies; the first call compiles llama-server.
+the better one counts, workload by workload; llama-cpp-python's own server is there for orientation. Numbers are medians
+over the rounds; a ratio is ours to theirs in the same round. Prints a Markdown table. Needs the development
+dependencies; the first call compiles llama-server.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 from benchmarks.engine.drafts import drafted, pair
 from benchmarks.engine.inside import idle_bytes, python_share, resume_ratio
-from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.peer import cache_folder, llama_server, python_server_needs
 from benchmarks.engine.rounds import Result, compare
-from benchmarks.engine.servers import KEPT_SLOTS, Setup, firsttoken
+from benchmarks.engine.servers import KEPT_SLOTS, Setup, firsttoken, llama_cpp_python
 from benchmarks.engine.servers import llama_server as llama_server_process
 from benchmarks.engine.synthetic import SHAPES, synthetic
 from benchmarks.engine.target import Endpoint, session
-from benchmarks.engine.workloads import Workload, cold, interrupted, returning, warm
+from benchmarks.engine.workloads import Workload, cold, interrupted, named, returning, warm
 from inference.bundled import CHAT_MODEL
 from worker.config import prepare_process
 
@@ -39,7 +40,10 @@ ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
 QUICK = [cold(8), warm(8, 1)]  # of the larger model: where its size could matter most
 RETURNING = returning(64, 300, 20)
 DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
-HEAD = "| model | workload | llama-server | measure | theirs | ours | ratio | goal |\n|---|---|---|---|---|---|---|---|"
+DRAFT_ROUNDS = 3  # to each of the others: they are short, and differ by little
+ORIENTATION = [named("llama-cpp-python's server", workload) for workload in (warm(1, 4), warm(8, 1))]
+DETERMINISTIC = [named("deterministic", workload) for workload in (warm(1, 4), warm(8, 2), cold(8))]
+HEAD = "| model | workload | other side | measure | theirs | ours | ratio | goal |\n|---|---|---|---|---|---|---|---|"
 
 
 @asynccontextmanager
@@ -65,7 +69,7 @@ async def against(setup: Setup, slots: int, name: str, workloads: Sequence[Workl
         for workload in workloads:
             results.append(_shown(await compare(name, workload, ours, peers, rounds)))
             if workload is RETURNING:  # its memory is as good an idea as ours: what it would be without
-                results.append(_shown(await compare(name, workload, ours, [forgetful], 1)))
+                results.append(_shown(await compare(name, workload, ours, [forgetful], rounds, after=rounds)))
     return results
 
 
@@ -75,7 +79,30 @@ async def with_drafts(workloads: Sequence[Workload], rounds: int) -> list[Result
     async with pair() as (ours, without):
         for side in (ours, without):
             await drafted(1, 8).run(side, "nothing is measured yet")
+        rounds *= DRAFT_ROUNDS
         return [_shown(await compare("bundled", workload, ours, [without], rounds)) for workload in workloads]
+
+
+async def beside_python_server(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
+    if not workloads:
+        return []
+    needs = await asyncio.to_thread(python_server_needs, cache_folder())
+    async with session() as http, firsttoken(setup, http) as ours, llama_cpp_python(needs, setup, http) as theirs:
+        for side in (ours, theirs):
+            await warm(1, 1).run(side, "nothing is measured yet")
+        return [_shown(await compare(name, workload, ours, [theirs], rounds)) for workload in workloads]
+
+
+async def deterministic(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
+    """Our own worker, asked to answer deterministically and not."""
+    if not workloads:
+        return []
+    async with session() as http, firsttoken(setup, http) as usual:
+        usual = replace(usual, name="not deterministic")
+        exact = replace(usual, name="deterministic", headers={**usual.headers, "x-firsttoken-deterministic": "true"})
+        for side in (usual, exact):
+            await warm(8, 1).run(side, f"nothing is measured yet of {side.name}")
+        return [_shown(await compare(name, workload, exact, [usual], rounds)) for workload in workloads]
 
 
 async def inside(models: dict[str, Path]) -> list[str]:
@@ -110,7 +137,10 @@ async def measure(options: argparse.Namespace) -> None:
     results = await with_drafts(chosen(DRAFTS), options.rounds)
     returning_setup = Setup(models[small], 1, RETURNING_CONTEXT)
     results += await against(returning_setup, 1 + KEPT_SLOTS, small, chosen([RETURNING]), options.rounds)
-    results += await against(Setup(models[small], STREAMS, CONTEXT), STREAMS, small, chosen(ALL), options.rounds)
+    setup = Setup(models[small], STREAMS, CONTEXT)
+    results += await beside_python_server(setup, small, chosen(ORIENTATION), options.rounds)
+    results += await deterministic(setup, small, chosen(DETERMINISTIC), options.rounds)
+    results += await against(setup, STREAMS, small, chosen(ALL), options.rounds)
     for name in larger:
         workloads = chosen(QUICK if options.quick else ALL)
         results += await against(Setup(models[name], STREAMS, CONTEXT), STREAMS, name, workloads, options.rounds)

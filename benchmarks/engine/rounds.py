@@ -36,13 +36,18 @@ class Result:
         return lines
 
 
-async def compare(model: str, workload: Workload, ours: Target, peers: Sequence[Target], rounds: int) -> Result:
-    """The first round runs on every peer; the one that does best there is the peer, and the others are sent home."""
-    first = [await _round(workload, peer, 0) for peer in peers]
+async def compare(
+    model: str, workload: Workload, ours: Target, peers: Sequence[Target], rounds: int, *, after: int = 0
+) -> Result:
+    """The first round runs on every peer; the one that does best there is the peer, and the others are sent home.
+
+    `after` so many rounds of the same workload, whose prompts our side remembers.
+    """
+    first = [await _round(workload, peer, after) for peer in peers]
     best = min(range(len(peers)), key=lambda i: _rank(first[i]))
     peer, theirs = peers[best], [first[best]]
-    mine = [await _round(workload, ours, 0)]
-    for number in range(1, rounds):
+    mine = [await _round(workload, ours, after)]
+    for number in range(after + 1, after + rounds):
         mine.append(await _round(workload, ours, number))
         theirs.append(await _round(workload, peer, number))
     return Result(model, workload.name, peer.name, mine, theirs)

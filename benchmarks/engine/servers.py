@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -88,13 +89,41 @@ async def llama_server(
     if not host_cache:
         options["--cache-ram"] = 0
     command = [str(program), "--no-webui", *(str(part) for option in options.items() for part in option)]
-    silent = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, env=_environment(program), stdout=silent, stderr=silent)
-    try:
-        name = f"-fa {flash_attention}" + ("" if host_cache else " --cache-ram 0")
-        endpoint = Endpoint(name, f"http://127.0.0.1:{port}", http)
-        await _ready(endpoint, process)
+    endpoint = Endpoint(
+        f"-fa {flash_attention}" + ("" if host_cache else " --cache-ram 0"), f"http://127.0.0.1:{port}", http
+    )
+    async with _running(command, _environment(program), endpoint, "/health"):
         yield endpoint
+
+
+@asynccontextmanager
+async def llama_cpp_python(needs: Path, setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
+    """It answers one request after another: by its default a new one even cuts the running one short."""
+    port = _free_port()
+    options: dict[str, object] = {
+        "--model": setup.model,
+        "--n_threads": setup.threads,
+        "--n_threads_batch": setup.threads,
+        "--n_ctx": setup.context,
+        "--interrupt_requests": False,
+        "--port": port,
+    }
+    command = [sys.executable, "-m", "llama_cpp.server", *(str(part) for option in options.items() for part in option)]
+    endpoint = Endpoint("llama-cpp-python", f"http://127.0.0.1:{port}", http)
+    async with _running(command, {**os.environ, "PYTHONPATH": str(needs)}, endpoint, "/v1/models"):
+        yield endpoint
+
+
+@asynccontextmanager
+async def _running(
+    command: Sequence[str], environment: Mapping[str, str], side: Endpoint, path: str
+) -> AsyncIterator[None]:
+    """A process of its own that answers at `path` once it is ready. Raises RuntimeError."""
+    silent = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=silent, stderr=silent)
+    try:
+        await _ready(side, path, process)
+        yield
     finally:
         if process.returncode is None:
             process.terminate()
@@ -109,18 +138,18 @@ def _environment(program: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
 
 
-async def _ready(endpoint: Endpoint, process: asyncio.subprocess.Process) -> None:
+async def _ready(endpoint: Endpoint, path: str, process: asyncio.subprocess.Process) -> None:
     for _ in range(int(START_MAX_S / 0.1)):
         if process.returncode is not None:
             break
         try:
-            async with endpoint.http.get(f"{endpoint.url}/health") as answer:
+            async with endpoint.http.get(endpoint.url + path) as answer:
                 if answer.status == 200:
                     return
         except aiohttp.ClientConnectionError:
             pass
         await asyncio.sleep(0.1)
-    raise RuntimeError(f"llama-server {endpoint.name} did not start")
+    raise RuntimeError(f"the server {endpoint.name} did not start")
 
 
 def _free_port() -> int:
