@@ -129,8 +129,11 @@ class Embedder:
         return await asyncio.shield(self._asked[query])
 
     async def _embed_query(self, query: str) -> QueryVectors:
-        [(_, vectors)] = [pair async for pair in self._each([query], partial(query_vectors, pool=self._pool))]
-        self._queries[query] = vectors
+        def work() -> QueryVectors:
+            [vectors] = self._encode([self._clipped(query)], partial(query_vectors, pool=self._pool))
+            return vectors
+
+        vectors = self._queries[query] = await asyncio.get_running_loop().run_in_executor(self._thread, work)
         if len(self._queries) > self._queries_max:
             self._queries.popitem(last=False)
         return vectors
