@@ -28,8 +28,8 @@ BITES = tuple(range(512, 0, -16))
 # no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl. Five
 # sixths of the time are then the newcomer's, who waits a fifth longer than with the machine to itself.
 STRETCH_MAX = 6.0
-# Or this share of the time that the prompts still need. The more tokens stand before a bite, the less its cost depends on
-# its size: steps that hold to a bound whatever comes make a long prompt take twice as long.
+# Or this share of the time that the prompts still need. The more tokens stand before a bite, the less its cost depends
+# on its size: steps that hold to a bound whatever comes make a long prompt take twice as long.
 LEFT_SHARE = 1 / 32
 # Prompts of different lengths are computed part by part: the beginnings together, then what the longer ones have more.
 # A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
