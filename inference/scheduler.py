@@ -28,9 +28,9 @@ BITES = tuple(range(512, 0, -16))
 # no bite fits the target, and crumbs would slow the streams for much longer and the newcomer down to a crawl. Five
 # sixths of the time are then the newcomer's, who waits a fifth longer than with the machine to itself.
 STRETCH_MAX = 6.0
-# Or this share of the time that the prompts still need. The more tokens stand before a bite, the less its cost depends
-# on its size: steps that hold to a bound whatever comes make a long prompt take twice as long.
-LEFT_SHARE = 1 / 32
+# Or this share of the time that the prompts under way take. The more tokens stand before a bite, the less its cost
+# depends on its size: steps that hold to a bound whatever comes make a long prompt take half as long again.
+PROMPT_SHARE = 1 / 32
 # Prompts of different lengths are computed part by part: the beginnings together, then what the longer ones have more.
 # A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
 CRUMB = 16
@@ -136,7 +136,8 @@ class Scheduler:
         self._admit(plan)
         decoding = [r for r in self._running if r.phase is Phase.DECODE]
         prefilling = [r for r in self._running if r.phase is Phase.PREFILL]
-        bites = divide(self.bite(len(decoding), sum(r.remaining for r in prefilling)), prefilling) if prefilling else []
+        new = sum(len(r.prompt) - r.reused for r in prefilling)
+        bites = divide(self.bite(len(decoding), new), prefilling) if prefilling else []
         for request, tokens in [*((r, 1) for r in decoding), *bites]:
             self._take(plan, request, tokens)
         plan.work.sort(key=lambda work: work.slot)
@@ -161,16 +162,16 @@ class Scheduler:
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.salt, tokens)
 
-    def bite(self, streams: int, remaining: int) -> int:
-        """Prompt tokens for a step with that many streams, of those that remain."""
+    def bite(self, streams: int, new: int) -> int:
+        """Prompt tokens for a step with that many streams, of prompts with so many new tokens in all."""
         if not streams:
             return self._config.prefill_tokens_alone
         without = self.cost.predict(streams)
         if without is None:
             return self._config.prefill_tokens_first
         bite = self._largest(streams, max(self._config.inter_token_target_s, STRETCH_MAX * without))
-        left_s = remaining / bite * (self.cost.predict(streams + bite) or 0.0)
-        return max(bite, self._largest(streams, LEFT_SHARE * left_s))
+        prompts_s = new / bite * (self.cost.predict(streams + bite) or 0.0)
+        return max(bite, self._largest(streams, PROMPT_SHARE * prompts_s))
 
     def _largest(self, streams: int, limit_s: float) -> int:
         """The largest bite that keeps a step within that time, or the smallest."""

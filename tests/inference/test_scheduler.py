@@ -212,7 +212,7 @@ def test_on_a_slow_machine_a_prompt_takes_its_share_of_time_and_not_crumbs() -> 
     scheduler.cost.observe(1, slow)
     for bite in (16, 512):
         scheduler.cost.observe(1 + bite, slow + bite * slow / 16)
-    assert scheduler.bite(streams=1, remaining=100) == (STRETCH_MAX - 1) * 16
+    assert scheduler.bite(streams=1, new=100) == (STRETCH_MAX - 1) * 16
 
 
 def test_a_long_prompt_does_not_pay_for_many_small_steps() -> None:
@@ -220,8 +220,8 @@ def test_a_long_prompt_does_not_pay_for_many_small_steps() -> None:
     scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
     for rows, seconds in ((1, 0.1), (17, 0.59), (257, 0.9)):
         scheduler.cost.observe(rows, seconds)
-    assert scheduler.bite(streams=1, remaining=100) == 16
-    assert scheduler.bite(streams=1, remaining=4000) == 256
+    assert scheduler.bite(streams=1, new=100) == 16
+    assert scheduler.bite(streams=1, new=4000) == 256
 
 
 def test_a_higher_class_takes_the_place_of_a_lower_one_which_loses_nothing() -> None:
