@@ -38,7 +38,7 @@ RETURNING_CONTEXT = 1024
 INSIDE_CONTEXT = 2048
 ALL = [cold(8), cold(16), warm(16, 2), warm(8, 2), warm(1, 4), interrupted()]
 QUICK = [cold(8), warm(8, 1)]  # of the larger model: where its size could matter most
-RETURNING = returning(64, 300, 20)
+RETURNING = [returning(64, 300, 20), returning(64, 800, 20)]
 DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
 DRAFT_ROUNDS = 3  # to each of the others: they are short, and differ by little
 ORIENTATION = [named("llama-cpp-python's server", workload) for workload in (warm(1, 4), warm(8, 1))]
@@ -68,7 +68,7 @@ async def against(setup: Setup, slots: int, name: str, workloads: Sequence[Workl
     async with sides(setup, slots) as (ours, peers, forgetful):
         for workload in workloads:
             results.append(_shown(await compare(name, workload, ours, peers, rounds)))
-            if workload is RETURNING:  # its memory is as good an idea as ours: what it would be without
+            if workload in RETURNING:  # its memory is as good an idea as ours: what it would be without
                 results.append(_shown(await compare(name, workload, ours, [forgetful], rounds, after=rounds)))
     return results
 
@@ -136,7 +136,7 @@ async def measure(options: argparse.Namespace) -> None:
     print(HEAD, flush=True)
     results = await with_drafts(chosen(DRAFTS), options.rounds)
     returning_setup = Setup(models[small], 1, RETURNING_CONTEXT)
-    results += await against(returning_setup, 1 + KEPT_SLOTS, small, chosen([RETURNING]), options.rounds)
+    results += await against(returning_setup, 1 + KEPT_SLOTS, small, chosen(RETURNING), options.rounds)
     setup = Setup(models[small], STREAMS, CONTEXT)
     results += await beside_python_server(setup, small, chosen(ORIENTATION), options.rounds)
     results += await deterministic(setup, small, chosen(DETERMINISTIC), options.rounds)

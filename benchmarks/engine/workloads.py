@@ -98,7 +98,7 @@ def returning(conversations: int, history_tokens: int, later_tokens: int) -> Wor
             first.append(await _turn(target, talk))
         return {TTFT: statistics.median(first), TTFT_P95: percentile(first, 95)}
 
-    return Workload(f"{conversations} conversations in turn", run)
+    return Workload(f"{conversations} conversations of {history_tokens} tokens in turn", run)
 
 
 async def _turn(target: Target, talk: list[Message]) -> float:
