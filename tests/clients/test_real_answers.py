@@ -98,7 +98,7 @@ def test_one_result_feeds_the_next_call(client: OpenAI) -> None:
     ("question", "fact", "file"),
     [
         ("How long are traces kept?", "seven days", "operations.md"),
-        ("What is the default limit of model steps?", "is 8", "tools.md"),
+        ("What is the default limit of steps?", "is 8", "tools.md"),
         ("What does the browser use?", "a signed session cookie", "api.md"),
     ],
 )
