@@ -31,6 +31,8 @@ STRETCH_MAX = 6.0
 # Or this share of the time that the prompts under way take. The more tokens stand before a bite, the less its cost
 # depends on its size: steps that hold to a bound whatever comes make a long prompt take half as long again.
 PROMPT_SHARE = 1 / 32
+# But no more than this many times the bound: nobody's prompt, however long, may stop the others' answers for seconds.
+LONGER_MAX = 4.0
 # Prompts of different lengths are computed part by part: the beginnings together, then what the longer ones have more.
 # A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
 CRUMB = 16
@@ -169,9 +171,10 @@ class Scheduler:
         without = self.cost.predict(streams)
         if without is None:
             return self._config.prefill_tokens_first
-        bite = self._largest(streams, max(self._config.inter_token_target_s, STRETCH_MAX * without))
+        limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
+        bite = self._largest(streams, limit_s)
         prompts_s = new / bite * (self.cost.predict(streams + bite) or 0.0)
-        return max(bite, self._largest(streams, PROMPT_SHARE * prompts_s))
+        return max(bite, self._largest(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
 
     def _largest(self, streams: int, limit_s: float) -> int:
         """The largest bite that keeps a step within that time, or the smallest."""

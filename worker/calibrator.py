@@ -11,6 +11,7 @@ from subprocess import DEVNULL, PIPE
 from inference import pace
 from inference.calibration import Calibrations, affordable
 from inference.config import EngineConfig, default_threads
+from inference.errors import InferenceError
 
 PAUSE_S = 60.0  # without a token: nobody is at it
 LOOK_S = 0.2  # how long somebody who comes back is disturbed at most
@@ -38,13 +39,13 @@ class Calibrator:
 
     async def _run(self) -> None:
         printed = None
-        while printed is None:
-            await self._pause()
-            if await asyncio.to_thread(affordable, self._config):
-                printed = await self._measured()
         try:
+            while printed is None:
+                await self._pause()
+                if await asyncio.to_thread(affordable, self._config):
+                    printed = await self._measured()
             attention = await asyncio.to_thread(self._calibrations.put, self._config, pace.read(printed))
-        except (ValueError, OSError):  # it died, or its file is gone: the rule stays
+        except (ValueError, OSError, InferenceError):  # it died, or its file is gone: the rule stays
             log.warning("which attention is fastest could not be measured; `firsttoken doctor` tells why")
         else:
             log.info("the next start uses %s (%s)", attention, attention.flags)

@@ -13,7 +13,7 @@ from inference.detokenizer import TextStream
 from inference.parked import Entry
 from inference.request import Phase, Request
 from inference.sampler import Sampler
-from inference.scheduler import CRUMB, STRETCH_MAX, Scheduler, divide
+from inference.scheduler import CRUMB, LONGER_MAX, STRETCH_MAX, Scheduler, divide
 from inference.sequence import Finish, Priority, Sampling
 from inference.testing import ScriptedBackend, scripted_token
 
@@ -222,6 +222,14 @@ def test_a_long_prompt_does_not_pay_for_many_small_steps() -> None:
         scheduler.cost.observe(rows, seconds)
     assert scheduler.bite(streams=1, new=100) == 16
     assert scheduler.bite(streams=1, new=4000) == 256
+
+
+def test_no_prompt_is_so_long_that_the_answers_beside_it_stop() -> None:
+    scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
+    for rows, seconds in ((1, 0.5), (17, 2.1), (257, 26.1)):  # a large model on a small machine: 0.1 s a row
+        scheduler.cost.observe(rows, seconds)
+    assert scheduler.bite(streams=1, new=100) == 16
+    assert scheduler.bite(streams=1, new=1_000_000) * 0.1 + 0.5 <= LONGER_MAX * STRETCH_MAX * 0.5
 
 
 def test_a_higher_class_takes_the_place_of_a_lower_one_which_loses_nothing() -> None:

@@ -81,3 +81,13 @@ async def test_nothing_is_measured_where_somebody_chose(
     await asyncio.sleep(0)
     await calibrator.close()
     assert not started
+
+
+async def test_a_model_that_vanished_leaves_the_rule_and_a_word_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(model_path=tmp_path / "gone.gguf")
+    calibrator = Calibrator(config, Calibrations(tmp_path / "calibrations.json"), lambda: 7, pause_s=0.0)
+    calibrator.start()
+    await until(lambda: "could not be measured" in caplog.text)
+    await calibrator.close()
