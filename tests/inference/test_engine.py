@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.engine import Engine
 from inference.errors import EngineStopped, InferenceError, PromptTooLong, QueueFull, UnknownToken
@@ -222,8 +226,18 @@ async def test_a_prompt_goes_on_where_its_beginning_was_read_ahead(engine: Engin
     assert (engine.totals["ahead_tokens"], engine.totals["prompt_tokens"]) == (len(LONG), len(LONG) + 2)
 
 
-async def test_a_prompt_takes_over_from_reading_that_is_not_done(engine: Engine, backend: ScriptedBackend) -> None:
+async def test_a_prompt_takes_over_from_reading_that_is_not_done(
+    engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     beginning = [n % 26 for n in range(50_000)]  # some hundred steps
+    is_asked, decode = threading.Event(), backend.decode
+
+    def half_way(chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        if any(len(cells) > len(beginning) // 2 for cells in backend.cells.values()):
+            assert is_asked.wait(10)
+        return decode(chunks)
+
+    monkeypatch.setattr(backend, "decode", half_way)
     running = engine.submit([25], ENDLESS)
     await first_delta(running)
     ahead = engine.read_ahead(beginning)
@@ -232,6 +246,7 @@ async def test_a_prompt_takes_over_from_reading_that_is_not_done(engine: Engine,
         if ahead.stamps.admitted_ns:
             break
     asked = engine.submit([*beginning, 1], GREEDY)
+    is_asked.set()
     assert await text(asked) == expected([*beginning, 1], 5)
     running.cancel()
     await text(running)
