@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from training.attention import Attention, blocked, plain
 from training.copying import plant
 from training.shape import Shape
 
@@ -73,10 +74,13 @@ class Model(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
         self._before: Callable[[Block, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = Block.before
         self._after: Callable[[Block, Tensor, Tensor], Tensor] = Block.after
+        self._attention: Attention = plain
 
     def compiled(self) -> Model:
         """Itself, with compiled layers: pays after some minutes of training."""
         self._before = torch.compile(Block.before, dynamic=False)
+        if self.emb.weight.device.type == "cpu":
+            self._attention = blocked(compiled=True)
         self._after = torch.compile(Block.after, dynamic=False)
         return self
 
@@ -88,7 +92,7 @@ class Model(nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             x = x.bfloat16()
         for block in self.layers:
-            attended = self._attend(*self._before(block, x, cos, sin), rows)
+            attended = self._attention(*self._before(block, x, cos, sin), rows)
             if chosen is not None and block is self.layers[-1]:
                 x, attended = x[chosen], attended[chosen]
             x = self._after(block, x, attended)
@@ -97,14 +101,6 @@ class Model(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """[rows, length] -> logits [rows, length, vocabulary]."""
         return functional.linear(self.hidden(ids), self.emb.weight).view(*ids.shape, -1)
-
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, rows: int) -> Tensor:
-        """[n, heads, head_dim] each -> [n, heads * head_dim]."""
-        sharing = self.shape.sharing
-        q, k, v = (x.view(rows, -1, *x.shape[1:]).transpose(1, 2) for x in (queries, keys, values))
-        k, v = k.repeat_interleave(sharing, 1), v.repeat_interleave(sharing, 1)
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return attended.transpose(1, 2).reshape(len(queries), -1)
 
 
 def fresh(shape: Shape, seed: int) -> Model:
