@@ -26,6 +26,11 @@ class Chunk(Protocol):
         """After how many of the tokens, counted from the last, the logits are wanted."""
         ...
 
+    @property
+    def apart(self) -> bool:
+        """Whether no other rows may be computed beside these, for a result that is the same to the last bit."""
+        ...
+
 
 class Backend(Protocol):
     """KV slots and the step that computes tokens into them. Used by one thread."""

@@ -23,6 +23,7 @@ class _Chunk:
     position: int
     tokens: Sequence[int]
     outputs: int
+    apart: bool = False
 
 
 class Drafter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -98,6 +98,19 @@ class LlamaContext:
         """
         if not self._context:
             raise DecodeFailed("the context is closed")
+        together = [chunk for chunk in chunks if not chunk.apart]
+        if len(together) == len(chunks) or len(chunks) == 1:
+            return self._compute(chunks)
+        parts = [[chunk] for chunk in chunks if chunk.apart] + ([together] if together else [])
+        logits = {chunk.slot: rows for part in parts for chunk, rows in self._each(part)}
+        return np.concatenate([logits[chunk.slot] for chunk in chunks])
+
+    def _each(self, part: Sequence[Chunk]) -> Iterator[tuple[Chunk, NDArray[np.float32]]]:
+        """Chunks computed together, each with its logits."""
+        logits = self._compute(part).copy()
+        yield from zip(part, np.split(logits, np.cumsum([chunk.outputs for chunk in part])[:-1]), strict=True)
+
+    def _compute(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         outputs = self._batch.fill(chunks, self.slots, self.context)
         if outputs > self.outputs_max:
             raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
