@@ -164,7 +164,9 @@ class LlamaContext:
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
         """Make a slot hold what was saved. Raises DecodeFailed, and the slot is empty then."""
         self.truncate(slot, 0)
-        if not lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot):
+        fits = lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot)
+        if not fits or self.length(slot) > self.context:  # all cells of a unified cache would be room enough
+            self.truncate(slot, 0)
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
 
     def length(self, slot: int) -> int:
