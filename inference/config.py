@@ -8,6 +8,7 @@ from pathlib import Path
 
 from inference.attention import AUTO, Attention, attention
 from inference.bundled import CHAT_MODEL
+from inference.speculate import DRAFT_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
 CONTEXT_DEFAULT = 8192
@@ -48,11 +49,11 @@ class EngineConfig:
         for name in ("parallel", "queue_max", "queue_tokens_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max", "draft_max"):
+        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
-        if not 0 <= self.draft_min <= self.draft_max:
-            raise ValueError("draft_min must be between 0 and draft_max")
+        if not 0 <= self.draft_min <= self.draft_max <= DRAFT_TOKENS_MAX:
+            raise ValueError(f"draft_min must be between 0 and draft_max, and that at most {DRAFT_TOKENS_MAX}")
         self.attention(gpu=False)  # refuses what is unknown
         if self.slots > 256:
             raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")

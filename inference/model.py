@@ -129,8 +129,8 @@ class ChatModel:
         """Computed so far: as long as it stays the same, nobody is answered."""
         return self._engine.totals["steps"]
 
-    def stats(self) -> dict[str, int | float | str]:
-        """Gauges and totals of the engine, for health and metrics."""
+    def stats(self) -> dict[str, Any]:
+        """Gauges and totals of the engine, for health and metrics. Those by position are mappings."""
         engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs
         return {
             "model": self.name,
@@ -139,8 +139,6 @@ class ChatModel:
             "running": engine.running,
             "resident": engine.resident,
             "preempted_total": totals["preempted"],
-            "drafted_total": engine.speculation.drafted,
-            "accepted_total": engine.speculation.accepted,
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],
             "cached_tokens_total": totals["cached_tokens"],
@@ -149,6 +147,7 @@ class ChatModel:
             "decode_seconds_total": totals["decode_ns"] / 1e9,
             "tokenizer_hits_total": self._tokenizer.hits,
             "tokenizer_misses_total": self._tokenizer.misses,
+            **engine.speculation.stats(),
             **engine.tiers.stats(),
             "parked_bytes_per_token": costs.parked_bytes_per_token,
             "restore_ratio": costs.restore_ratio,

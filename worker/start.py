@@ -126,6 +126,7 @@ def engine_config(config: Config) -> EngineConfig:
         model_path=find(config.model, models),
         draft_path=draft if config.draft_tokens else None,
         draft_max=config.draft_tokens,
+        draft_min=config.draft_tokens_min,
         parallel=config.streams,
         context=config.context,
         threads=config.threads,
