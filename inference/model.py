@@ -10,7 +10,7 @@ from typing import Any
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
 from inference.constraint import Grammars
 from inference.disk import DiskTier
-from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
+from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter, same_vocabulary
 from inference.engine import Engine
 from inference.errors import ModelNotLoaded
 from inference.handle import Handle
@@ -159,9 +159,10 @@ def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Dr
     if config.draft_path is None or not config.draft_max:
         return None
     draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers)
-    if draft.pieces() != weights.pieces():
+    if not same_vocabulary(draft.vocabulary(), weights.vocabulary()):
         raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")
     slots = config.slots
     threads = config.threads or default_threads()
     rows_max = max(CATCH_UP_TOKENS_MAX, slots)
-    return Drafter(LlamaContext(draft, slots=slots, context=context, rows_max=rows_max, threads=threads))
+    backend = LlamaContext(draft, slots=slots, context=context, rows_max=rows_max, threads=threads)
+    return Drafter(backend, min(draft.vocabulary_size, weights.vocabulary_size))

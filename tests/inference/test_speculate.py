@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.bundled import DRAFT_MODEL, EMBEDDER
+from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine
-from inference.errors import InferenceError, ModelNotLoaded
+from inference.errors import InferenceError
 from inference.grammar import json_grammar
 from inference.handle import Handle
 from inference.model import ChatModel
@@ -275,8 +275,3 @@ async def _beside_one_that_leaves(model: ChatModel, samplings: list[Sampling]) -
     *said, left = await asyncio.gather(*map(say, samplings), say(replace(samplings[0], max_tokens=400, stop=()), 5))
     assert left[2] in (Finish.CANCELLED, Finish.STOP)
     return said
-
-
-def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
-    with pytest.raises(ModelNotLoaded, match="vocabularies differ"):
-        ChatModel.load(EngineConfig(draft_path=EMBEDDER))
