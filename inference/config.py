@@ -24,6 +24,7 @@ def default_threads() -> int:
 class EngineConfig:
     model_path: Path = CHAT_MODEL
     draft_path: Path | None = None  # a small model of the same vocabulary; none: no speculation
+    lookup: bool = False  # draft from the texts themselves, where there is no draft model
     draft_max: int = 8  # tokens drafted at most; how many pay is measured, and it may be none
     draft_min: int = 0  # tokens drafted at least, whether that pays or not
     parallel: int = 8  # sequences that generate at the same time
@@ -81,4 +82,4 @@ class EngineConfig:
     @property
     def outputs_max(self) -> int:
         """Rows of a step whose logits are wanted."""
-        return self.parallel * (1 + (self.draft_max if self.draft_path else 0))
+        return self.parallel * (1 + (self.draft_max if self.draft_path or self.lookup else 0))

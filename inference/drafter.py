@@ -49,13 +49,9 @@ class Drafter:
         self._held: dict[int, list[int]] = {}
         self.cost = StepCost()
 
-    def look(self, request: Request, room: int) -> Stream:
-        """What a draft for this request has to read first, and how long it may be: within `room` and its own slot."""
-        assert request.slot is not None
-        tokens = request.tokens
-        missing = len(tokens) - common_length(self._held.get(request.slot, []), tokens)
-        room = max(0, min(room, self._backend.context - len(tokens)))
-        return Stream(request.acceptance, len(request.generated), missing, room)
+    def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
+        """What must be read for each request, and how long its draft may be: within its room and our own slot."""
+        return [self._stream(request, room) for request, room in wanted]
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
         """Requests in order of their slots, and how many tokens to draft for each -> drafts by slot; none for who must
@@ -73,6 +69,13 @@ class Drafter:
 
     def close(self) -> None:
         self._backend.close()
+
+    def _stream(self, request: Request, room: int) -> Stream:
+        assert request.slot is not None
+        tokens = request.tokens
+        missing = len(tokens) - common_length(self._held.get(request.slot, []), tokens)
+        room = max(0, min(room, self._backend.context - len(tokens)))
+        return Stream(request.acceptance, len(request.generated), missing, room)
 
     def _catch_up(self, streams: Iterable[tuple[int, list[int]]]) -> dict[int, list[int]]:
         """Compute what the drafter has not seen yet; returns the first drafted token of those who are level."""

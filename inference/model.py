@@ -15,8 +15,10 @@ from inference.engine import Engine
 from inference.errors import ModelNotLoaded
 from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
+from inference.lookup import Lookup
 from inference.offload import gpu_layers
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
+from inference.speculation import Drafting
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
 from inference.verdict import Verdict, judge
@@ -29,7 +31,7 @@ class ChatModel:
     """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
 
     def __init__(
-        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafter | None = None
+        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafting | None = None
     ) -> None:
         self.name = weights.name
         self.created = int(weights.path.stat().st_mtime)
@@ -154,10 +156,10 @@ class ChatModel:
         }
 
 
-def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafter | None:
+def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafting | None:
     """Raises ModelNotLoaded, also for a draft model that speaks another vocabulary."""
     if config.draft_path is None or not config.draft_max:
-        return None
+        return Lookup() if config.lookup else None
     draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers)
     if not same_vocabulary(draft.vocabulary(), weights.vocabulary()):
         raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")

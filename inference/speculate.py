@@ -98,7 +98,8 @@ class DraftLength:
         return length
 
     def _best(self, streams: Sequence[Stream]) -> int:
-        rates = {k: self._rate(k, streams) for k in {0, self.longest, *LENGTHS} if k <= self.longest}
+        longest = min(self.longest, max(stream.room for stream in streams))
+        rates = {k: self._rate(k, streams) for k in {0, longest, *LENGTHS} if k <= longest}
         if not rates[0]:  # what a step costs without a draft is not known yet
             return 0
         best = max(rates, key=lambda k: (rates[k], -k))

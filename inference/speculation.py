@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from inference.config import EngineConfig
 from inference.cost import StepCost
-from inference.drafter import Drafter
 from inference.errors import InferenceError
 from inference.request import Request
 from inference.scheduler import Plan
-from inference.speculate import DraftLength
+from inference.speculate import DraftLength, Stream
 
 log = logging.getLogger("firsttoken.engine")
 
@@ -20,10 +20,27 @@ log = logging.getLogger("firsttoken.engine")
 RETRY_STEPS_MIN, RETRY_DOUBLINGS_MAX = 50, 8
 
 
+class Drafting(Protocol):
+    """What guesses the tokens to come: a `Drafter`, or a `Lookup`."""
+
+    cost: StepCost  # of a step in which it drafts one more token for each stream
+
+    def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
+        """Requests, and the room for their drafts -> how good a draft would be for each, and how long it can be."""
+        ...
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
+        """Requests in order of their slots, and how many tokens to draft for each -> drafts by slot, where there are
+        some. Follows upon `look`. Raises InferenceError."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Speculation:
     """Without a drafter it does nothing. `cost` is that of the model's steps, `context` what a slot holds."""
 
-    def __init__(self, drafter: Drafter | None, config: EngineConfig, cost: StepCost, context: int) -> None:
+    def __init__(self, drafter: Drafting | None, config: EngineConfig, cost: StepCost, context: int) -> None:
         self._drafter = drafter
         self._context = context
         longest = config.draft_max if drafter else 0
@@ -37,7 +54,7 @@ class Speculation:
         """Let the drafter guess on, if that pays. Its failure costs speed, never an answer."""
         if self._drafter is None or self.length.rests() or not plan.work or not plan.decodes_only:
             return
-        streams = [self._drafter.look(work.request, self._room(work.request)) for work in plan.work]
+        streams = self._drafter.look([(work.request, self._room(work.request)) for work in plan.work])
         length = self.length.choose(streams)
         lengths = [(work.request, min(length, stream.room)) for work, stream in zip(plan.work, streams, strict=True)]
         wanted = [(request, drafted) for request, drafted in lengths if drafted]
@@ -47,7 +64,7 @@ class Speculation:
             drafts = self._drafter.propose(wanted)
         except InferenceError:
             steps = RETRY_STEPS_MIN << min(self._failures, RETRY_DOUBLINGS_MAX)
-            log.exception("the draft model failed; it is asked again in %d steps", steps)
+            log.exception("drafting failed; it is asked again in %d steps", steps)
             self.length.rest(steps)
             self._failures += 1
             return
@@ -79,8 +96,8 @@ class Speculation:
         """Tokens that may be drafted: the answer, and the slot, must hold them and one more."""
         if request.exact:  # rows of a draft are computed in another way than a single one
             return 0
-        answer = request.max_tokens - len(request.generated)
-        return max(0, min(answer, self._context - len(request.tokens)) - 1)
+        answer, held = request.max_tokens - len(request.generated), len(request.prompt) + len(request.generated)
+        return max(0, min(self.length.longest, answer - 1, self._context - held - 1))
 
 
 def _by_position(places: list[int]) -> dict[str, int]:

@@ -79,7 +79,7 @@ class Config:
     ] = None
     draft: Annotated[
         Path | None,
-        About("draft model for speculation, of the same vocabulary: a GGUF file or a name (default: none)"),
+        About("draft model for speculation, of the same vocabulary: a GGUF file or a name; or lookup (default: none)"),
     ] = None
     draft_tokens: Annotated[
         int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=DRAFT_TOKENS_MAX)
