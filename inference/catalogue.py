@@ -158,6 +158,16 @@ PRESETS = (
         draft="llama-3.2-1b",
     ),
     Preset(
+        name="gemma-3-270m",
+        repository="ggml-org/gemma-3-270m-it-GGUF",
+        file="gemma-3-270m-it-Q8_0.gguf",
+        size=291_545_600,
+        context=32_768,
+        licence="Gemma Terms of Use",
+        sha256="0ef57d2c838458a1952664260dcba38e5bdda37494f3af732f06e4add24068e3",
+        note="a draft for the larger one",
+    ),
+    Preset(
         name="gemma-3-4b",
         repository="ggml-org/gemma-3-4b-it-GGUF",
         file="gemma-3-4b-it-Q4_K_M.gguf",
@@ -165,6 +175,7 @@ PRESETS = (
         context=131_072,
         licence="Gemma Terms of Use",
         sha256="882e8d2db44dc554fb0ea5077cb7e4bc49e7342a1f0da57901c0802ea21a0863",
+        draft="gemma-3-270m",
     ),
     Preset(
         name="smollm3-3b",
@@ -200,6 +211,16 @@ PRESETS = (
         size=4_370_000_000,
         context=32_768,
         licence="Apache-2.0",
+    ),
+    Preset(
+        name="gpt-oss-20b",
+        repository="ggml-org/gpt-oss-20b-GGUF",
+        file="gpt-oss-20b-MXFP4.gguf",
+        size=12_109_566_624,
+        context=131_072,
+        licence="Apache-2.0",
+        sha256="27cd6c432c7672cb812a92f611cf3ba7bbc35928262bb1e1253ff4ee6ae35901",
+        note=f"{THINKS}; computes with 4 of its 21 billion parameters a token",
     ),
     Preset(
         name="bge-reranker-v2-m3",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from inference.attention import AUTO, Attention, attention
 from inference.bundled import CHAT_MODEL
+from inference.speculate import DRAFT_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
 CONTEXT_DEFAULT = 8192
@@ -23,6 +24,7 @@ def default_threads() -> int:
 class EngineConfig:
     model_path: Path = CHAT_MODEL
     draft_path: Path | None = None  # a small model of the same vocabulary; none: no speculation
+    lookup: bool = False  # draft from the texts themselves, where there is no draft model
     draft_max: int = 8  # tokens drafted at most; how many pay is measured, and it may be none
     draft_min: int = 0  # tokens drafted at least, whether that pays or not
     parallel: int = 8  # sequences that generate at the same time
@@ -48,11 +50,11 @@ class EngineConfig:
         for name in ("parallel", "queue_max", "queue_tokens_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max", "draft_max"):
+        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
-        if not 0 <= self.draft_min <= self.draft_max:
-            raise ValueError("draft_min must be between 0 and draft_max")
+        if not 0 <= self.draft_min <= self.draft_max <= DRAFT_TOKENS_MAX:
+            raise ValueError(f"draft_min must be between 0 and draft_max, and that at most {DRAFT_TOKENS_MAX}")
         self.attention(gpu=False)  # refuses what is unknown
         if self.slots > 256:
             raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
@@ -80,4 +82,4 @@ class EngineConfig:
     @property
     def outputs_max(self) -> int:
         """Rows of a step whose logits are wanted."""
-        return self.parallel * (1 + (self.draft_max if self.draft_path else 0))
+        return self.parallel * (1 + (self.draft_max if self.draft_path or self.lookup else 0))

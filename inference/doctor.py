@@ -13,6 +13,7 @@ from inference.apart import RunFailed, run_apart
 from inference.attention import Attention
 from inference.calibration import NOTICEABLE, Calibrations
 from inference.config import EngineConfig, default_threads
+from inference.drafter import same_vocabulary
 from inference.errors import InferenceError
 from inference.footprint import Footprint
 from inference.llama import Device, LlamaModel, build_features, devices
@@ -142,7 +143,7 @@ def model_finding(model: LlamaModel) -> Finding:
 
 
 def draft_finding(draft: LlamaModel, model: LlamaModel) -> Finding:
-    if draft.pieces() != model.pieces():
+    if not same_vocabulary(draft.vocabulary(), model.vocabulary()):
         text = f"{draft.name} cannot draft for {model.name}: their vocabularies differ"
         return Finding("draft", Level.PROBLEM, text, "choose one of the same family with --draft, or --draft-tokens 0")
     return Finding("draft", Level.OK, f"{draft.name}, {draft.quantisation}, {_count(draft.parameters)} parameters")

@@ -10,13 +10,15 @@ from typing import Any
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
 from inference.constraint import Grammars
 from inference.disk import DiskTier
-from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
+from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter, same_vocabulary
 from inference.engine import Engine
 from inference.errors import ModelNotLoaded
 from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
+from inference.lookup import Lookup
 from inference.offload import gpu_layers
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
+from inference.speculation import Drafting
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
 from inference.verdict import Verdict, judge
@@ -29,7 +31,7 @@ class ChatModel:
     """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
 
     def __init__(
-        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafter | None = None
+        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafting | None = None
     ) -> None:
         self.name = weights.name
         self.created = int(weights.path.stat().st_mtime)
@@ -129,8 +131,8 @@ class ChatModel:
         """Computed so far: as long as it stays the same, nobody is answered."""
         return self._engine.totals["steps"]
 
-    def stats(self) -> dict[str, int | float | str]:
-        """Gauges and totals of the engine, for health and metrics."""
+    def stats(self) -> dict[str, Any]:
+        """Gauges and totals of the engine, for health and metrics. Those by position are mappings."""
         engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs
         return {
             "model": self.name,
@@ -139,8 +141,6 @@ class ChatModel:
             "running": engine.running,
             "resident": engine.resident,
             "preempted_total": totals["preempted"],
-            "drafted_total": engine.speculation.drafted,
-            "accepted_total": engine.speculation.accepted,
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],
             "cached_tokens_total": totals["cached_tokens"],
@@ -149,20 +149,22 @@ class ChatModel:
             "decode_seconds_total": totals["decode_ns"] / 1e9,
             "tokenizer_hits_total": self._tokenizer.hits,
             "tokenizer_misses_total": self._tokenizer.misses,
+            **engine.speculation.stats(),
             **engine.tiers.stats(),
             "parked_bytes_per_token": costs.parked_bytes_per_token,
             "restore_ratio": costs.restore_ratio,
         }
 
 
-def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafter | None:
+def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafting | None:
     """Raises ModelNotLoaded, also for a draft model that speaks another vocabulary."""
     if config.draft_path is None or not config.draft_max:
-        return None
+        return Lookup() if config.lookup else None
     draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers)
-    if draft.pieces() != weights.pieces():
+    if not same_vocabulary(draft.vocabulary(), weights.vocabulary()):
         raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")
     slots = config.slots
     threads = config.threads or default_threads()
     rows_max = max(CATCH_UP_TOKENS_MAX, slots)
-    return Drafter(LlamaContext(draft, slots=slots, context=context, rows_max=rows_max, threads=threads))
+    backend = LlamaContext(draft, slots=slots, context=context, rows_max=rows_max, threads=threads)
+    return Drafter(backend, min(draft.vocabulary_size, weights.vocabulary_size))

@@ -112,7 +112,7 @@ class Generation(Protocol):
 
     @property
     def drafted(self) -> int:
-        """Tokens that a draft model proposed."""
+        """Tokens that were proposed for the answer."""
         ...
 
     @property

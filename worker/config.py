@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from inference.attention import AUTO, FLASH, LAYOUTS
+from inference.speculate import DRAFT_TOKENS_MAX
 
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -78,11 +79,15 @@ class Config:
     ] = None
     draft: Annotated[
         Path | None,
-        About("draft model for speculation, of the same vocabulary: a GGUF file or a name (default: none)"),
+        About("draft model for speculation, of the same vocabulary: a GGUF file or a name; or lookup (default: none)"),
     ] = None
     draft_tokens: Annotated[
-        int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=16)
+        int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=DRAFT_TOKENS_MAX)
     ] = 8
+    draft_tokens_min: Annotated[
+        int,
+        About("tokens drafted at least, whether that pays or not: to measure with", least=0, most=DRAFT_TOKENS_MAX),
+    ] = 0
     hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
     gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all that fit", least=-1)] = -1
     kv_layout: Annotated[str, About("layout of the KV cache: streams, unified, or auto: the fastest here")] = AUTO
@@ -125,6 +130,8 @@ class Config:
         ):
             if value not in (AUTO, *known):
                 raise ConfigError(f"{flag} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+        if self.draft_tokens_min > self.draft_tokens:
+            raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
         for flag, url in (("--hub", self.hub), ("--jwt-jwks-url", self.jwt_jwks_url)):

@@ -60,6 +60,7 @@ Loaded = TypeVar("Loaded")
 APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
 CLOSE_TIMEOUT_S = 5.0
 NOBODY = UUID(int=0)
+LOOKUP = Path("lookup")  # in place of a draft model's name
 WATCH_S = 0.5  # between two looks at the embedded server; a look costs some microseconds
 
 log = logging.getLogger("firsttoken.start")
@@ -121,11 +122,14 @@ def engine_config(config: Config) -> EngineConfig:
     """With what was measured on this machine. Raises ModelNotLoaded when there is no such model."""
     home = Home(config.home)
     models = home.models
-    draft = find(config.draft, models) if config.draft else None
+    lookup = config.draft == LOOKUP
+    draft = find(config.draft, models) if config.draft and not lookup else None
     engine = EngineConfig(
         model_path=find(config.model, models),
         draft_path=draft if config.draft_tokens else None,
+        lookup=lookup,
         draft_max=config.draft_tokens,
+        draft_min=config.draft_tokens_min,
         parallel=config.streams,
         context=config.context,
         threads=config.threads,

@@ -124,12 +124,6 @@ def test_a_draft_needs_memory_of_its_own() -> None:
     assert draft.weight_bytes < together.draft == together.total - alone.total < alone.total
 
 
-def test_a_draft_of_another_vocabulary_is_a_problem() -> None:
-    findings = _findings(EngineConfig(draft_path=EMBEDDER))
-    assert findings["draft"].level is Level.PROBLEM and "--draft" in findings["draft"].todo
-    assert "speed" not in findings
-
-
 def test_the_bundled_pair_passes_and_what_was_measured_is_kept(tmp_path: Path) -> None:
     calibrations, config = Calibrations(tmp_path / "calibrations.json"), EngineConfig(draft_path=DRAFT_MODEL, threads=1)
     findings = {finding.name: finding for finding in examine(config, calibrations)}

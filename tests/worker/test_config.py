@@ -47,6 +47,8 @@ def test_the_home_is_absolute() -> None:
         ({"log_level": "loud"}, {}, "--log-level must be one of"),
         ({"kv_layout": "pool"}, {}, "--kv-layout must be auto, streams or unified"),
         ({"flash_attention": "yes"}, {}, "--flash-attention must be auto, off or on"),
+        ({"draft_tokens": "17"}, {}, "--draft-tokens must be between 0 and 16, not 17"),
+        ({"draft_tokens": "3", "draft_tokens_min": "4"}, {}, "--draft-tokens-min must be at most --draft-tokens, 3"),
         ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
     ],
