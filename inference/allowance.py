@@ -26,13 +26,13 @@ from inference.proportions import Proportions
 from inference.room import Room
 from inference.sizes import in_words
 
-# An agent's instructions, its tools, five passages and some turns take 2,000 to 3,000 tokens; and it has to answer.
+# Instructions, tools, passages and a question fit 2,048 tokens, as the bundled model shows; the rest is for more turns.
 CONTEXT_FLOOR = 4096
-CONTEXT_STEP = 1024  # finer steps save less than a tenth of a gigabyte with models that fit such machines
+CONTEXT_STEP = 512  # about a question and its answer
 
 
-class NotEnoughMemory(InferenceError):
-    """Not even the least of what was asked for fits: `reason` and what can be done, `todo`."""
+class CannotServe(InferenceError):
+    """Not even the least of what was asked for is possible here: `reason`, and what can be done, `todo`."""
 
     def __init__(self, reason: str, todo: str, need: Footprint) -> None:
         super().__init__(f"{reason}: {todo}")
@@ -68,27 +68,32 @@ class Allowance:
     @property
     def text(self) -> str:
         """All of it, for people who ask."""
-        return f"{self}: {self.need}{'; ' * self.is_less}{self.reason}"
+        return "; ".join(filter(None, (f"{self}: {self.need}", self.reason)))
 
 
 def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, room: Room) -> Allowance:
-    """The most of what is wanted that fits. Raises NotEnoughMemory."""
+    """The most of what is wanted that fits. Raises CannotServe."""
     wanted = replace(wanted, context=wanted.context_of(model.context))
-    steps = list(rungs(wanted, takes_q8_0=model.takes_q8_0 and (draft is None or draft.takes_q8_0)))
+    takes_q8_0 = model.takes_q8_0 and (draft is None or draft.takes_q8_0)
     on_gpu = room.gpu_free is not None
 
     def need(config: EngineConfig) -> Footprint:
         return Footprint.of(model, config, draft, gpu=on_gpu)
 
+    if wanted.kv_type == Q8_0 and not takes_q8_0:
+        reason = f"{wanted.model_path.name} or its draft has heads that a {Q8_0} KV cache cannot store"
+        raise CannotServe(reason, "leave out --kv-type", need(wanted))
+    steps = list(rungs(wanted, takes_q8_0=takes_q8_0))
     for config in _placed(steps, model.layers, need, room):
-        on_host, on_device = split(need(config), model.layers, config.gpu_layers if on_gpu else 0)
+        needed = need(config)
+        on_host, on_device = split(needed, model.layers, config.gpu_layers if on_gpu else 0)
         if on_host <= room.host and on_device <= room.gpu:
-            return Allowance(config, wanted, need(config), need(wanted), room)
-    raise _refusal(steps[-1], need(steps[-1]), room)
+            return Allowance(config, wanted, needed, need(wanted), room)
+    raise _refusal(steps[-1], need(steps[-1]), room, takes_q8_0=takes_q8_0)
 
 
 def here(wanted: EngineConfig) -> Allowance:
-    """The same for the files of a configuration and this machine. Raises ModelNotLoaded, NotEnoughMemory."""
+    """The same for the files of a configuration and this machine. Raises ModelNotLoaded, CannotServe."""
     with ExitStack() as stack:
 
         def proportions(path: Path) -> Proportions:
@@ -146,7 +151,7 @@ def _placed(
             yield replace(step, gpu_layers=layers if fitting == ALL_LAYERS else fitting)
 
 
-def _refusal(least: EngineConfig, need: Footprint, room: Room) -> NotEnoughMemory:
+def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_q8_0: bool) -> CannotServe:
     """`least` is what remains of the wishes when all that may be given up is."""
     reason = f"{least.model_path.name} with {told(least)} needs {need}; {room}"
     lowered = {
@@ -158,11 +163,11 @@ def _refusal(least: EngineConfig, need: Footprint, room: Room) -> NotEnoughMemor
     todo = [
         "choose a smaller model or quantisation",
         f"lower {', '.join(flag for flag, helps in lowered.items() if helps)}",
-        *(["set --kv-type q8_0"] if least.kv_type == F16 and least.flash_attention != "off" else []),
+        *(["set --kv-type q8_0"] if takes_q8_0 and least.kv_type == F16 and least.flash_attention != "off" else []),
         *(["leave out --draft"] if need.draft else []),
         f"{'raise' if room.given else 'set'} --memory-mb to what may be taken",
     ]
-    return NotEnoughMemory(reason, f"{', '.join(todo[:-1])} or {todo[-1]}", need)
+    return CannotServe(reason, f"{', '.join(todo[:-1])} or {todo[-1]}", need)
 
 
 def told(config: EngineConfig) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from inference import machine, pace, room
-from inference.allowance import NotEnoughMemory, allow
+from inference.allowance import CannotServe, allow
 from inference.apart import RunFailed, run_apart
 from inference.attention import Q8_0, Attention
 from inference.calibration import NOTICEABLE, Calibrations
@@ -153,7 +153,7 @@ def memory_finding(config: EngineConfig, model: Proportions, draft: Proportions 
     """What `serve` will make of the memory that is free now."""
     try:
         allowance = allow(config, model, draft, room)
-    except NotEnoughMemory as error:
+    except CannotServe as error:
         return Finding("memory", Level.PROBLEM, error.reason, error.todo, _numbers(error.need, room))
     return Finding("memory", Level.OK, allowance.text, numbers=_numbers(allowance.need, room))
 

@@ -12,7 +12,7 @@ import orjson
 from tqdm import tqdm
 
 from inference import room
-from inference.allowance import NotEnoughMemory, allow
+from inference.allowance import CannotServe, allow
 from inference.catalogue import BUNDLED, HUB_FILE, PRESETS, Preset, bundled, files_in, find, preset
 from inference.config import EngineConfig
 from inference.facts import Facts, facts_of
@@ -137,7 +137,7 @@ def _memory(model: Proportions, engine: EngineConfig) -> Memory:
             draft = Proportions.of(opened)
     try:
         allowance = allow(engine, model, draft, room.here(engine))
-    except NotEnoughMemory as error:
+    except CannotServe as error:
         return Memory(str(error), error.need, None)
     return Memory(allowance.text, allowance.need, allowance.config)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.allowance import CONTEXT_FLOOR, Allowance, NotEnoughMemory, allow, here, rungs
+from inference.allowance import CONTEXT_FLOOR, Allowance, CannotServe, allow, here, rungs
 from inference.attention import Attention
 from inference.bundled import DRAFT_MODEL
 from inference.catalogue import PRESETS, preset
@@ -34,8 +34,8 @@ SERVED = {  # on each of them
     "qwen3-30b-a3b-instruct": ("no", "no", "no", "no"),
     "llama-3.2-1b": ("6 x 4096", "8+4 x 8192", "8+8 x 8192", "8+8 x 8192"),
     "llama-3.2-3b": ("1 x 4096 q8_0", "5 x 4096", "8 x 8192", "8+4 x 8192"),
-    "llama-3.1-8b": ("no", "1 x 4096 q8_0", "8 x 4096", "8+2 x 8192"),
-    "gemma-3-4b": ("no", "3 x 4096", "8 x 6144", "8+2 x 8192"),
+    "llama-3.1-8b": ("no", "1 x 4096 q8_0", "8 x 4608", "8+2 x 8192"),
+    "gemma-3-4b": ("no", "3 x 4096", "8 x 6656", "8+2 x 8192"),
     "smollm3-3b": ("1 x 4096", "8 x 4096", "8+4 x 8192", "8+8 x 8192"),
     "phi-4-mini": ("no", "3 x 4096", "8 x 7168", "8+4 x 8192"),
     "granite-4.0-micro": ("1 x 4096 q8_0", "6 x 4096", "8+2 x 8192", "8+8 x 8192"),
@@ -52,7 +52,7 @@ def of(name: str) -> Proportions:
 def allowed(name: str, room: Room, wanted: EngineConfig = WANTED) -> EngineConfig | None:
     try:
         return allow(wanted, of(name), None, room).config
-    except NotEnoughMemory:
+    except CannotServe:
         return None
 
 
@@ -114,7 +114,7 @@ def test_what_is_less_than_usual_says_so_and_why() -> None:
 
 def test_a_refusal_says_what_is_needed_what_is_there_and_which_flags_help() -> None:
     fixed = replace(WANTED, parallel=4, adjustable=ADJUSTABLE - {"parallel"})
-    with pytest.raises(NotEnoughMemory) as refusal:
+    with pytest.raises(CannotServe) as refusal:
         allow(fixed, of("qwen3-8b"), of("qwen3-0.6b"), Room(4 * GB))
     said = str(refusal.value)
     assert "4 streams of 4096 tokens in q8_0 needs" in said and "weights 5.0 GB, KV cache 1.3 GB" in said
@@ -143,6 +143,8 @@ def test_a_head_that_no_block_divides_is_not_quantised() -> None:
     odd = replace(of("qwen3-1.7b"), key=72, value=72)
     assert not odd.takes_q8_0
     assert {step.kv_type for step in rungs(WANTED, takes_q8_0=False)} == {"f16"}
+    with pytest.raises(CannotServe, match="leave out --kv-type"):
+        allow(replace(WANTED, kv_type="q8_0"), odd, None, Room(64 * GB))
 
 
 def test_other_models_of_the_process_take_their_part() -> None:
@@ -168,7 +170,7 @@ rooms = st.builds(Room, free_bytes, st.none() | free_bytes, given=st.sampled_fro
 def attempt(wanted: EngineConfig, model: Proportions, room: Room) -> Allowance | None:
     try:
         return allow(wanted, model, None, room)
-    except NotEnoughMemory:
+    except CannotServe:
         return None
 
 

@@ -82,7 +82,7 @@ def test_more_threads_than_cores_are_too_many() -> None:
 def test_memory_is_told_as_serve_will_use_it() -> None:
     config = EngineConfig(adjustable=ADJUSTABLE)
     finding = memory_finding(config, QWEN, None, Room(12 * 10**9))
-    assert finding.level is Level.OK and "8 streams of 5120 tokens in f16" in finding.text
+    assert finding.level is Level.OK and "8 streams of 5632 tokens in f16" in finding.text
     assert "8 streams and 8 resident slots of 8192 tokens in f16 would take" in finding.text
     assert finding.numbers["available_bytes"] == 12 * 10**9
 
