@@ -35,7 +35,8 @@ class EngineConfig:
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     queue_max: int = 64  # requests that may wait; one more is refused
     queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and nobody waits for longer
-    parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
+    # Host memory for conversations that left their slot; 0: none, -1: as the model and the machine suit.
+    parked_bytes_max: int = 512 * 2**20
     disk_folder: Path | None = None  # where those that host memory has no room for are kept, over restarts too
     disk_bytes_max: int = 2 * 2**30  # of them on disk; 0: none
     # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.
@@ -48,9 +49,11 @@ class EngineConfig:
         for name in ("parallel", "queue_max", "queue_tokens_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max", "draft_max"):
+        for name in ("resident", "context", "threads", "disk_bytes_max", "draft_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if self.parked_bytes_max < -1:
+            raise ValueError("parked_bytes_max must be -1 or more")
         if not 0 <= self.draft_min <= self.draft_max:
             raise ValueError("draft_min must be between 0 and draft_max")
         self.attention(gpu=False)  # refuses what is unknown

@@ -88,7 +88,8 @@ def _files(config: EngineConfig) -> Iterator[Finding]:
         if draft:
             yield draft_finding(draft, model)
         on_gpu = any(device.is_gpu for device in devices())
-        yield memory_finding(Footprint.of(model, config, draft), machine.memory_available(), on_gpu=on_gpu)
+        available = machine.memory_available()
+        yield memory_finding(Footprint.of(model, config, draft, available=available), available, on_gpu=on_gpu)
 
 
 def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -> Finding:

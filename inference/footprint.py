@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from inference.config import CONTEXT_DEFAULT, EngineConfig
 from inference.drafter import CATCH_UP_TOKENS_MAX
 from inference.llama import LlamaModel
+from inference.parked import usual_bytes
 
 KV_BYTES = 2  # f16 keys and values
 ACTIVATION_BYTES = 4
@@ -28,15 +29,27 @@ class Footprint:
         return self.weights + self.kv_cache + self.working + self.draft
 
     @classmethod
-    def of(cls, model: LlamaModel, config: EngineConfig, draft: LlamaModel | None = None) -> Footprint:
+    def of(
+        cls,
+        model: LlamaModel,
+        config: EngineConfig,
+        draft: LlamaModel | None = None,
+        *,
+        available: int | None = None,
+    ) -> Footprint:
+        """On a machine with so much memory `available`, as far as that is known."""
         context = config.context or min(model.context_length, CONTEXT_DEFAULT)
         return cls(
             weights=model.weight_bytes,
             kv_cache=_kv_cache(model, context * config.slots),
             working=_working(model, config.rows_max, context),
             draft=0 if draft is None else _of_draft(draft, config, context),
-            parked_max=config.parked_bytes_max,
+            parked_max=_parked(model, config, available),
         )
+
+
+def _parked(model: LlamaModel, config: EngineConfig, available: int | None) -> int:
+    return config.parked_bytes_max if config.parked_bytes_max >= 0 else usual_bytes(_kv_cache(model, 1), available)
 
 
 def _of_draft(draft: LlamaModel, config: EngineConfig, context: int) -> int:

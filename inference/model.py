@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
@@ -12,8 +13,10 @@ from inference.disk import DiskTier
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine
 from inference.errors import ModelNotLoaded
+from inference.footprint import Footprint
 from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
+from inference.machine import memory_available
 from inference.offload import gpu_layers
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
@@ -47,6 +50,8 @@ class ChatModel:
     def load(cls, config: EngineConfig) -> ChatModel:
         """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
         weights = LlamaModel.load(config.model_path, gpu_layers=gpu_layers(config))
+        parked_max = Footprint.of(weights, config, available=memory_available()).parked_max
+        config = replace(config, parked_bytes_max=parked_max)
         context = config.context or min(weights.context_length, CONTEXT_DEFAULT)
         backend = LlamaContext(
             weights,

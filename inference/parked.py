@@ -18,6 +18,16 @@ from inference.prefix import PrefixIndex
 
 # Restoring moves bytes and costs some milliseconds; fewer tokens than this are as cheap to compute again.
 PARK_TOKENS_MIN = 64
+# The usual cap: thirty conversations of 2,000 tokens, but no more than a share of the memory that is free.
+USUAL_TOKENS, USUAL_BYTES_MIN = 65_536, 512 * 2**20
+FREE_SHARE = 4
+
+
+def usual_bytes(token_bytes: float, available: int | None) -> int:
+    """The cap where nobody names one: for a model whose tokens take so much, on a machine that has so much memory free
+    (None: nobody tells)."""
+    wanted = max(USUAL_BYTES_MIN, int(USUAL_TOKENS * token_bytes))
+    return USUAL_BYTES_MIN if available is None else min(wanted, available // FREE_SHARE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,9 +70,9 @@ class Parked:
         return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, salt)[1] < len(tokens)
 
     def match(self, tokens: Sequence[int], salt: str) -> tuple[int | None, int]:
-        """The entry that shares the longest beginning, and its length."""
+        """The smallest of the entries that share the longest beginning, and its length: all of it is moved."""
         keys, length = self._index.match(tokens, salt)
-        return (max(keys), length) if keys else (None, 0)
+        return min(keys, key=lambda key: (self._entries[key].state.nbytes, -key), default=None), length
 
     @property
     def entries(self) -> list[Entry]:

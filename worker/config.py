@@ -91,8 +91,8 @@ class Config:
     streams: Annotated[int, About("generations that run at once; more wait in the queue", least=1, most=128)] = 8
     queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64
     parked_mb: Annotated[
-        int, About("megabytes of memory for conversations that left the KV cache; 0: none", least=0)
-    ] = 512
+        int, About("megabytes of memory for conversations that left the KV cache; 0: none, -1: what suits", least=-1)
+    ] = -1
     kv_disk_mb: Annotated[
         int, About("megabytes on disk for those that memory has no room for, kept over restarts; 0: none", least=0)
     ] = 2048

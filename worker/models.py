@@ -14,6 +14,7 @@ from inference.catalogue import BUNDLED, HUB_FILE, PRESETS, Preset, bundled, fil
 from inference.facts import Facts, facts_of
 from inference.footprint import Footprint
 from inference.llama import LlamaModel
+from inference.machine import memory_available
 from inference.sizes import in_words
 from worker.config import Config
 from worker.download import Download
@@ -104,7 +105,9 @@ def _others(folder: Path) -> list[Path]:
 def _examine(path: Path, config: Config) -> tuple[Facts, Footprint]:
     model = LlamaModel.load(path, weights=False)
     try:
-        return facts_of(model), Footprint.of(model, engine_config(replace(config, model=path)))
+        return facts_of(model), Footprint.of(
+            model, engine_config(replace(config, model=path)), available=memory_available()
+        )
     finally:
         model.close()
 

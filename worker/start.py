@@ -133,7 +133,7 @@ def engine_config(config: Config) -> EngineConfig:
         flash_attention=config.flash_attention,
         gpu_layers=config.gpu_layers,
         queue_max=config.queue,
-        parked_bytes_max=config.parked_mb * 2**20,
+        parked_bytes_max=config.parked_mb * 2**20 if config.parked_mb >= 0 else -1,
         disk_folder=home.kv,
         disk_bytes_max=config.kv_disk_mb * 2**20,
     )

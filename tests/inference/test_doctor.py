@@ -25,6 +25,7 @@ from inference.doctor import (
 )
 from inference.footprint import Footprint
 from inference.llama import Device, LlamaContext, LlamaModel
+from inference.parked import USUAL_BYTES_MIN
 from inference.rows import Rows
 
 AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
@@ -115,6 +116,13 @@ def test_more_context_needs_more_memory() -> None:
     small = Footprint.of(model, config := EngineConfig(context=1024))
     large = Footprint.of(model, replace(config, context=2048))
     assert large.kv_cache == 2 * small.kv_cache and large.weights == small.weights == model.weight_bytes
+
+
+def test_parked_conversations_take_what_was_said_or_what_suits_the_machine() -> None:
+    model = LlamaModel.load(CHAT_MODEL, weights=False)
+    said, suits = EngineConfig(parked_bytes_max=7), EngineConfig(parked_bytes_max=-1)
+    assert [Footprint.of(model, config, available=1000).parked_max for config in (said, suits)] == [7, 250]
+    assert Footprint.of(model, suits).parked_max == USUAL_BYTES_MIN
 
 
 def test_a_draft_needs_memory_of_its_own() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.parked import PARK_TOKENS_MIN, Entry, Parked
+from inference.parked import PARK_TOKENS_MIN, USUAL_BYTES_MIN, USUAL_TOKENS, Entry, Parked, usual_bytes
 from inference.prefix import common_length
 
 
@@ -40,6 +40,24 @@ def test_a_state_larger_than_everything_is_not_kept() -> None:
     parked.put(Entry(tuple(tokens(1)), "", state(5)))
     parked.put(Entry(tuple(tokens(2)), "", state(11)))
     assert (len(parked), parked.bytes) == (1, 5)
+
+
+def test_a_short_beginning_comes_from_the_smallest_of_those_that_have_it() -> None:
+    parked, system = Parked(100), tokens(1)
+    short = Entry((*system, 2, 3), "", state(6))
+    for each in (Entry((*system, 7), "", state(9)), short, Entry((*system, 9), "", state(9))):
+        parked.put(each)
+    key, length = parked.match([*system, 5], "")
+    assert key is not None and (parked[key], length) == (short, len(system))
+
+
+def test_the_usual_cap_follows_the_model_and_the_free_memory() -> None:
+    small, large, gigabyte = 4_657, 147_456, 10**9  # bytes of a token: the bundled model, one of four billion
+    assert usual_bytes(small, 16 * gigabyte) == USUAL_BYTES_MIN
+    assert usual_bytes(large, 64 * gigabyte) == USUAL_TOKENS * large
+    assert usual_bytes(large, 16 * gigabyte) == 4 * gigabyte
+    assert usual_bytes(small, gigabyte) == gigabyte // 4
+    assert usual_bytes(large, None) == USUAL_BYTES_MIN
 
 
 def test_only_what_is_long_and_new_is_wanted() -> None:
