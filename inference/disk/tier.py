@@ -130,12 +130,11 @@ class DiskTier:
         with self._lock:
             if self._shelf.holds(blocks, root=root):
                 return
-            if not patient and self._unwritten_bytes + entry.state.nbytes > UNWRITTEN_BYTES_MAX:
+            if not patient and self._unwritten_bytes + entry.size > UNWRITTEN_BYTES_MAX:
                 self.totals["dropped"] += 1
                 return
-            self._unwritten_bytes += entry.state.nbytes
-        file = KvFile(self._fingerprint, salt, np.array(entry.tokens, "<i4"), entry.state)
-        self._writer.submit(self._write, file, blocks, root)
+            self._unwritten_bytes += entry.size
+        self._writer.submit(self._write, entry, salt, blocks, root)
 
     def holds(self, tokens: Sequence[int], salt: str, *, root: bool = False) -> bool:
         """Whether these tokens, but for those of a last block, are in a file."""
@@ -201,13 +200,14 @@ class DiskTier:
         self.totals["read"] += 1
         return _entry(file, found.salt)
 
-    def _write(self, file: KvFile, blocks: tuple[bytes, ...], root: bool) -> None:
+    def _write(self, entry: Entry, salt: bytes, blocks: tuple[bytes, ...], root: bool) -> None:
         try:
             if not self.writes or monotonic() > self._writes_until:
                 self.totals["dropped"] += 1
                 return
-            if shutil.disk_usage(self._folder).free < self._spare_bytes + file.size:
+            if shutil.disk_usage(self._folder).free < self._spare_bytes + entry.size:
                 raise OSError(0, "the disk is nearly full")
+            file = KvFile(self._fingerprint, salt, np.array(entry.tokens, "<i4"), entry.state)
             self._write_turns()
             name = file.write(self._folder, ROOT if root else KV)
             with self._lock:
@@ -218,7 +218,7 @@ class DiskTier:
             self._write_no_more(error)
         finally:
             with self._lock:
-                self._unwritten_bytes -= file.state.nbytes
+                self._unwritten_bytes -= entry.size
 
     def _write_turns(self) -> None:
         """Before the states that hold their tokens. Raises OSError."""

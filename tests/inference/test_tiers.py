@@ -26,6 +26,7 @@ CALCULATOR = {
         "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
     },
 }
+BYTES_PER_TOKEN = 3084  # of the model's KV cache, with what its state tells of a cell
 KEPT_MIN = 100  # tokens: all of SYSTEM, and not by chance
 
 
@@ -109,6 +110,23 @@ async def test_after_a_crash_the_first_turn_computes_only_its_question(tmp_path:
         assert model.stats()["disk_damaged_total"] == 0
     assert first.cached_tokens >= KEPT_MIN > first.prompt_tokens - first.cached_tokens
     assert again.ids == cold.ids
+
+
+async def test_conversations_that_share_their_beginning_keep_it_once_and_come_back_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    talks = [[SYSTEM, ChatMessage("user", f"{number} is my number. " * 16)] for number in range(6)]
+    async with running(tmp_path) as model:
+        cold = [await ask(model, talk) for talk in talks]
+        stats = model.stats()
+        again = [await ask(model, talk) for talk in talks]
+        assert model.stats()["restored_total"]
+    async with running(tmp_path) as model:
+        after = [await ask(model, talk) for talk in talks]
+    assert [each.ids for each in again] == [each.ids for each in after] == [each.ids for each in cold]
+    assert all(each.cached_tokens == each.prompt_tokens - 1 for each in after)
+    parked_tokens = sum(each.prompt_tokens for each in cold[: int(stats["parked"])])
+    assert int(stats["parked"]) >= 4 and int(stats["parked_bytes"]) < 0.7 * BYTES_PER_TOKEN * parked_tokens
 
 
 async def test_another_layout_of_the_cache_takes_nothing_over(tmp_path: Path) -> None:
