@@ -38,7 +38,7 @@ class Root:
 
     @classmethod
     def of(cls, state: NDArray[np.uint8], regions: Sequence[Region], tokens: int) -> Root:
-        return cls(tokens, np.concatenate([view.ravel() for begins, view in _views(state, regions) if begins]))
+        return cls(tokens, _gathered([view for begins, view in _views(state, regions) if begins]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,16 +53,16 @@ class Tail:
     @classmethod
     def of(cls, state: NDArray[np.uint8], regions: Sequence[Region], root: Root) -> Tail | None:
         """None where the state does not begin with the root."""
+        views = list(_views(state, regions))
         at = 0
-        for begins, view in _views(state, regions):
-            if begins:
-                if not np.array_equal(view.ravel(), root.content[at : at + view.size]):
-                    return None
-                at += view.size
+        for view in (view for begins, view in views if begins):
+            held = root.content[at : at + view.size]
+            if held.size != view.size or not np.array_equal(view, held.reshape(view.shape)):
+                return None
+            at += view.size
         if not at or at != root.content.size:
             return None
-        rest = np.concatenate([view.ravel() for begins, view in _views(state, regions) if not begins])
-        return cls(root, tuple(regions), rest, state.size)
+        return cls(root, tuple(regions), _gathered([view for begins, view in views if not begins]), state.size)
 
     def whole(self) -> NDArray[np.uint8]:
         """The state, byte for byte."""
@@ -72,6 +72,15 @@ class Tail:
             view[...] = sources[begins][at[begins] : at[begins] + view.size].reshape(view.shape)
             at[begins] += view.size
         return state
+
+
+def _gathered(views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """One behind the other. Each byte is copied once: they are hundreds of megabytes, and the engine waits."""
+    content, at = np.empty(sum(view.size for view in views), np.uint8), 0
+    for view in views:
+        content[at : at + view.size].reshape(view.shape)[...] = view
+        at += view.size
+    return content
 
 
 def _views(state: NDArray[np.uint8], regions: Sequence[Region]) -> Iterator[tuple[bool, NDArray[np.uint8]]]:
