@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
+from inference.config import EngineConfig, default_threads
 from inference.constraint import Grammars
 from inference.disk import DiskTier
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine
 from inference.errors import ModelNotLoaded
-from inference.footprint import Footprint
 from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.machine import memory_available
-from inference.offload import gpu_layers
+from inference.offload import are_all, gpu_layers
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
@@ -49,10 +46,11 @@ class ChatModel:
     @classmethod
     def load(cls, config: EngineConfig) -> ChatModel:
         """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
-        weights = LlamaModel.load(config.model_path, gpu_layers=gpu_layers(config))
-        parked_max = Footprint.of(weights, config, available=memory_available()).parked_max
-        config = replace(config, parked_bytes_max=parked_max)
-        context = config.context or min(weights.context_length, CONTEXT_DEFAULT)
+        layers = gpu_layers(config)
+        weights = LlamaModel.load(config.model_path, gpu_layers=layers)
+        if has_gpu() and are_all(layers, weights.kv_shape[0]):
+            config = config.offloaded
+        context = config.context_of(weights.context_length)
         backend = LlamaContext(
             weights,
             slots=config.slots,
@@ -61,6 +59,7 @@ class ChatModel:
             outputs_max=config.outputs_max,
             threads=config.threads or default_threads(),
             attention=config.attention(gpu=has_gpu()),
+            kv_type=config.kv_type,
         )
         return cls(weights, backend, config, _load_drafter(weights, context, config))
 
@@ -161,4 +160,13 @@ def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Dr
     slots = config.slots
     threads = config.threads or default_threads()
     rows_max = max(CATCH_UP_TOKENS_MAX, slots)
-    return Drafter(LlamaContext(draft, slots=slots, context=context, rows_max=rows_max, threads=threads))
+    backend = LlamaContext(
+        draft,
+        slots=slots,
+        context=context,
+        rows_max=rows_max,
+        threads=threads,
+        attention=config.attention_of_draft(gpu=has_gpu()),
+        kv_type=config.kv_type,
+    )
+    return Drafter(backend)

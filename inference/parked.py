@@ -21,19 +21,19 @@ from inference.tail import Region, Root, Tail
 
 # Restoring moves bytes and costs some milliseconds; fewer tokens than this are as cheap to compute again.
 PARK_TOKENS_MIN = 64
-# The usual cap: thirty conversations of 2,000 tokens, but no more than a share of the memory that is free.
+# The cap that suits a model: thirty conversations of 2,000 tokens, but no more than a share of the memory that is left.
 USUAL_TOKENS, USUAL_BYTES_MIN = 65_536, 512 * 2**20
-FREE_SHARE = 4
+LEFT_SHARE = 4
 
 # Where the first so many tokens lie in a state; nowhere, if that cannot be told.
 Regions: TypeAlias = Callable[[NDArray[np.uint8], int], Sequence[Region]]
 
 
-def usual_bytes(token_bytes: float, available: int | None) -> int:
-    """The cap where nobody names one: for a model whose tokens take so much, on a machine that has so much memory free
-    (None: nobody tells)."""
+def usual_bytes(token_bytes: float, left: int | None) -> int:
+    """The cap where nobody names one: for a model whose tokens take so much, where so much memory is left (None: nobody
+    tells)."""
     wanted = max(USUAL_BYTES_MIN, int(USUAL_TOKENS * token_bytes))
-    return USUAL_BYTES_MIN if available is None else min(wanted, available // FREE_SHARE)
+    return USUAL_BYTES_MIN if left is None else min(wanted, left // LEFT_SHARE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.attention import AUTO, Attention
+from inference.attention import AUTO, F16, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk
 from inference.errors import ModelNotLoaded
@@ -33,13 +33,15 @@ from inference.threads import ThreadChooser
 
 # A token that is copied through its state costs as much as so many cells copied with their stream; measured.
 STATE_COST = 4
+_KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0}
 
 
 class LlamaContext:
     """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
 
-    Without an `attention`, what is fastest as a rule is taken. Forking a prefix only marks cells in a unified cache;
-    between streams it copies what the source holds (about a thousandth of computing it).
+    Without an `attention`, what is fastest as a rule is taken; a `kv_type` of q8_0 needs one with flash attention.
+    Forking a prefix only marks cells in a unified cache; between streams it copies what the source holds (about a
+    thousandth of computing it).
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class LlamaContext:
         threads: int,
         outputs_max: int = 0,
         attention: Attention | None = None,
+        kv_type: str = F16,
     ) -> None:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
@@ -67,6 +70,7 @@ class LlamaContext:
         parameters.flash_attn_type = (
             lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if mode.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
+        parameters.type_k = parameters.type_v = _KV_TYPES[kv_type]
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
         parameters.no_perf = True
         self._context = lib.llama_init_from_model(model.handle, parameters)
