@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from inference.errors import InferenceError
 from inference.footprint import Footprint
 from inference.llama import LlamaModel
 from inference.offload import ALL_LAYERS, are_all, layers_that_fit, split
+from inference.parked import usual_bytes
 from inference.proportions import Proportions
 from inference.room import Room
 from inference.sizes import in_words
@@ -88,7 +90,10 @@ def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, r
         needed = need(config)
         on_host, on_device = split(needed, model.layers, config.gpu_layers if on_gpu else 0)
         if on_host <= room.host and on_device <= room.gpu:
-            return Allowance(config, wanted, needed, need(wanted), room)
+            config = _with_more_parked(config, wanted, needed, room.host - on_host)
+            parked_max = max(wanted.parked_bytes_max, config.parked_bytes_max)
+            wanted = replace(wanted, parked_bytes_max=parked_max)
+            return Allowance(config, wanted, need(config), need(wanted), room)
     raise _refusal(steps[-1], need(steps[-1]), room, takes_q8_0=takes_q8_0)
 
 
@@ -149,6 +154,14 @@ def _placed(
         if (step.resident, step.context) == (least.resident, least.context):  # they would push layers out
             fitting = layers_that_fit(need(step), layers, room.gpu)
             yield replace(step, gpu_layers=layers if fitting == ALL_LAYERS else fitting)
+
+
+def _with_more_parked(config: EngineConfig, wanted: EngineConfig, need: Footprint, left: float) -> EngineConfig:
+    """Of what is left of the host's memory, parked conversations get what suits the model, unless it was said."""
+    if "parked_bytes_max" not in wanted.adjustable or config.parked_bytes_max < wanted.parked_bytes_max:
+        return config
+    suits = usual_bytes(need.kv_cache / (config.context * config.slots), None if isinf(left) else int(left))
+    return replace(config, parked_bytes_max=max(config.parked_bytes_max, suits))
 
 
 def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_q8_0: bool) -> CannotServe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,10 +20,8 @@ from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segm
 from inference.speculation import Drafting
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
+from inference.turns import Turns
 from inference.verdict import Verdict, judge
-
-# Tokens of generated turns that are kept exactly (8 bytes each): more conversations than there are KV slots.
-REMEMBERED_TOKENS_MAX = 200_000
 
 
 class ChatModel:
@@ -41,13 +38,12 @@ class ChatModel:
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
         self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
+        self._turns = Turns(self._pieces, backend.fingerprint)
         disk = None
         if config.disk_folder and config.disk_bytes_max:
-            disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max)
+            disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
         self._engine = Engine(backend, self._pieces, end_tokens, config, drafter, disk)
         self._grammars = Grammars(weights.grammar, self._pieces, end_tokens)
-        self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
-        self._exact_tokens = 0
 
     @classmethod
     def load(cls, config: EngineConfig) -> ChatModel:
@@ -86,7 +82,7 @@ class ChatModel:
         return self._engine.failed
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
-        return self._template.render(messages, tools, self._exact)
+        return self._template.render(messages, tools, self._turns)
 
     def encode(self, segments: Sequence[Segment]) -> list[int]:
         return self._tokenizer.encode(segments)
@@ -123,12 +119,7 @@ class ChatModel:
         self._engine.share(beginning)
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
-        if not ids:
-            return
-        self._exact_tokens += len(ids) - len(self._exact.pop(message, ()))
-        self._exact[message] = tuple(ids)
-        while self._exact_tokens > REMEMBERED_TOKENS_MAX:
-            self._exact_tokens -= len(self._exact.popitem(last=False)[1])
+        self._turns.put(message, ids)
 
     @property
     def steps(self) -> int:

@@ -113,7 +113,9 @@ class Config:
     parked_mb: Annotated[
         int | None,
         About(
-            "megabytes for conversations that left the KV cache; 0: none (default: 512, less if memory lacks)", least=0
+            "megabytes for conversations that left the KV cache; 0: none "
+            "(default: 512, more for large models, less if memory lacks)",
+            least=0,
         ),
     ] = None
     kv_disk_mb: Annotated[

@@ -27,6 +27,8 @@ from inference.llama.library import (
     set_threads,
 )
 from inference.llama.model import LlamaModel
+from inference.llama.state import regions
+from inference.tail import Region
 from inference.threads import ThreadChooser
 
 # A token that is copied through its state costs as much as so many cells copied with their stream; measured.
@@ -172,6 +174,10 @@ class LlamaContext:
         if not fits or self.length(slot) > self.context:  # all cells of a unified cache would be room enough
             self.truncate(slot, 0)
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
+
+    def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
+        """Where that many tokens at the beginning lie in a saved state; nowhere for a kind of state that is unknown."""
+        return regions(state, tokens)
 
     def length(self, slot: int) -> int:
         """Tokens that a slot holds. Raises DecodeFailed."""

@@ -15,6 +15,7 @@ from inference.catalogue import PRESETS, preset
 from inference.config import ADJUSTABLE, PREFILL_TOKENS_GPU, EngineConfig
 from inference.footprint import Footprint
 from inference.offload import split
+from inference.parked import USUAL_TOKENS
 from inference.proportions import Proportions
 from inference.room import Room
 
@@ -215,3 +216,14 @@ def test_a_larger_gpu_never_gets_fewer_layers(model: Proportions, one: int, othe
         model.layers + 1 if each.config.gpu_layers < 0 else each.config.gpu_layers for each in (small, large)
     )
     assert fewer <= more
+
+
+def test_parked_conversations_get_of_what_is_left_what_suits_the_model() -> None:
+    plenty, tight, model = Room(200 * GB), Room(13 * GB), of("qwen3-4b")
+    token_bytes = model.kv_numbers * 2
+    ample, scarce = allow(WANTED, model, None, plenty), allow(WANTED, model, None, tight)
+    assert ample.config.parked_bytes_max == USUAL_TOKENS * token_bytes and not ample.is_less
+    assert scarce.config.parked_bytes_max == WANTED.parked_bytes_max
+    said = replace(WANTED, adjustable=ADJUSTABLE - {"parked_bytes_max"})
+    assert allow(said, model, None, plenty).config.parked_bytes_max == WANTED.parked_bytes_max
+    assert allow(WANTED, model, None, Room(None)).config.parked_bytes_max == WANTED.parked_bytes_max
