@@ -110,6 +110,9 @@ class Config:
         About("conversations kept in the KV cache beside those (default: 8, less if memory lacks)", least=0, most=128),
     ] = None
     queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64
+    gap_ms: Annotated[
+        int, About("milliseconds between two tokens to keep to, if the machine can, while prompts are read", least=1)
+    ] = 100
     parked_mb: Annotated[
         int | None,
         About(

@@ -43,6 +43,7 @@ def engine_config(config: Config) -> EngineConfig:
         flash_attention=config.flash_attention,
         gpu_layers=config.gpu_layers,
         queue_max=config.queue,
+        inter_token_target_s=config.gap_ms / 1e3,
         disk_folder=home.kv,
         disk_bytes_max=config.kv_disk_mb * 2**20,
         adjustable=frozenset(wished) - frozenset(fixed),

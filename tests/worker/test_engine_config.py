@@ -1,4 +1,4 @@
-"""What drafts is chosen by one flag."""
+"""What the settings make of the engine."""
 
 from __future__ import annotations
 
@@ -23,3 +23,7 @@ def test_lookup_needs_no_model(tmp_path: Path) -> None:
 def test_without_the_flag_nothing_drafts(tmp_path: Path) -> None:
     engine = engine_config(Config(home=tmp_path))
     assert (engine.draft_path, engine.lookup, engine.outputs_max) == (None, False, engine.parallel)
+
+
+def test_the_pace_to_keep_to_is_a_setting(tmp_path: Path) -> None:
+    assert engine_config(Config(home=tmp_path, gap_ms=40)).inter_token_target_s == 0.04
