@@ -170,7 +170,7 @@ class Scheduler:
             return self._config.prefill_tokens_alone
         without = self.cost.predict(streams)
         if without is None:
-            return self._config.prefill_tokens_first
+            return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
         limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
         bite = self._largest(streams, limit_s)
         prompts_s = new / bite * (self.cost.predict(streams + bite) or 0.0)
@@ -181,7 +181,7 @@ class Scheduler:
         for bite in BITES:
             if bite <= self._config.prefill_tokens_alone and (self.cost.predict(streams + bite) or 0.0) <= limit_s:
                 return bite
-        return BITES[-1]
+        return min(BITES[-1], self._config.prefill_tokens_alone)
 
     def _admit(self, plan: Plan) -> None:
         order = {request: place for place, request in enumerate(self._waiting)}

@@ -140,6 +140,8 @@ class Slots:
         keys, matched = self._index.match(beginning, salt)
         holders = [self._slots[key] for key in keys]
         prefix = self._prefix(beginning, salt, holders, matched)
+        if prefix.tokens < fresh:  # a single row of an exact prompt: it may have been a whole prompt, computed alone
+            prefix = _Prefix()
         target = self._target(prefix)
         if target is None:
             return None

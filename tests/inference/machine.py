@@ -62,9 +62,11 @@ class Hasty(ScriptedBackend):
 class Machine:
     """Steps cost nothing that is measured, so what a plan holds depends on nothing but what was asked."""
 
-    def __init__(self, config: EngineConfig = CONFIG, *, rewinds: bool = True) -> None:
+    def __init__(
+        self, config: EngineConfig = CONFIG, *, rewinds: bool = True, device: type[ScriptedBackend] = ScriptedBackend
+    ) -> None:
         self.scheduler = Scheduler(config, rewinds=rewinds)
-        self.backend = ScriptedBackend(config.slots, CONTEXT, config.rows_max, VOCABULARY, rewinds=rewinds)
+        self.backend = device(config.slots, CONTEXT, config.rows_max, VOCABULARY, rewinds=rewinds)
         hasty = Hasty(config.slots, CONTEXT, CATCH_UP_TOKENS_MAX, VOCABULARY)
         drafter = Drafter(hasty) if config.draft_path and rewinds else None
         self.speculation = Speculation(drafter, config, self.scheduler.cost, CONTEXT)
@@ -105,6 +107,7 @@ class Machine:
         return self.clock - began
 
     def cancel(self, r: Request) -> None:
+        r.cancelled = True
         if r.finish is None:
             self._finish(r, Finish.CANCELLED, None)
 

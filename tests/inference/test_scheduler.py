@@ -105,6 +105,13 @@ def test_on_a_slow_machine_a_prompt_takes_its_share_of_time_and_not_crumbs() -> 
     assert scheduler.bite(streams=1, new=100) == (STRETCH_MAX - 1) * 16
 
 
+def test_no_bite_is_larger_than_a_step() -> None:
+    scheduler = Scheduler(EngineConfig(prefill_tokens_first=64, prefill_tokens_alone=8))
+    assert scheduler.bite(streams=1, new=100) == 8
+    scheduler.cost.observe(1, 9.0)
+    assert scheduler.bite(streams=1, new=100) == 8
+
+
 def test_a_long_prompt_does_not_pay_for_many_small_steps() -> None:
     """With thousands of tokens before it a step costs mostly the same for few tokens and for many."""
     scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
