@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inference.backend import Chunk
 from inference.config import EngineConfig
+from inference.errors import InferenceError
+from inference.llama import LlamaContext
+from inference.model import ChatModel
 from inference.parked import Entry
 from inference.request import Phase, Request
-from inference.sequence import Finish, Priority
+from inference.sequence import Finish, Priority, Sampling
 from tests.inference.machine import VOCABULARY, Machine, expected, request
 
 POISON = VOCABULARY + 1
@@ -109,3 +120,34 @@ def test_a_prompt_that_lost_its_place_tells_what_was_cached_when_it_came() -> No
     assert machine.totals == {"prompt_tokens": 80 + 5, "cached_tokens": 0}
     assert (batch.reused, batch.miss and batch.miss.cached) == (0, 0)
     assert sum(machine.backend.steps) == 80 + 5 + 8, "what it had computed was there again"
+
+
+async def test_on_the_real_device_a_failed_step_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, failed = LlamaContext.decode, 0
+
+    def half(context: LlamaContext, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        """One step in two with several requests breaks off half way."""
+        nonlocal failed
+        if len(chunks) > 2 and failed % 2 == 0:
+            failed += 1
+            decode(context, chunks[: len(chunks) // 2])
+            raise InferenceError("half way")
+        failed += len(chunks) > 2
+        return decode(context, chunks)
+
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(context=512, resident=0, threads=1))
+    await model.start()
+    prompts = [[*range(300 + 7 * n, 360 + 7 * n)] for n in range(6)]
+
+    async def say(prompt: list[int]) -> list[int]:
+        generation = model.generate(prompt, Sampling(temperature=0, max_tokens=24), salt=str(prompt[0]))
+        async for _ in generation:
+            pass
+        return generation.ids
+
+    alone = [await say(prompt) for prompt in prompts]
+    monkeypatch.setattr(LlamaContext, "decode", half)
+    together = await asyncio.gather(*map(say, prompts))
+    await model.close()
+    assert together == alone
+    assert failed > 10
