@@ -46,15 +46,16 @@ class Backend(Protocol):
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         """Compute chunks (sorted by slot, a slot once); returns logits [outputs, vocabulary] in chunk order,
-        valid until the next call. Raises InferenceError; what the slots then hold is undefined."""
+        valid until the next call. Raises InferenceError; what the slots then hold behind the chunks' positions is
+        undefined."""
         ...
 
     def fork(self, source: int, target: int, length: int) -> None:
-        """Make `target` hold the first `length` tokens of `source`."""
+        """Make `target` hold the first `length` tokens of `source`. Raises InferenceError."""
         ...
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget what a slot holds from token `length` on."""
+        """Forget what a slot holds from token `length` on. Raises InferenceError where `rewinds` is false."""
         ...
 
     def save(self, slot: int) -> NDArray[np.uint8]:

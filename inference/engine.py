@@ -1,7 +1,7 @@
 """The engine: one thread that owns the model's context and computes step after step while there is work.
 
 The event loop hands requests in through a deque and gets tokens back through one callback a step. Nobody else touches
-the context. A step is: take in, plan, compute, draw, publish.
+the context. A step is: take in, plan, execute, publish.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ import threading
 from collections import Counter, deque
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inference.backend import Backend
 from inference.config import EngineConfig
 from inference.constraint import Constraint
 from inference.detokenizer import TextStream
 from inference.disk import DiskTier
 from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
+from inference.executor import Executor
 from inference.handle import Handle, News, deliver
 from inference.request import Request
 from inference.sampler import Sampler
-from inference.scheduler import AHEAD_TOKENS_MIN, Plan, Scheduler, Work
+from inference.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.sequence import Finish, Priority, Sampling
 from inference.speculation import Drafting, Speculation
 from inference.tiers import TierCosts, Tiers
@@ -71,6 +69,9 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._mean_request_s = 1.0
         self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
+        self._executor = Executor(
+            backend, self._scheduler, self.speculation, self.tiers, self._accept, self._finish, self.totals
+        )
 
     def __repr__(self) -> str:
         return f"<Engine {self._scheduler!r}>"
@@ -249,43 +250,12 @@ class Engine:
 
     def _step(self) -> None:
         plan = self._scheduler.plan()
-        if not plan.work:
-            return
-        self.speculation.extend(plan)
-        started = now_ns()
-        try:
-            self._place(plan, started)
-            if not plan.work:
-                return
-            logits = self._backend.decode(plan.work)
-        except InferenceError as error:
-            self._fail_step(plan, error)
-            return
-        computed = now_ns()
-        self._scheduler.computed(plan)
-        self.totals["steps"] += 1
-        self.totals["decode_ns"] += computed - started
+        took_ns = self._executor.run(plan)
         self.totals["preempted"] += plan.preempted
-        self._scheduler.cost.observe(plan.rows, (computed - started) / 1e9)
-        row = 0
-        for work in plan.work:
-            if work.outputs:
-                work.request.stamps.prefilled_ns = work.request.stamps.prefilled_ns or computed
-                self._verify(work, logits[row : row + work.outputs])
-                row += work.outputs
-
-    def _place(self, plan: Plan, started_ns: int) -> None:
-        for request, placement in plan.placements:
-            request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
-            try:
-                self.tiers.place(request, placement)
-            except InferenceError as error:  # a state that does not fit costs time, not the request
-                log.error("a prompt is computed from its beginning: %s", error)
-                self._backend.truncate(placement.slot, 0)
-                self._scheduler.start_over(plan, request)
-            if not request.ahead:
-                self.totals["prompt_tokens"] += len(request.prompt)
-                self.totals["cached_tokens"] += request.computed
+        if took_ns is not None:
+            self.totals["steps"] += 1
+            self.totals["decode_ns"] += took_ns
+            self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 
     def _rest(self) -> None:
         """Wait for work; in a longer pause park a conversation, so that taking its slot later costs nothing."""
@@ -294,40 +264,11 @@ class Engine:
             return
         saved = self._scheduler.slots.unsaved()
         if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
-            self.tiers.save(saved)
-            self._scheduler.slots[saved.slot].parked = True
-
-    def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
-        """Draw a token from each row, as long as the draft foresaw it.
-
-        Each is drawn by the request's own sampler from the model's own logits, so the answer is distributed exactly as
-        without a draft: the rule of speculative sampling for a draft that is certain of its token.
-        """
-        request, accepted = work.request, 0
-        if request.ahead:
-            self._finish(request, Finish.LENGTH)
-            return
-        for row, foreseen in zip(rows, [*work.draft, None], strict=True):
-            self._draw(request, row)
-            if request.finish is not None or request.generated[-1] != foreseen:
-                break
-            accepted += 1
-            self._scheduler.advance(request, 1)
-        if work.draft:
-            self.speculation.verified(request, len(work.draft), accepted)
-            end = work.position + len(work.tokens)
-            self._backend.truncate(work.slot, end - len(work.draft) + accepted)
-
-    def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
-        try:
-            token = request.sampler.draw(logits)
-        except InferenceError as error:
-            self._finish(request, Finish.ERROR, error)
-        except Exception as error:  # the boundary: what one request asks for must not end the others
-            log.exception("drawing a token failed")
-            self._finish(request, Finish.ERROR, InferenceError(f"no token could be drawn: {error}"))
-        else:
-            self._accept(request, token)
+            self._scheduler.slots[saved.slot].parked = True  # also when that fails: it would fail again and again
+            try:
+                self.tiers.save(saved)
+            except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
+                log.error("a conversation could not be parked: %s", error)
 
     def _accept(self, request: Request, token: int) -> None:
         """A request got its next token."""
@@ -357,14 +298,6 @@ class Engine:
         elif finish is not Finish.CANCELLED:
             seconds = (now_ns() - request.stamps.submitted_ns) / 1e9
             self._mean_request_s += 0.1 * (seconds - self._mean_request_s)
-
-    def _fail_step(self, plan: Plan, error: InferenceError) -> None:
-        """A step failed: its requests end, their slots are emptied, everybody else goes on."""
-        log.error("a step of %d requests failed: %s", len(plan.work), error)
-        for work in plan.work:
-            self._backend.truncate(work.slot, 0)
-            work.request.computed = 0
-            self._finish(work.request, Finish.ERROR, error)
 
     def _fail_all(self, error: InferenceError) -> None:
         for request in [*self._scheduler.requests, *self.tiers.arriving]:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+# So many tenants that are away are still known by what they were served, in about 100 kB. Then the one that was served
+# least is forgotten, who would come back with nearly nothing to make up for.
+AWAY_MAX = 1000
+
 
 class Shares:
-    """Pure. Tenants are known while they have requests in the engine."""
+    """Pure. A tenant is present while it has requests in the engine."""
 
     def __init__(self) -> None:
         self._present: Counter[str] = Counter()
@@ -28,8 +32,14 @@ class Shares:
         self._present[tenant] -= 1
         if not self._present[tenant]:
             del self._present[tenant]
-        if not self._present:  # everybody starts anew: counters of tenants long gone are not kept
+        if not self._present:  # everybody starts anew
             self._served.clear()
+        if len(self._served) - len(self._present) > AWAY_MAX:
+            del self._served[min(self._served.keys() - self._present.keys(), key=self.served)]
+
+    def __len__(self) -> int:
+        """Tenants that are known."""
+        return len(self._served)
 
     def charge(self, tenant: str, tokens: int) -> None:
         self._served[tenant] += tokens

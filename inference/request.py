@@ -12,6 +12,9 @@ from inference.sequence import Finish, Priority, Stamps
 from inference.speculate import Acceptance
 from inference.verdict import Miss
 
+# A prompt's row computed alone differs in its last bits from the same row among others: never in exact requests.
+EXACT_ROWS_MIN = 2
+
 
 class Phase(StrEnum):
     WAITING = "waiting"  # no slot yet
@@ -81,17 +84,29 @@ class Request:
         return self.generated[self.computed - len(self.prompt) :]
 
     @property
+    def batchable(self) -> int:
+        """Tokens that may be computed together next. An exact request that lost its place reads its prompt and then
+        its answer again, which was computed token by token: together, they would differ in their last bits."""
+        left = len(self.prompt) - self.computed
+        return self.remaining if not self.exact or not self.generated else max(1, left)
+
+    @property
+    def fresh(self) -> int:
+        """Tokens at the end of the prompt that are computed whatever is cached."""
+        return EXACT_ROWS_MIN if self.exact else 1
+
+    @property
     def region(self) -> str:
         """Whose cached prefixes may be reused. Exact requests share theirs among themselves only."""
         return self.salt + EXACT if self.exact else self.salt
 
     @property
-    def kept(self) -> list[int]:
-        """The tokens whose KV may be reused later. What was computed a row at a time (the answer) differs in its last
-        bits from the same tokens computed as prompt, so exact requests leave only their prompt."""
-        return self.held[: len(self.prompt)] if self.exact else self.held
+    def lasting(self) -> list[int]:
+        """The tokens whose KV may be reused. What was computed a row at a time (the answer) differs in its last bits
+        from the same tokens computed as prompt, so exact requests leave only their prompt."""
+        return self.prompt if self.exact else self.tokens
 
     @property
-    def held(self) -> list[int]:
-        """The tokens whose KV is in the slot."""
-        return self.tokens[: self.computed]
+    def kept(self) -> list[int]:
+        """Those of them that are in the slot."""
+        return self.lasting[: self.computed]

@@ -5,7 +5,8 @@ its row in every step, and prompts are computed beside them in bites small enoug
 I/O, no model. The engine carries out a plan and says what came of it.
 
 Who goes first: the higher class, then the tenant that was served least, then the one that came first. A higher class
-takes the place of a lower one, which waits again and loses nothing but time.
+takes the place of a lower one, which waits again and loses nothing but time. Who begins with what another request is
+computing waits for it, but not for a lower class: that one's work goes on at the newcomer's pace and in its name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from inference.config import EngineConfig
 from inference.cost import StepCost
 from inference.fairness import Shares
 from inference.parked import Parked
-from inference.request import Phase, Request
+from inference.request import EXACT_ROWS_MIN, Phase, Request
 from inference.slots import Placement, Slots
 
 # Bites of prompt beside streams, largest first. Multiples of 16 suit the matrix kernels; the smallest is taken however
@@ -36,8 +37,6 @@ LONGER_MAX = 4.0
 # Prompts of different lengths are computed part by part: the beginnings together, then what the longer ones have more.
 # A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
 CRUMB = 16
-# A prompt's row computed alone differs in its last bits from the same row among others: never in exact requests.
-EXACT_ROWS_MIN = 2
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
 # Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
@@ -150,16 +149,17 @@ class Scheduler:
         plan.work.sort(key=lambda work: work.slot)
         return plan
 
-    def start_over(self, plan: Plan, request: Request) -> None:
+    def start_over(self, plan: Plan, request: Request, placement: Placement) -> None:
         """The slot of a request that was just placed is empty: its prompt is computed from the next step on."""
-        assert request.slot is not None
-        self.slots.advance(request.slot, -request.computed)
-        request.reused = request.computed = 0
+        self.slots.advance(placement.slot, -request.computed)
+        request.computed = 0
+        if request.miss is placement.miss:  # its first place: nothing was cached after all
+            request.reused, request.miss = 0, self.slots.lost(request.prompt, request.region)
         plan.work = [work for work in plan.work if work.request is not request]
 
-    def computed(self, plan: Plan) -> None:
-        """The plan's work is in the cache now. Drafts in it count only when they are accepted."""
-        for work in plan.work:
+    def computed(self, done: Sequence[Work]) -> None:
+        """That work is in the cache now. Drafts in it count only when they are accepted."""
+        for work in done:
             self.advance(work.request, len(work.tokens) - len(work.draft))
 
     def advance(self, request: Request, tokens: int) -> None:
@@ -175,7 +175,7 @@ class Scheduler:
             return self._config.prefill_tokens_alone
         without = self.cost.predict(streams)
         if without is None:
-            return self._config.prefill_tokens_first
+            return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
         limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
         bite = self._largest(streams, limit_s)
         prompts_s = new / bite * (self.cost.predict(streams + bite) or 0.0)
@@ -186,41 +186,48 @@ class Scheduler:
         for bite in BITES:
             if bite <= self._config.prefill_tokens_alone and (self.cost.predict(streams + bite) or 0.0) <= limit_s:
                 return bite
-        return BITES[-1]
+        return min(BITES[-1], self._config.prefill_tokens_alone)
 
     def _admit(self, plan: Plan) -> None:
         order = {request: place for place, request in enumerate(self._waiting)}
         ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.salt), order[r]))
         for request in ranked[:CANDIDATES_MAX]:
-            if self.running >= self._config.parallel and not self._preempt(plan, request):
+            lower = [r for r in self._running if r.priority > request.priority]
+            full = self.running >= self._config.parallel
+            if full and not lower:
                 return
+            leaders = self._leaders(request)
+            if any(leader not in lower for leader in leaders):
+                continue
+            if leaders or full:
+                self._preempt(plan, leaders or lower)
             self._place(plan, request)
 
+    def _leaders(self, request: Request) -> list[Request]:
+        """Who is computing what this one begins with."""
+        slots = self.slots.leaders(request.lasting, request.region, fresh=request.fresh)
+        return [r for r in self._running if r.slot in slots]
+
     def _place(self, plan: Plan, request: Request) -> None:
-        fresh = EXACT_ROWS_MIN if request.exact else 1
-        placement = self.slots.place(request.tokens, request.region, fresh=fresh, ahead=request.ahead)
-        if placement is None:
-            return
+        placement = self.slots.place(request.lasting, request.region, fresh=request.fresh, ahead=request.ahead)
+        assert placement is not None, "fewer requests run than there are slots"
         self._waiting.remove(request)
         self._running.append(request)
-        if not request.generated:
+        if request.miss is None:
             request.reused, request.miss = placement.reused, placement.miss
         request.slot, request.computed = placement.slot, placement.reused
         plan.placements.append((request, placement))
 
-    def _preempt(self, plan: Plan, newcomer: Request) -> bool:
-        """Make room for a higher class: the youngest request of the lowest class waits again, before all others."""
-        lower = [r for r in self._running if r.priority > newcomer.priority and r.stamps.admitted_ns and not r.exact]
-        if not lower:
-            return False
-        victim = max(reversed(lower), key=lambda r: r.priority)
+    def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
+        """Make room for a higher class: the youngest request of the lowest class waits again, before all others. Exact
+        ones last: they would have to write their answer again."""
+        victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact))
         assert victim.slot is not None
-        self.slots.release(victim.slot, victim.held)
+        self.slots.release(victim.slot, victim.kept)
         victim.slot, victim.computed = None, 0
         self._running.remove(victim)
         self._waiting.insert(0, victim)
         plan.preempted += 1
-        return True
 
     @staticmethod
     def _take(plan: Plan, request: Request, tokens: int) -> None:
@@ -239,22 +246,22 @@ def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, in
     if not prefilling:
         return []
     first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
-    given = {first: min(first.remaining, max(1, budget // 2))}
+    given = {first: min(first.batchable, max(1, budget // 2))}
     left = budget - given[first]
-    for request in sorted(prefilling, key=lambda r: (r.priority, r.remaining)):
-        wanted = request.remaining - given.get(request, 0)
+    for request in sorted(prefilling, key=lambda r: (r.priority, r.batchable)):
+        wanted = request.batchable - given.get(request, 0)
         more = min(wanted, left)
         if more == wanted or more >= CRUMB or request is first:
             given[request] = given.get(request, 0) + more
             left -= more
-    given[first] += min(first.remaining - given[first], left)
+    given[first] += min(first.batchable - given[first], left)
     shares = [(request, _whole(request, tokens)) for request, tokens in given.items()]
     return [(request, tokens) for request, tokens in shares if tokens]
 
 
 def _whole(request: Request, tokens: int) -> int:
     """Fewer tokens where an exact request would be left with, or get, a single row of prompt."""
-    if not request.exact or tokens == request.remaining:
+    if not request.exact or tokens == request.batchable:
         return tokens
-    tokens -= int(request.remaining - tokens < EXACT_ROWS_MIN)
+    tokens -= int(request.batchable - tokens < EXACT_ROWS_MIN)
     return tokens if tokens >= EXACT_ROWS_MIN else 0

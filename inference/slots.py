@@ -120,17 +120,28 @@ class Slots:
         """Tokens at the end of the prompt that no slot holds or is about to."""
         return len(prompt) - self._index.match(prompt, salt)[1]
 
+    def leaders(self, prompt: Sequence[int], salt: str, *, fresh: int = 1) -> set[int]:
+        """The slots in which a request is just computing what this prompt begins with: waiting for it is cheaper than
+        computing it twice. `fresh` as in `place`."""
+        beginning = prompt[:-fresh]
+        keys, matched = self._index.match(beginning, salt)
+        holders = [self._slots[key] for key in keys]
+        leading = {slot.number for slot in holders if slot.worth_waiting}
+        if not leading or not self._rewinds or matched < SHARED_PREFILL_MIN:
+            return set()
+        missing = matched - self._prefix(beginning, salt, holders, matched).tokens
+        return leading if missing >= SHARED_PREFILL_MIN else set()
+
     def place(self, prompt: Sequence[int], salt: str, *, fresh: int = 1, ahead: bool = False) -> Placement | None:
-        """Choose and claim a slot. None: every slot is live, or a request that runs is just computing what this
-        prompt begins with: waiting for it is cheaper than computing it twice. `ahead`: it is only the beginning of a
-        prompt, read before somebody asks; that may take long, so nobody waits for it."""
-        # The last prompt tokens are always computed: the first new token is drawn from the logits of the very last.
+        """Choose and claim a slot; None if every slot is live. The last `fresh` tokens are computed in any case: the
+        first new token is drawn from the logits of the very last. `ahead`: it is only the beginning of a prompt, read
+        before somebody asks; that may take long, so nobody waits for it."""
         beginning = prompt[:-fresh]
         keys, matched = self._index.match(beginning, salt)
         holders = [self._slots[key] for key in keys]
         prefix = self._prefix(beginning, salt, holders, matched)
-        if self._rewinds and matched - prefix.tokens >= SHARED_PREFILL_MIN and any(s.worth_waiting for s in holders):
-            return None
+        if prefix.tokens < fresh:  # a single row of an exact prompt: it may have been a whole prompt, computed alone
+            prefix = _Prefix()
         target = self._target(prefix)
         if target is None:
             return None
@@ -145,8 +156,6 @@ class Slots:
         target.tokens, target.computed, target.salt = list(prompt), prefix.tokens, salt
         target.live, target.ahead, target.parked = True, ahead, False
         self._index.insert(target.number, target.tokens, salt)
-        if not ahead:  # what was not asked is not missed: the verdict of the prompt itself counts
-            self._seen.add(prompt, salt)
         self._touch(target)
         return placement
 
@@ -158,11 +167,17 @@ class Slots:
         """The request is gone; the slot stays resident with these tokens, all of them in the cache."""
         slot = self._slots[number]
         slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
+        if not slot.ahead:  # what was not asked is not missed: the verdict of the prompt itself counts
+            self._seen.add(tokens, slot.salt)
         if slot.tokens:
             self._index.insert(number, slot.tokens, slot.salt)
         else:
             self._index.remove(number)
         self._touch(slot)
+
+    def lost(self, prompt: Sequence[int], salt: str) -> Miss:
+        """What is known of a prompt whose cached beginning turned out to be of no use."""
+        return Miss(0, self._seen.match(prompt, salt), tuple(prompt[:MISS_TOKENS]))
 
     def longest(self, prompt: Sequence[int], salt: str) -> int:
         """How many tokens at the beginning a slot holds or is just computing, or host memory holds."""

@@ -148,8 +148,8 @@ def scripted_token(prefix: Sequence[int], vocabulary: int) -> int:
 class ScriptedBackend:
     """A device whose logits follow from the exact tokens in the slot, and which insists on the rules of the real one.
 
-    `cells[slot]` is what a slot holds. `fail_next` makes the next decode raise, `refuse_next` the
-    next restore.
+    `cells[slot]` is what a slot holds. `fail_next` makes the next decode raise, a `poison` every one that computes
+    this token, `refuse_next` the next restore. A decode that fails leaves half of its chunks computed.
     """
 
     slots: int
@@ -160,18 +160,21 @@ class ScriptedBackend:
     streams: bool = True
     rewinds: bool = True
     fail_next: bool = False
+    poison: int | None = None
     refuse_next: bool = False
     steps: list[int] = field(default_factory=list)  # rows of each step
     cells: dict[int, list[int]] = field(default_factory=dict)
 
     def decode(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        if self.fail_next:
-            self.fail_next = False
-            raise InferenceError("scripted failure")
         numbers = [chunk.slot for chunk in chunks]
         assert numbers == sorted(set(numbers)), f"slots out of order: {numbers}"
         count = sum(len(chunk.tokens) for chunk in chunks)
         assert 0 < count <= self.rows_max, f"{count} rows"
+        if self.fail_next or any(self.poison in chunk.tokens for chunk in chunks):
+            self.fail_next = False
+            for chunk in chunks[: len(chunks) // 2]:
+                self._compute(chunk)
+            raise InferenceError("scripted failure")
         self.steps.append(count)
         rows = [row for chunk in chunks for row in self._compute(chunk)]
         return np.array(rows, np.float32).reshape(-1, self.vocabulary)
@@ -191,14 +194,16 @@ class ScriptedBackend:
         return row
 
     def fork(self, source: int, target: int, length: int) -> None:
-        assert length <= len(self.cells[source])
         assert self.rewinds, "a part of a state was forked"
+        if length > len(self.cells[source]):
+            raise InferenceError(f"slot {source} holds {len(self.cells[source])} tokens, not {length}")
         self.cells[target] = self.cells[source][:length]
 
     def truncate(self, slot: int, length: int) -> None:
         cells = self.cells.setdefault(slot, [])
         assert length <= len(cells), f"slot {slot} holds {len(cells)} tokens, cannot keep {length}"
-        assert self.rewinds or length in (0, len(cells)), f"slot {slot} cannot go back to {length} tokens"
+        if not self.rewinds and length not in (0, len(cells)):
+            raise InferenceError(f"slot {slot} cannot go back to {length} tokens")
         del cells[length:]
 
     def save(self, slot: int) -> NDArray[np.uint8]:

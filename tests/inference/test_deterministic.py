@@ -16,7 +16,7 @@ from inference.errors import NotDeterministic
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.rows import Rows
-from inference.sequence import ChatMessage, Generation, Sampling
+from inference.sequence import ChatMessage, Generation, Priority, Sampling
 from inference.testing import ScriptedBackend
 
 RUNS = 30
@@ -98,6 +98,23 @@ async def test_an_answer_just_generated_leads_on_like_one_that_is_read() -> None
         talking, reading = [await ids(model.generate(prompt, wild, salt=salt)) for salt in ("talking", f"new {seed}")]
         assert talking == reading
     await model.close()
+
+
+async def test_an_answer_that_lost_its_place_goes_on_as_it_began_to_the_last_bit() -> None:
+    config = EngineConfig(parallel=1, resident=1, context=1024, threads=1)
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    question = model.encode(model.render([ChatMessage("user", "Tell me about the sea. " * 20)]))
+    wild = replace(EXACT, temperature=2.0, max_tokens=100, top_logprobs=1)
+    alone = [delta.logprobs async for delta in model.generate(question, wild)]
+    answer, said = model.generate(question, wild, priority=Priority.BATCH), []
+    async for delta in answer:
+        said.append(delta.logprobs)
+        if len(said) % 20 == 1:
+            await ids(model.generate([*range(500, 560)], Sampling(max_tokens=2), priority=Priority.INTERACTIVE))
+    assert model.stats()["preempted_total"]
+    await model.close()
+    assert said == alone
 
 
 async def test_a_device_that_cannot_promise_it_refuses() -> None:

@@ -25,6 +25,7 @@ CONFIG = EngineConfig(parallel=2, resident=2, queue_max=2, queue_tokens_max=100)
 GREEDY = Sampling(temperature=0, max_tokens=5)
 ENDLESS = Sampling(temperature=0, max_tokens=10**9)
 PIECES = [bytes([65 + token]) for token in range(26)]
+LONG = [n % 26 for n in range(AHEAD_TOKENS_MIN)]
 
 
 @pytest.fixture
@@ -150,6 +151,28 @@ async def test_a_failed_step_fails_its_requests_and_nobody_later(engine: Engine,
     assert await text(engine.submit([1, 2], GREEDY)) == expected([1, 2], 5)
 
 
+async def test_a_conversation_that_cannot_be_parked_harms_nobody(
+    backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def refuse(slot: int) -> NDArray[np.uint8]:
+        loop.call_soon_threadsafe(tried.set)
+        raise InferenceError("no state")
+
+    monkeypatch.setattr("inference.engine.PARK_AFTER_S", 0.01)
+    monkeypatch.setattr(backend, "save", refuse)
+    engine = Engine(backend, PIECES, frozenset(), CONFIG)
+    engine.start()
+    await text(engine.submit(LONG, GREEDY))
+    await tried.wait()
+    again = engine.submit([*LONG, 1], GREEDY)
+    assert await text(again) == expected([*LONG, 1], 5)
+    assert (engine.failed, again.cached_tokens) == (None, len(LONG))
+    await asyncio.to_thread(engine.close)
+
+
 async def test_a_token_that_cannot_be_drawn_fails_its_request_alone(engine: Engine) -> None:
     other = engine.submit([2], Sampling(temperature=0, max_tokens=500))
     await first_delta(other)
@@ -209,9 +232,6 @@ async def test_a_queue_holds_so_many_tokens_of_prompts(engine: Engine) -> None:
     long.cancel()
     assert await text(long) == ""
     engine.submit([4], GREEDY)
-
-
-LONG = [n % 26 for n in range(AHEAD_TOKENS_MIN)]
 
 
 async def test_a_prompt_goes_on_where_its_beginning_was_read_ahead(engine: Engine, backend: ScriptedBackend) -> None:
@@ -300,7 +320,8 @@ async def test_a_state_that_does_not_fit_costs_time_and_nobodys_answer(backend: 
     handle = engine.submit([*returning, 5], GREEDY)
     assert await text(handle) == expected([*returning, 5], 5)
     assert await text(neighbour) == expected([3], 5)
-    assert (backend.refuse_next, handle.cached_tokens) == (False, 0)
+    assert (backend.refuse_next, handle.cached_tokens, handle.miss and handle.miss.cached) == (False, 0, 0)
+    assert engine.totals["cached_tokens"] == 0
     await asyncio.to_thread(engine.close)
 
 

@@ -1,128 +1,18 @@
-"""The scheduler against a model of the cells: whatever arrives, is cancelled or shares a prefix, the tokens that come
-out are those of an undisturbed run."""
+"""What a step computes: whose turn it is, in which bites, and who gives a place up to whom."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig
-from inference.detokenizer import TextStream
-from inference.parked import Entry
-from inference.request import Phase, Request
-from inference.sampler import Sampler
+from inference.request import Phase
 from inference.scheduler import CRUMB, LONGER_MAX, STRETCH_MAX, Scheduler, divide
-from inference.sequence import Finish, Priority, Sampling
-from inference.testing import ScriptedBackend, scripted_token
-
-VOCABULARY = 5  # small: prompts share beginnings by chance
-CONFIG = EngineConfig(parallel=3, resident=2, prefill_tokens_first=4, prefill_tokens_alone=16)
-GREEDY = Sampling(temperature=0)
-
-
-def request(prompt: list[int], max_tokens: int = 3, salt: str = "", priority: Priority = Priority.STANDARD) -> Request:
-    text = TextStream([b""] * VOCABULARY)
-    return Request(prompt, max_tokens, Sampler(GREEDY), text, salt, priority)
-
-
-class Machine:
-    """A scheduler on a scripted device, stepped by hand."""
-
-    def __init__(self, rewinds: bool = True) -> None:
-        self.scheduler = Scheduler(CONFIG, rewinds=rewinds)
-        rows_max = CONFIG.rows_max
-        self.backend = ScriptedBackend(CONFIG.slots, 200, rows_max, vocabulary=VOCABULARY, rewinds=rewinds)
-        self.clock = 0
-
-    def step(self) -> list[int]:
-        """Returns the rows of each request in the step."""
-        plan = self.scheduler.plan()
-        parked = self.scheduler.slots.parked
-        self.clock += 1
-        for r, p in plan.placements:
-            r.stamps.admitted_ns = self.clock
-            if p.saves:
-                parked.put(Entry(p.saves.tokens, p.saves.salt, self.backend.save(p.saves.slot)))
-            if p.restored is not None:
-                self.backend.restore(p.slot, p.restored.state)
-                self.backend.truncate(p.slot, p.reused)
-            elif p.source == p.slot:
-                self.backend.truncate(p.slot, p.reused)
-            else:
-                self.backend.fork(p.source, p.slot, p.reused)
-        assert plan.work or self.scheduler.idle, "work is waiting and nothing is done"
-        if not plan.work:
-            return []
-        logits = self.backend.decode(plan.work)
-        self.scheduler.computed(plan)
-        for row, work in zip(logits, [w for w in plan.work if w.outputs], strict=True):
-            r = work.request
-            r.generated.append(r.sampler.draw(row))
-            if len(r.generated) == r.max_tokens:
-                r.finish = Finish.LENGTH
-                self.scheduler.remove(r)
-        return [len(work.tokens) for work in plan.work]
-
-    def cancel(self, r: Request) -> None:
-        if r.finish is None:
-            r.finish = Finish.CANCELLED
-            self.scheduler.remove(r)
-
-
-def expected(r: Request) -> list[int]:
-    tokens = list(r.prompt)
-    for _ in range(r.max_tokens):
-        tokens.append(scripted_token(tokens, VOCABULARY))
-    return tokens[len(r.prompt) :]
-
-
-prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=90)
-
-
-class Arrival(NamedTuple):
-    prompt: list[int]
-    max_tokens: int
-    salt: str
-    priority: Priority
-    steps: int  # until the next one
-    cancels: bool  # somebody who came before
-
-
-arrivals = st.lists(
-    st.builds(
-        Arrival,
-        prompt=prompts,
-        max_tokens=st.integers(1, 6),
-        salt=st.sampled_from(["a", "b"]),
-        priority=st.sampled_from(Priority),
-        steps=st.integers(0, 3),
-        cancels=st.booleans(),
-    ),
-    max_size=14,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(arrivals, st.booleans())
-def test_output_is_that_of_an_undisturbed_run(plan: list[Arrival], rewinds: bool) -> None:
-    machine, requests = Machine(rewinds), list[Request]()
-    for arrival in plan:
-        requests.append(request(arrival.prompt, arrival.max_tokens, arrival.salt, arrival.priority))
-        machine.scheduler.add(requests[-1])
-        for _ in range(arrival.steps):
-            machine.step()
-        if arrival.cancels:
-            machine.cancel(requests[len(requests) // 2])
-    for _ in range(2000):
-        if machine.scheduler.idle:
-            break
-        machine.step()
-    assert machine.scheduler.idle
-    for r in requests:
-        whole = r.generated == expected(r)
-        assert whole if r.finish is Finish.LENGTH else r.generated == expected(r)[: len(r.generated)]
+from inference.sequence import Priority
+from inference.slots import SHARED_PREFILL_MIN
+from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
 
 
 def test_a_long_prompt_is_computed_in_bites_beside_running_streams() -> None:
@@ -215,6 +105,13 @@ def test_on_a_slow_machine_a_prompt_takes_its_share_of_time_and_not_crumbs() -> 
     assert scheduler.bite(streams=1, new=100) == (STRETCH_MAX - 1) * 16
 
 
+def test_no_bite_is_larger_than_a_step() -> None:
+    scheduler = Scheduler(EngineConfig(prefill_tokens_first=64, prefill_tokens_alone=8))
+    assert scheduler.bite(streams=1, new=100) == 8
+    scheduler.cost.observe(1, 9.0)
+    assert scheduler.bite(streams=1, new=100) == 8
+
+
 def test_a_long_prompt_does_not_pay_for_many_small_steps() -> None:
     """With thousands of tokens before it a step costs mostly the same for few tokens and for many."""
     scheduler = Scheduler(EngineConfig(parallel=3, resident=2, prefill_tokens_alone=256))
@@ -253,6 +150,91 @@ def test_nobody_takes_the_place_of_his_own_class() -> None:
     machine.step()
     machine.step()
     assert (machine.scheduler.running, machine.scheduler.waiting) == (3, 1)
+
+
+def shared(length: int, *tail: int) -> list[int]:
+    return [(n * 7 + n // 3) % VOCABULARY for n in range(length)] + list(tail)
+
+
+def test_nobody_loses_a_place_to_somebody_who_cannot_take_it() -> None:
+    machine = Machine(EngineConfig(parallel=3, resident=2, prefill_tokens_first=8, prefill_tokens_alone=16))
+    batch = [request([n] * 5, 300, priority=Priority.BATCH) for n in (1, 2)]
+    leader = request(shared(200, 1), 1, priority=Priority.INTERACTIVE)
+    followers = [request(shared(200, n, n), 1, priority=Priority.INTERACTIVE) for n in (2, 3)]
+    machine.add(*batch)
+    machine.step()
+    machine.add(leader)
+    machine.step()
+    machine.add(*followers)
+    while leader.computed < 200 - SHARED_PREFILL_MIN:
+        machine.step()
+        assert all(r.phase is Phase.DECODE for r in batch), "a follower that waits took a place"
+    machine.finish(*followers)
+    assert all(r.reused > 200 - SHARED_PREFILL_MIN for r in followers)
+
+
+def test_nobody_waits_for_what_a_lower_class_computes() -> None:
+    """The pace of a lower class is what the higher ones leave to it: here nothing, as long as they keep coming."""
+    config = EngineConfig(parallel=8, resident=4, prefill_tokens_first=16, prefill_tokens_alone=16)
+    chance, machine = random.Random(3), Machine(config)
+    machine.add(leader := request(shared(200, 1), 1, priority=Priority.BATCH))
+    machine.step()
+    machine.add(follower := request(shared(200, 2), 1, priority=Priority.INTERACTIVE))
+    steps = 0
+    while follower.finish is None and steps < 100:
+        prompt = [chance.randrange(VOCABULARY) for _ in range(16)]
+        machine.add(request(prompt, 1, salt=str(steps), priority=Priority.INTERACTIVE))
+        machine.step()
+        steps += 1
+    assert steps <= 200 / 8  # half of each step is its own
+    assert (leader.phase, follower.reused) == (Phase.WAITING, 16)
+    machine.finish(leader)
+    assert leader.generated == expected(leader)
+
+
+def test_a_lower_class_goes_on_behind_the_one_that_took_its_work_over() -> None:
+    machine = Machine()
+    machine.add(leader := request(shared(100, 1), 1, priority=Priority.BATCH))
+    machine.step()
+    machine.add(follower := request(shared(100, 2), 1, priority=Priority.INTERACTIVE))
+    assert machine.finish(leader, follower) < 100 / 16 + 3
+    assert sum(machine.backend.steps) <= 100 + 2 * 1 + 32, "the beginning was computed once"
+
+
+def test_deterministic_requests_lock_nobody_out() -> None:
+    machine = Machine()
+    exact = [request([n] * 5, 30, priority=Priority.BATCH, exact=True) for n in range(3)]
+    machine.add(*exact)
+    for _ in range(10):
+        machine.step()
+    machine.add(urgent := request([4] * 5, 2, priority=Priority.INTERACTIVE))
+    assert machine.finish(urgent) <= 3
+    machine.finish(*exact)
+    assert [r.generated for r in exact] == [expected(r) for r in exact]
+
+
+def test_a_deterministic_answer_that_lost_its_place_is_read_as_it_was_written() -> None:
+    """Its prompt in rows together, its answer row by row: the same tokens computed otherwise differ in their bits."""
+    machine = Machine(EngineConfig(parallel=1, resident=0, parked_bytes_max=0, prefill_tokens_alone=16))
+    machine.add(exact := request([1] * 40, 12, priority=Priority.BATCH, exact=True))
+    while len(exact.generated) < 8:
+        machine.step()
+    machine.add(urgent := request([4] * 5, 2, priority=Priority.INTERACTIVE))
+    machine.finish(urgent)
+    again = []
+    while exact.finish is None:
+        again += machine.step()
+    assert (exact.reused, again) == (0, [16, 16, 8, *[1] * 11])
+    assert exact.generated == expected(exact)
+
+
+def test_of_one_class_a_deterministic_request_keeps_its_place_longest() -> None:
+    machine = Machine()
+    machine.add(*(batch := [request([n] * 5, 9, priority=Priority.BATCH, exact=n > 0) for n in range(3)]))
+    machine.step()
+    machine.add(request([4] * 5, priority=Priority.INTERACTIVE))
+    machine.step()
+    assert [r.phase is Phase.WAITING for r in batch] == [True, False, False]
 
 
 def test_tenants_get_fair_shares() -> None:

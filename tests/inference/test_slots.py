@@ -7,6 +7,7 @@ import pytest
 
 from inference.commons import Commons
 from inference.parked import Entry, Parked
+from inference.seen import BLOCK
 from inference.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
 
 SYSTEM = list(range(100))
@@ -88,8 +89,9 @@ def test_no_place_while_every_slot_is_live() -> None:
 def test_a_prompt_waits_for_the_prefix_that_another_request_is_computing() -> None:
     slots = Slots(2)
     slots.place(SYSTEM, "")
-    assert slots.place([*SYSTEM, 1], "") is None
+    assert slots.leaders([*SYSTEM, 1], "") == {0}
     slots.advance(0, len(SYSTEM) - SHARED_PREFILL_MIN + 1)
+    assert not slots.leaders([*SYSTEM, 1], "")
     placed = slots.place([*SYSTEM, 1], "")
     assert placed == Placement(slot=1, source=0, reused=len(SYSTEM) - SHARED_PREFILL_MIN + 1)
 
@@ -99,6 +101,13 @@ def test_the_last_prompt_token_is_always_computed() -> None:
     slots.place([1, 2, 3], "")
     finish(slots, 0, [1, 2, 3])
     assert slots.place([1, 2, 3], "") == Placement(0, 0, reused=2)
+
+
+def test_a_single_row_of_an_exact_prompt_is_not_reused() -> None:
+    slots = Slots(2)
+    slots.place([1], "", fresh=2)
+    finish(slots, 0, [1])
+    assert slots.place([1, 2, 3, 4], "", fresh=2) == Placement(1, 1, 0)
 
 
 def test_tenants_do_not_share_prefixes() -> None:
@@ -150,6 +159,7 @@ def test_nobody_waits_for_what_is_read_ahead() -> None:
     slots = Slots(2)
     slots.place(SYSTEM, "", ahead=True)
     slots.advance(0, 40)
+    assert not slots.leaders([*SYSTEM, 1], "")
     assert slots.place([*SYSTEM, 1], "") == Placement(slot=1, source=0, reused=40)
 
 
@@ -160,6 +170,18 @@ def test_what_was_only_read_ahead_is_not_told_as_evicted() -> None:
     placed = slots.place(SYSTEM, "")
     assert placed is not None and placed.miss is not None
     assert placed.miss.seen == 0
+
+
+def test_what_was_cancelled_before_it_was_computed_is_not_told_as_evicted() -> None:
+    slots = Slots(1)
+    slots.place(SYSTEM, "")
+    slots.advance(0, 40)
+    slots.release(0, SYSTEM[:40])
+    slots.place([7] * 100, "")
+    slots.release(0, [])
+    placed = slots.place(SYSTEM, "")
+    assert placed is not None and placed.miss is not None
+    assert placed.miss.seen == 40 // BLOCK * BLOCK
 
 
 def test_what_the_platform_says_is_computed_once_for_all_and_nothing_else_is_told() -> None:

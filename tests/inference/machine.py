@@ -1,0 +1,121 @@
+"""A scheduler and an executor on a scripted device, stepped by hand: the engine without its thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.config import EngineConfig
+from inference.detokenizer import TextStream
+from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
+from inference.errors import InferenceError
+from inference.executor import Executor
+from inference.request import Request
+from inference.sampler import Sampler
+from inference.scheduler import Plan, Scheduler
+from inference.sequence import Finish, Priority, Sampling
+from inference.speculation import Speculation
+from inference.testing import ScriptedBackend, scripted_token
+from inference.tiers import Tiers
+
+VOCABULARY = 5  # small: prompts share beginnings by chance
+CONTEXT = 400
+CONFIG = EngineConfig(parallel=3, resident=2, prefill_tokens_first=4, prefill_tokens_alone=16)
+DRAFTING = EngineConfig(
+    parallel=3, resident=2, prefill_tokens_alone=16, draft_path=Path("scripted"), draft_min=2, draft_max=2
+)
+STEPS_MAX = 5000
+GREEDY = Sampling(temperature=0)
+
+
+def request(
+    prompt: Sequence[int],
+    max_tokens: int = 3,
+    salt: str = "",
+    priority: Priority = Priority.STANDARD,
+    *,
+    exact: bool = False,
+) -> Request:
+    text = TextStream([b""] * VOCABULARY)
+    return Request(list(prompt), max_tokens, Sampler(GREEDY), text, salt, priority, exact=exact)
+
+
+def expected(r: Request) -> list[int]:
+    tokens = list(r.prompt)
+    for _ in range(r.max_tokens):
+        tokens.append(scripted_token(tokens, VOCABULARY))
+    return tokens[len(r.prompt) :]
+
+
+class Hasty(ScriptedBackend):
+    """Foresees the model's token two times out of three."""
+
+    def _logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
+        row = super()._logits(prefix)
+        return np.roll(row, 1) if len(prefix) % 3 == 0 else row
+
+
+class Machine:
+    """Steps cost nothing that is measured, so what a plan holds depends on nothing but what was asked."""
+
+    def __init__(
+        self, config: EngineConfig = CONFIG, *, rewinds: bool = True, device: type[ScriptedBackend] = ScriptedBackend
+    ) -> None:
+        self.scheduler = Scheduler(config, rewinds=rewinds)
+        self.backend = device(config.slots, CONTEXT, config.rows_max, VOCABULARY, rewinds=rewinds)
+        hasty = Hasty(config.slots, CONTEXT, CATCH_UP_TOKENS_MAX, VOCABULARY)
+        drafter = Drafter(hasty) if config.draft_path and rewinds else None
+        self.speculation = Speculation(drafter, config, self.scheduler.cost, CONTEXT)
+        self.tiers = Tiers(self.backend, self.scheduler.slots, None, lambda: None)
+        self.totals: Counter[str] = Counter()
+        self._executor = Executor(
+            self.backend, self.scheduler, self.speculation, self.tiers, self._accept, self._finish, self.totals
+        )
+        self.clock = 0  # steps
+
+    def add(self, *requests: Request) -> None:
+        for r in requests:
+            self.scheduler.add(r)
+            for other in self.scheduler.overtaken(r):
+                self.cancel(other)
+
+    def step(self) -> list[int]:
+        """Returns the rows of each request in the step."""
+        self.clock += 1
+        for r in self.scheduler.requests:
+            if (finish := r.ending(self.clock)) is not None:
+                self._finish(r, finish, None)
+        plan = self.plan()
+        assert plan.work or self.scheduler.idle, "work is waiting and nothing is done"
+        rows = [len(work.tokens) for work in plan.work]
+        self._executor.run(plan)
+        return rows
+
+    def plan(self) -> Plan:
+        return self.scheduler.plan()
+
+    def finish(self, *requests: Request) -> int:
+        """Step until these are done; returns the steps that it took."""
+        began = self.clock
+        while any(r.finish is None for r in requests):
+            self.step()
+            assert self.clock - began < STEPS_MAX, "it takes for ever"
+        return self.clock - began
+
+    def cancel(self, r: Request) -> None:
+        r.cancelled = True
+        if r.finish is None:
+            self._finish(r, Finish.CANCELLED, None)
+
+    def _accept(self, r: Request, token: int) -> None:
+        r.generated.append(token)
+        if len(r.generated) == r.max_tokens:
+            self._finish(r, Finish.LENGTH, None)
+
+    def _finish(self, r: Request, finish: Finish, error: InferenceError | None) -> None:
+        r.finish = finish
+        self.scheduler.remove(r)
