@@ -78,10 +78,9 @@ def _install_working_wheel(version: str, cpu: Cpu, choices: Choices, log: Log, *
     candidates = [recipe.with_extra(*_extra_arguments(choices)) for recipe in recipes(cpu)]
     for recipe in candidates:
         _install(_wheel(version, recipe, cpu, choices, log), log, dev=dev)
-        refusal = _self_test()
+        refusal, printed = _self_test()
         if refusal is None:
-            device = "the GPU" if choices.cuda else "the CPU"
-            print(f"llama.cpp works here: the {recipe.name} build for {device} passed its self-test", flush=True)
+            print(praise(recipe.name, printed, cuda=choices.cuda), flush=True)
             return
         print(f"the {recipe.name} build of llama.cpp fails its self-test here ({refusal})", flush=True)
     raise SetupFailed("No build of llama.cpp works on this machine: see `.venv/bin/python -m inference.selftest`.")
@@ -115,8 +114,8 @@ def _install(wheel: Path, log: Log, *, dev: bool) -> None:
     log.run([*pip, "--editable", f"{ROOT}[dev]" if dev else str(ROOT)], failure)
 
 
-def _self_test() -> str | None:
-    """Run in a process of its own, because a bad build kills it. Returns why it was refused."""
+def _self_test() -> tuple[str | None, str]:
+    """Run in a process of its own, because a bad build kills it. Returns why it was refused, and what it printed."""
     try:
         done = subprocess.run(
             [PYTHON, "-m", "inference.selftest"],
@@ -126,8 +125,18 @@ def _self_test() -> str | None:
             timeout=SELF_TEST_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return f"no end after {SELF_TEST_TIMEOUT_S:.0f} s"
-    return verdict(done.returncode, done.stderr)
+        return f"no end after {SELF_TEST_TIMEOUT_S:.0f} s", ""
+    return verdict(done.returncode, done.stderr), done.stdout.strip()
+
+
+def praise(recipe: str, printed: str, *, cuda: bool) -> str:
+    """What is said of a build that passed; `printed` ends with the device that the self-test computed on."""
+    if cuda and "on the GPU" not in printed:
+        return (
+            f"llama.cpp works here, but not on a GPU: the {recipe} build is one for the GPU, and no device was found "
+            f"({printed}). See whether `nvidia-smi` lists one; FIRSTTOKEN_CUDA=0 make setup builds for the CPU"
+        )
+    return f"llama.cpp works here: the {recipe} build passed its self-test ({printed})"
 
 
 def verdict(status: int, errors: str) -> str | None:

@@ -8,6 +8,8 @@ from itertools import product
 AUTO = "auto"
 LAYOUTS = {"streams": False, "unified": True}
 FLASH = {"off": False, "on": True}
+F16, Q8_0 = "f16", "q8_0"
+KV_TYPES = (F16, Q8_0)  # of keys and values; llama.cpp reads quantised values with flash attention alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.tail import Region
+
 
 class Chunk(Protocol):
     """Consecutive tokens of one slot, to be computed in one step."""
@@ -24,6 +26,11 @@ class Chunk(Protocol):
     @property
     def outputs(self) -> int:
         """After how many of the tokens, counted from the last, the logits are wanted."""
+        ...
+
+    @property
+    def apart(self) -> bool:
+        """Whether no other rows may be computed beside these, for a result that is the same to the last bit."""
         ...
 
 
@@ -57,6 +64,10 @@ class Backend(Protocol):
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
         """Make a slot hold what was saved. Raises InferenceError, and the slot is empty then."""
+        ...
+
+    def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
+        """Where that many tokens at the beginning lie in a saved state; nowhere, if that cannot be told."""
         ...
 
     def close(self) -> None: ...

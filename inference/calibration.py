@@ -19,6 +19,7 @@ from inference.config import EngineConfig, default_threads
 from inference.footprint import Footprint
 from inference.llama import LlamaModel, build_features, devices, has_gpu
 from inference.pace import HELD_TOKENS, PROMPT_ROWS, STREAMS, Pace, fastest
+from inference.proportions import Proportions
 
 NOTICEABLE = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
 MEMORY_SHARE_MAX = 0.5  # of what is free, for a measurement that nobody asked for
@@ -32,17 +33,20 @@ def chosen(paces: Sequence[Pace], rule: Attention) -> Attention:
 
 
 def affordable(config: EngineConfig) -> bool:
-    """Whether measuring beside a worker that serves is safe: it loads the model again and makes four contexts.
+    """Whether measuring beside a worker that serves is safe: it loads the model again and makes a context of each kind.
 
     On a GPU it is not: what it takes there may be what the next step of the worker needs.
     """
     if has_gpu():
         return False
-    measured = replace(config, parallel=max(STREAMS), resident=0, context=HELD_TOKENS + PROMPT_ROWS, draft_path=None)
-    with closing(LlamaModel.load(config.model_path, weights=False)) as model:
-        one = Footprint.of(model, measured)
     free = machine.memory_available()
-    return free is None or one.weights + len(ALL) * (one.kv_cache + one.working) < MEMORY_SHARE_MAX * free
+    if free is None:
+        return True
+    made = replace(config, parallel=max(STREAMS), resident=0, context=HELD_TOKENS + PROMPT_ROWS, draft_path=None)
+    with closing(LlamaModel.load(config.model_path, weights=False)) as model:
+        model_alone = Proportions.of(model)
+    contexts = [Footprint.of(model_alone, made.with_measured(attention)) for attention in ALL]
+    return model_alone.weight_bytes + sum(each.kv_cache + each.working for each in contexts) < MEMORY_SHARE_MAX * free
 
 
 class Calibrations:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import ModelNotLoaded
+from inference.proportions import Proportions
 
 # A file of the hub that is in no catalogue: OWNER/REPOSITORY/FILE.gguf, the file also in a folder.
 HUB_FILE = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)/(?P<file>([\w-][\w.-]*/)*[\w-][\w.-]*\.gguf)")
@@ -34,6 +35,7 @@ class Preset:
     file: str
     size: int
     context: int
+    shape: tuple[int, int, int, int, int]  # layers, width, heads, those with keys and values, numbers in a key or value
     licence: str
     sha256: str | None = None  # None: unknown offline
     draft: str | None = None  # the preset that can propose tokens for this one: same vocabulary, much smaller
@@ -43,6 +45,11 @@ class Preset:
     def file_name(self) -> str:
         """In the folder of models."""
         return self.file.rsplit("/", 1)[-1]
+
+    @property
+    def proportions(self) -> Proportions:
+        layers, width, heads, kv_heads, length = self.shape
+        return Proportions(self.size, self.context, layers, width, heads, kv_heads, key=length, value=length)
 
     def url(self, hub: str) -> str:
         return f"{hub.rstrip('/')}/{self.repository}/resolve/main/{self.file}"
@@ -62,6 +69,7 @@ PRESETS = (
         file="Qwen3-0.6B-Q8_0.gguf",
         size=639_446_688,
         context=32_768,
+        shape=(28, 1024, 16, 8, 128),
         licence="Apache-2.0",
         sha256="9465e63a22add5354d9bb4b99e90117043c7124007664907259bd16d043bb031",
         note=f"{THINKS}; a draft for the larger ones",
@@ -72,6 +80,7 @@ PRESETS = (
         file="Qwen3-1.7B-Q8_0.gguf",
         size=1_834_426_016,
         context=32_768,
+        shape=(28, 2048, 16, 8, 128),
         licence="Apache-2.0",
         sha256="061b54daade076b5d3362dac252678d17da8c68f07560be70818cace6590cb1a",
         draft="qwen3-0.6b",
@@ -83,6 +92,7 @@ PRESETS = (
         file="Qwen3-4B-Q4_K_M.gguf",
         size=2_497_280_256,
         context=32_768,
+        shape=(36, 2560, 32, 8, 128),
         licence="Apache-2.0",
         sha256="7485fe6f11af29433bc51cab58009521f205840f5b4ae3a32fa7f92e8534fdf5",
         draft="qwen3-0.6b",
@@ -94,6 +104,7 @@ PRESETS = (
         file="Qwen3-4B-Instruct-2507-Q4_K_M.gguf",
         size=2_497_000_000,
         context=262_144,
+        shape=(36, 2560, 32, 8, 128),
         licence="Apache-2.0",
         sha256="3605803b982cb64aead44f6c1b2ae36e3acdb41d8e46c8a94c6533bc4c67e597",
         draft="qwen3-0.6b",
@@ -105,6 +116,7 @@ PRESETS = (
         file="Qwen3-8B-Q4_K_M.gguf",
         size=5_027_783_488,
         context=32_768,
+        shape=(36, 4096, 32, 8, 128),
         licence="Apache-2.0",
         sha256="d98cdcbd03e17ce47681435b5150e34c1417f50b5c0019dd560e4882c5745785",
         draft="qwen3-0.6b",
@@ -116,6 +128,7 @@ PRESETS = (
         file="Qwen3-14B-Q4_K_M.gguf",
         size=9_000_000_000,
         context=32_768,
+        shape=(40, 5120, 40, 8, 128),
         licence="Apache-2.0",
         draft="qwen3-0.6b",
         note=THINKS,
@@ -126,6 +139,7 @@ PRESETS = (
         file="Qwen3-30B-A3B-Instruct-2507-Q4_K_M.gguf",
         size=18_600_000_000,
         context=262_144,
+        shape=(48, 2048, 32, 4, 128),
         licence="Apache-2.0",
         note="answers at once; computes with 3 of its 30 billion parameters a token",
     ),
@@ -135,6 +149,7 @@ PRESETS = (
         file="Llama-3.2-1B-Instruct-Q4_K_M.gguf",
         size=807_694_464,
         context=131_072,
+        shape=(16, 2048, 32, 8, 64),
         licence="Llama 3.2 Community",
         sha256="6f85a640a97cf2bf5b8e764087b1e83da0fdb51d7c9fab7d0fece9385611df83",
         note="a draft for the larger ones",
@@ -145,6 +160,7 @@ PRESETS = (
         file="Llama-3.2-3B-Instruct-Q4_K_M.gguf",
         size=2_019_377_696,
         context=131_072,
+        shape=(28, 3072, 24, 8, 128),
         licence="Llama 3.2 Community",
         draft="llama-3.2-1b",
     ),
@@ -154,8 +170,20 @@ PRESETS = (
         file="Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf",
         size=4_920_000_000,
         context=131_072,
+        shape=(32, 4096, 32, 8, 128),
         licence="Llama 3.1 Community",
         draft="llama-3.2-1b",
+    ),
+    Preset(
+        name="gemma-3-270m",
+        repository="ggml-org/gemma-3-270m-it-GGUF",
+        file="gemma-3-270m-it-Q8_0.gguf",
+        size=291_545_600,
+        context=32_768,
+        shape=(18, 640, 4, 1, 256),
+        licence="Gemma Terms of Use",
+        sha256="0ef57d2c838458a1952664260dcba38e5bdda37494f3af732f06e4add24068e3",
+        note="a draft for the larger one",
     ),
     Preset(
         name="gemma-3-4b",
@@ -163,8 +191,10 @@ PRESETS = (
         file="gemma-3-4b-it-Q4_K_M.gguf",
         size=2_489_757_856,
         context=131_072,
+        shape=(34, 2560, 8, 4, 256),
         licence="Gemma Terms of Use",
         sha256="882e8d2db44dc554fb0ea5077cb7e4bc49e7342a1f0da57901c0802ea21a0863",
+        draft="gemma-3-270m",
     ),
     Preset(
         name="smollm3-3b",
@@ -172,6 +202,7 @@ PRESETS = (
         file="SmolLM3-Q4_K_M.gguf",
         size=1_915_305_312,
         context=65_536,
+        shape=(36, 2048, 16, 4, 128),
         licence="Apache-2.0",
         sha256="8334b850b7bd46238c16b0c550df2138f0889bf433809008cc17a8b05761863e",
         note=THINKS,
@@ -182,6 +213,7 @@ PRESETS = (
         file="Phi-4-mini-instruct-Q4_K_M.gguf",
         size=2_491_874_272,
         context=131_072,
+        shape=(32, 3072, 24, 8, 128),
         licence="MIT",
     ),
     Preset(
@@ -190,6 +222,7 @@ PRESETS = (
         file="granite-4.0-micro-Q4_K_M.gguf",
         size=2_099_502_528,
         context=131_072,
+        shape=(40, 2560, 40, 8, 64),
         licence="Apache-2.0",
         sha256="97c417dcc0534b0737c74016fb2af083cb17c3b51eaac621192d23961b7024eb",
     ),
@@ -199,7 +232,19 @@ PRESETS = (
         file="Mistral-7B-Instruct-v0.3-Q4_K_M.gguf",
         size=4_370_000_000,
         context=32_768,
+        shape=(32, 4096, 32, 8, 128),
         licence="Apache-2.0",
+    ),
+    Preset(
+        name="gpt-oss-20b",
+        repository="ggml-org/gpt-oss-20b-GGUF",
+        file="gpt-oss-20b-MXFP4.gguf",
+        size=12_109_566_624,
+        context=131_072,
+        shape=(24, 2880, 64, 8, 64),
+        licence="Apache-2.0",
+        sha256="27cd6c432c7672cb812a92f611cf3ba7bbc35928262bb1e1253ff4ee6ae35901",
+        note=f"{THINKS}; computes with 4 of its 21 billion parameters a token",
     ),
     Preset(
         name="bge-reranker-v2-m3",
@@ -207,6 +252,7 @@ PRESETS = (
         file="bge-reranker-v2-m3-Q8_0.gguf",
         size=635_676_416,
         context=8192,
+        shape=(24, 1024, 16, 16, 64),
         licence="Apache-2.0",
         sha256="a43c7c9b11a4c1517e5bf95151960e1621d1b72f7a493364b01e386cf1aaa1d3",
         note="for --reranker, in many languages; not for chat",

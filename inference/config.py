@@ -6,11 +6,17 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inference.attention import AUTO, Attention, attention
+from inference.attention import AUTO, F16, KV_TYPES, Q8_0, Attention, attention
 from inference.bundled import CHAT_MODEL
+from inference.speculate import DRAFT_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
 CONTEXT_DEFAULT = 8192
+# Fields of EngineConfig that inference.allowance may lower.
+ADJUSTABLE = frozenset({"resident", "context", "parallel", "parked_bytes_max", "kv_type"})
+# Prompt tokens of a step when nobody streams. On a CPU 512 compute no faster: more of their attention is masked away.
+# For a GPU it is what llama.cpp takes of itself: fewer leave it idle between two steps.
+PREFILL_TOKENS_CPU, PREFILL_TOKENS_GPU = 256, 512
 
 
 def default_threads() -> int:
@@ -23,11 +29,13 @@ def default_threads() -> int:
 class EngineConfig:
     model_path: Path = CHAT_MODEL
     draft_path: Path | None = None  # a small model of the same vocabulary; none: no speculation
+    lookup: bool = False  # draft from the texts themselves, where there is no draft model
     draft_max: int = 8  # tokens drafted at most; how many pay is measured, and it may be none
     draft_min: int = 0  # tokens drafted at least, whether that pays or not
     parallel: int = 8  # sequences that generate at the same time
     resident: int = 8  # further slots that keep conversations' KV between turns
     context: int = 0  # tokens a sequence may hold; 0: the model's own, at most CONTEXT_DEFAULT
+    kv_type: str = F16  # of keys and values; q8_0 takes half the memory, and flash attention
     threads: int = 0  # 0: default_threads()
     kv_layout: str = AUTO  # see inference.attention
     flash_attention: str = AUTO
@@ -38,21 +46,28 @@ class EngineConfig:
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
     disk_folder: Path | None = None  # where those that host memory has no room for are kept, over restarts too
     disk_bytes_max: int = 2 * 2**30  # of them on disk; 0: none
+    adjustable: frozenset[str] = frozenset()  # which of ADJUSTABLE may become less where memory lacks
+    memory_bytes_max: int = 0  # that models and conversations may take; 0: what is free
+    beside_bytes: int = 0  # that other models of this process will take
     # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.
     inter_token_target_s: float = 0.1
     # Prompt tokens per step: when nobody streams, and beside streams before the cost of a step is known.
-    prefill_tokens_alone: int = 256  # 512 compute no faster on a CPU: more of their attention is masked away
+    prefill_tokens_alone: int = PREFILL_TOKENS_CPU
     prefill_tokens_first: int = 64
 
     def __post_init__(self) -> None:
         for name in ("parallel", "queue_max", "queue_tokens_max", "prefill_tokens_first", "prefill_tokens_alone"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max", "draft_max"):
+        for name in ("resident", "context", "threads", "parked_bytes_max", "disk_bytes_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
-        if not 0 <= self.draft_min <= self.draft_max:
-            raise ValueError("draft_min must be between 0 and draft_max")
+        if not 0 <= self.draft_min <= self.draft_max <= DRAFT_TOKENS_MAX:
+            raise ValueError(f"draft_min must be between 0 and draft_max, and that at most {DRAFT_TOKENS_MAX}")
+        if self.kv_type not in KV_TYPES:
+            raise ValueError(f"kv_type must be {' or '.join(KV_TYPES)}, not {self.kv_type!r}")
+        if self.kv_type == Q8_0 and self.flash_attention == "off":
+            raise ValueError(f"a {Q8_0} KV cache needs flash attention")
         self.attention(gpu=False)  # refuses what is unknown
         if self.slots > 256:
             raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
@@ -61,8 +76,18 @@ class EngineConfig:
     def slots(self) -> int:
         return self.parallel + self.resident
 
+    def context_of(self, trained: int) -> int:
+        """Tokens that a sequence may hold with a model that was trained on so many."""
+        return self.context or min(trained, CONTEXT_DEFAULT)
+
     def attention(self, *, gpu: bool) -> Attention:
+        """A q8_0 cache needs flash attention, and what was measured was an f16 one."""
+        if self.kv_type == Q8_0:
+            return attention(self.kv_layout, "on", gpu=gpu)
         return attention(self.kv_layout, self.flash_attention, gpu=gpu, measured=self.measured)
+
+    def attention_of_draft(self, *, gpu: bool) -> Attention:
+        return attention(AUTO, "on" if self.kv_type == Q8_0 else AUTO, gpu=gpu)
 
     def with_measured(self, measured: Attention | None) -> EngineConfig:
         return replace(self, measured=measured)
@@ -70,7 +95,13 @@ class EngineConfig:
     @property
     def is_calibrated(self) -> bool:
         """Whether measuring which attention is fastest would change nothing."""
-        return self.measured is not None or (self.kv_layout, self.flash_attention) != (AUTO, AUTO)
+        chosen = self.kv_type == Q8_0 or (self.kv_layout, self.flash_attention) != (AUTO, AUTO)
+        return chosen or self.measured is not None
+
+    @property
+    def offloaded(self) -> EngineConfig:
+        """As it runs where a GPU computes all layers."""
+        return replace(self, prefill_tokens_alone=max(self.prefill_tokens_alone, PREFILL_TOKENS_GPU))
 
     @property
     def rows_max(self) -> int:
@@ -80,4 +111,4 @@ class EngineConfig:
     @property
     def outputs_max(self) -> int:
         """Rows of a step whose logits are wanted."""
-        return self.parallel * (1 + (self.draft_max if self.draft_path else 0))
+        return self.parallel * (1 + (self.draft_max if self.draft_path or self.lookup else 0))

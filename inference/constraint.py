@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from time import thread_time
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from inference.errors import GrammarFailed
 
 GRAMMARS_KEPT = 64  # compiled: tools and formats of the applications that use this model; some 100 kB each
+READY_MAX = 8  # copies of one for requests that are about to start; more are made when they do
 # A single token of an ordinary grammar takes 20 microseconds. One that leaves ever more ways open gets slower with each
 # token, and everybody waits for the thread that checks it.
 CHECK_S_MAX = 0.05
@@ -52,37 +54,53 @@ class Constraint:
             raise GrammarFailed("the schema leaves too many ways open at once: make its alternatives differ sooner")
 
 
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A grammar at its beginning, and copies of it for the requests that were announced."""
+
+    mask: Mask
+    ready: list[Mask] = field(default_factory=list)
+
+
 class Grammars:
     """Compiled grammars, the latest kept. Thread-safe.
 
+    A copy of a large grammar takes a tenth of a second, so it is made by `prepare`, on a thread where nobody waits.
     Control tokens have a text in llama.cpp's eyes and none in the answer, so no grammar ever lets them through.
     """
 
     def __init__(self, compile: Callable[[str], Mask], pieces: Sequence[bytes], end_tokens: frozenset[int]) -> None:
         self._compile = compile
         self._sayable = np.array([bool(piece) or token in end_tokens for token, piece in enumerate(pieces)])
-        self._kept: OrderedDict[str, Mask] = OrderedDict()
+        self._kept: OrderedDict[str, _Compiled] = OrderedDict()
         self._lock = threading.Lock()
 
     def prepare(self, grammar: str) -> None:
-        """Compile, which may take milliseconds. Raises InvalidSchema."""
+        """Have a copy ready for `start`. Raises InvalidSchema."""
+        copy = self._copy(grammar)
         with self._lock:
-            known = grammar in self._kept
-        if not known:
-            mask = self._compile(grammar)
-            with self._lock:
-                self._keep(grammar, mask)
+            compiled = self._kept.get(grammar)
+            if compiled is not None and len(compiled.ready) < READY_MAX:
+                compiled.ready.append(copy)
 
     def start(self, grammar: str) -> Constraint:
-        """The beginning of a text. Raises InvalidSchema."""
-        self.prepare(grammar)
+        """The beginning of a text; takes no time where it was prepared. Raises InvalidSchema."""
         with self._lock:
-            mask = self._kept.get(grammar)
-            fresh = mask.clone() if mask else None
-        return Constraint(fresh or self._compile(grammar), self._sayable)
+            compiled = self._kept.get(grammar)
+            ready = compiled.ready.pop() if compiled is not None and compiled.ready else None
+        return Constraint(ready or self._copy(grammar), self._sayable)
 
-    def _keep(self, grammar: str, mask: Mask) -> None:
-        self._kept[grammar] = mask
+    def _copy(self, grammar: str) -> Mask:
+        with self._lock:
+            compiled = self._kept.get(grammar)
+        if compiled is None:
+            compiled = _Compiled(self._compile(grammar))
+            with self._lock:
+                self._keep(grammar, compiled)
+        return compiled.mask.clone()  # outside of the lock: others only read what is copied
+
+    def _keep(self, grammar: str, compiled: _Compiled) -> None:
+        self._kept[grammar] = compiled
         self._kept.move_to_end(grammar)
         while len(self._kept) > GRAMMARS_KEPT:
             self._kept.popitem(last=False)

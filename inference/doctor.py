@@ -8,22 +8,25 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from inference import machine, pace
+from inference import machine, pace, room
+from inference.allowance import CannotServe, allow
 from inference.apart import RunFailed, run_apart
-from inference.attention import Attention
+from inference.attention import Q8_0, Attention
 from inference.calibration import NOTICEABLE, Calibrations
 from inference.config import EngineConfig, default_threads
+from inference.drafter import same_vocabulary
 from inference.errors import InferenceError
 from inference.footprint import Footprint
 from inference.llama import Device, LlamaModel, build_features, devices
 from inference.pace import Pace
+from inference.proportions import Proportions
+from inference.room import Room
 from inference.sizes import in_words
 from inference.speed import measure_apart
 
 SELF_TEST_TIMEOUT_S = 120.0
 REBUILD = "build it again for this CPU: python3 -m deploy.setup --force"
 CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
-MARGIN = 1.1  # of memory: what Python, Postgres clients and the embedder take beside the model
 READING_TOKENS_PER_S = 5.0  # slower than people read
 
 # What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
@@ -87,8 +90,7 @@ def _files(config: EngineConfig) -> Iterator[Finding]:
         yield model_finding(model)
         if draft:
             yield draft_finding(draft, model)
-        on_gpu = any(device.is_gpu for device in devices())
-        yield memory_finding(Footprint.of(model, config, draft), machine.memory_available(), on_gpu=on_gpu)
+        yield memory_finding(config, Proportions.of(model), Proportions.of(draft) if draft else None, room.here(config))
 
 
 def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -> Finding:
@@ -142,36 +144,37 @@ def model_finding(model: LlamaModel) -> Finding:
 
 
 def draft_finding(draft: LlamaModel, model: LlamaModel) -> Finding:
-    if draft.pieces() != model.pieces():
+    if not same_vocabulary(draft.vocabulary(), model.vocabulary()):
         text = f"{draft.name} cannot draft for {model.name}: their vocabularies differ"
         return Finding("draft", Level.PROBLEM, text, "choose one of the same family with --draft, or --draft-tokens 0")
     return Finding("draft", Level.OK, f"{draft.name}, {draft.quantisation}, {_count(draft.parameters)} parameters")
 
 
-def memory_finding(need: Footprint, available: int | None, *, on_gpu: bool = False) -> Finding:
-    """On a GPU most of it goes there, so that lacking host memory is no problem yet."""
-    parts = {"weights": need.weights, "KV cache": need.kv_cache, "steps": need.working, "draft": need.draft}
-    listed = ", ".join(f"{name} {in_words(size)}" for name, size in parts.items() if size)
-    text = f"{in_words(need.total)} needed: {listed}; up to {in_words(need.parked_max)} more for parked conversations"
-    numbers = {"needed_bytes": need.total, "kv_cache_bytes": need.kv_cache, "weight_bytes": need.weights}
-    if available is None:
-        return Finding("memory", Level.OK, text, numbers=numbers)
-    text, numbers = f"{text}; {in_words(available)} available", {**numbers, "available_bytes": available}
-    if need.total * MARGIN <= available - need.parked_max:
-        return Finding("memory", Level.OK, text, numbers=numbers)
-    if need.total * MARGIN <= available:
-        return Finding("memory", Level.WARNING, text, "lower --parked-mb", numbers)
-    todo = "lower --context or --streams, or choose a smaller model or quantisation"
-    return Finding("memory", Level.WARNING if on_gpu else Level.PROBLEM, text, todo, numbers)
+def memory_finding(config: EngineConfig, model: Proportions, draft: Proportions | None, room: Room) -> Finding:
+    """What `serve` will make of the memory that is free now."""
+    try:
+        allowance = allow(config, model, draft, room)
+    except CannotServe as error:
+        return Finding("memory", Level.PROBLEM, error.reason, error.todo, _numbers(error.need, room))
+    return Finding("memory", Level.OK, allowance.text, numbers=_numbers(allowance.need, room))
+
+
+def _numbers(need: Footprint, room: Room) -> dict[str, float]:
+    numbers: dict[str, float] = {
+        "needed_bytes": need.total,
+        "kv_cache_bytes": need.kv_cache,
+        "weight_bytes": need.weights,
+    }
+    return numbers if room.host_free is None else {**numbers, "available_bytes": room.host_free}
 
 
 def self_test(model: Path) -> Finding:
     """Decode 1, 5 and 64 rows where a crash harms nobody."""
     try:
-        run_apart("inference.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
+        printed = run_apart("inference.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
     except RunFailed as failure:
         return Finding("self-test", Level.PROBLEM, str(failure), REBUILD)
-    return Finding("self-test", Level.OK, "1, 5 and 64 rows agree")
+    return Finding("self-test", Level.OK, printed.strip())
 
 
 def speed(config: EngineConfig) -> Finding:
@@ -195,6 +198,9 @@ def speed_finding(prefill: float, decode: float) -> Finding:
 
 def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
     """What steps cost with each layout of the KV cache, with and without flash attention."""
+    if config.kv_type == Q8_0:
+        used = config.attention(gpu=any(device.is_gpu for device in devices()))
+        return Finding("attention", Level.OK, f"{used}, without which there is no {Q8_0} KV cache")
     threads = config.threads or default_threads()
     try:
         paces = pace.measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)

@@ -18,7 +18,6 @@ from inference.config import EngineConfig
 from inference.constraint import Constraint
 from inference.detokenizer import TextStream
 from inference.disk import DiskTier
-from inference.drafter import Drafter
 from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
 from inference.executor import Executor
 from inference.handle import Handle, News, deliver
@@ -26,7 +25,7 @@ from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.sequence import Finish, Priority, Sampling
-from inference.speculation import Speculation
+from inference.speculation import Drafting, Speculation
 from inference.tiers import TierCosts, Tiers
 from inference.trace import now_ns
 
@@ -48,7 +47,7 @@ class Engine:
         pieces: Sequence[bytes],
         end_tokens: frozenset[int],
         config: EngineConfig,
-        drafter: Drafter | None = None,
+        drafter: Drafting | None = None,
         disk: DiskTier | None = None,
     ) -> None:
         self._backend = backend

@@ -1,16 +1,19 @@
-"""The memory that a configuration takes, told before anything is loaded."""
+"""The memory that a configuration takes, told before anything is loaded. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inference.config import CONTEXT_DEFAULT, EngineConfig
+from inference.attention import F16, Q8_0, Attention
+from inference.config import EngineConfig
 from inference.drafter import CATCH_UP_TOKENS_MAX
-from inference.llama import LlamaModel
+from inference.proportions import Proportions
+from inference.sizes import in_words
 
-KV_BYTES = 2  # f16 keys and values
-ACTIVATION_BYTES = 4
-HIDDEN_PER_WIDTH = 4  # a layer's widest intermediate result, in widths of the model
+KV_BYTES = {F16: 2.0, Q8_0: 34 / 32}  # of a number; q8_0 adds two bytes of scale to 32 numbers
+ACTIVATION_BYTES, MASK_BYTES = 4, 2
+# A layer's intermediate results in widths of the model; without flash attention most of them share the scores' memory.
+HIDDEN_WIDTHS, HIDDEN_WIDTHS_BESIDE_SCORES = 10, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +28,45 @@ class Footprint:
 
     @property
     def total(self) -> int:
+        """Of what is taken at once."""
         return self.weights + self.kv_cache + self.working + self.draft
 
+    def __str__(self) -> str:
+        parts = {"weights": self.weights, "KV cache": self.kv_cache, "steps": self.working, "draft": self.draft}
+        listed = ", ".join(f"{name} {in_words(size)}" for name, size in parts.items() if size)
+        parked = f", and up to {in_words(self.parked_max)} for parked conversations" if self.parked_max else ""
+        return f"{in_words(self.total)} ({listed}){parked}"
+
     @classmethod
-    def of(cls, model: LlamaModel, config: EngineConfig, draft: LlamaModel | None = None) -> Footprint:
-        context = config.context or min(model.context_length, CONTEXT_DEFAULT)
+    def of(
+        cls, model: Proportions, config: EngineConfig, draft: Proportions | None = None, *, gpu: bool = False
+    ) -> Footprint:
+        """`gpu`: steps are computed on one."""
+        context, attention = config.context_of(model.context), config.attention(gpu=gpu)
         return cls(
             weights=model.weight_bytes,
-            kv_cache=_kv_cache(model, context * config.slots),
-            working=_working(model, config.rows_max, context),
-            draft=0 if draft is None else _of_draft(draft, config, context),
+            kv_cache=_kv_cache(model, context * config.slots, config.kv_type),
+            working=_working(model, config.rows_max, context, config.slots, attention),
+            draft=0 if draft is None else _of_draft(draft, config, context, config.attention_of_draft(gpu=gpu)),
             parked_max=config.parked_bytes_max,
         )
 
 
-def _of_draft(draft: LlamaModel, config: EngineConfig, context: int) -> int:
+def _of_draft(draft: Proportions, config: EngineConfig, context: int, attention: Attention) -> int:
     """It has a slot for each of the model's, and smaller steps."""
     rows = max(CATCH_UP_TOKENS_MAX, config.slots)
-    return draft.weight_bytes + _kv_cache(draft, context * config.slots) + _working(draft, rows, context)
+    kv_cache = _kv_cache(draft, context * config.slots, config.kv_type)
+    return draft.weight_bytes + kv_cache + _working(draft, rows, context, config.slots, attention)
 
 
-def _kv_cache(model: LlamaModel, cells: int) -> int:
-    layers, heads, kv_heads = model.kv_shape
-    return layers * kv_heads * _key_value_length(model, heads) * KV_BYTES * cells
+def _kv_cache(model: Proportions, cells: int, kv_type: str) -> int:
+    return int(model.kv_numbers * KV_BYTES[kv_type] * cells)
 
 
-def _working(model: LlamaModel, rows: int, context: int) -> int:
-    """Without flash attention the scores of all heads exist at once, and the mask twice: checked to within 3 %."""
-    _, heads, _ = model.kv_shape
-    scores = rows * context * (heads + 2)
-    hidden = rows * model.dimensions * HIDDEN_PER_WIDTH
-    return (scores + hidden) * ACTIVATION_BYTES
-
-
-def _key_value_length(model: LlamaModel, heads: int) -> int:
-    """Numbers that a head keeps per token."""
-    metadata = model.metadata()
-    prefix = f"{metadata.get('general.architecture', '')}.attention"
-    usual = model.dimensions // max(1, heads)
-    return sum(int(metadata.get(f"{prefix}.{part}_length", usual)) for part in ("key", "value"))
+def _working(model: Proportions, rows: int, context: int, slots: int, attention: Attention) -> int:
+    """Compared with what llama.cpp reserves in each mode: 0 to 40 % more. Without flash attention the scores of all
+    heads exist at once, and the mask twice. In a unified cache a row looks at the cells of all slots."""
+    cells = context * slots if attention.unified else context
+    if attention.flash:
+        return rows * (cells * MASK_BYTES + model.width * HIDDEN_WIDTHS * ACTIVATION_BYTES)
+    return rows * (cells * (model.heads + 2) + model.width * HIDDEN_WIDTHS_BESIDE_SCORES) * ACTIVATION_BYTES

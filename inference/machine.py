@@ -7,8 +7,9 @@ import platform
 import shutil
 from pathlib import Path
 
+from inference import cgroup
+
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -31,9 +32,10 @@ def cores() -> int:
 
 
 def memory_available() -> int | None:
-    """Bytes that can be had without swapping, also under a container's limit; None where nobody tells."""
+    """Bytes that can be had without swapping, also under the limit of a container; None where nobody tells."""
     free = [int(value.split()[0]) * 1024 for name, value in _lines(MEMINFO) if name == "MemAvailable"]
-    return min([*free, *_container_memory()], default=None)
+    group = cgroup.memory_free()
+    return min([*free, *([] if group is None else [group])], default=None)
 
 
 def has_nvidia_driver() -> bool:
@@ -45,15 +47,6 @@ def disk_free(folder: Path) -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def _container_memory() -> list[int]:
-    try:
-        limit = (CGROUP / "memory.max").read_text().strip()
-        used = int((CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return []
-    return [max(0, int(limit) - used)] if limit.isdigit() else []
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:

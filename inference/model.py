@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference.config import CONTEXT_DEFAULT, EngineConfig, default_threads
+from inference.config import EngineConfig, default_threads
 from inference.constraint import Grammars
 from inference.disk import DiskTier
-from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
+from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter, same_vocabulary
 from inference.engine import Engine
 from inference.errors import ModelNotLoaded
 from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.offload import gpu_layers
+from inference.lookup import Lookup
+from inference.offload import are_all, gpu_layers
 from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
+from inference.speculation import Drafting
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
+from inference.turns import Turns
 from inference.verdict import Verdict, judge
-
-# Tokens of generated turns that are kept exactly (8 bytes each): more conversations than there are KV slots.
-REMEMBERED_TOKENS_MAX = 200_000
 
 
 class ChatModel:
     """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
 
     def __init__(
-        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafter | None = None
+        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafting | None = None
     ) -> None:
         self.name = weights.name
         self.created = int(weights.path.stat().st_mtime)
@@ -39,19 +38,21 @@ class ChatModel:
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
         self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
+        self._turns = Turns(self._pieces, backend.fingerprint)
         disk = None
         if config.disk_folder and config.disk_bytes_max:
-            disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max)
+            disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
         self._engine = Engine(backend, self._pieces, end_tokens, config, drafter, disk)
         self._grammars = Grammars(weights.grammar, self._pieces, end_tokens)
-        self._exact: OrderedDict[ChatMessage, tuple[int, ...]] = OrderedDict()
-        self._exact_tokens = 0
 
     @classmethod
     def load(cls, config: EngineConfig) -> ChatModel:
         """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
-        weights = LlamaModel.load(config.model_path, gpu_layers=gpu_layers(config))
-        context = config.context or min(weights.context_length, CONTEXT_DEFAULT)
+        layers = gpu_layers(config)
+        weights = LlamaModel.load(config.model_path, gpu_layers=layers)
+        if has_gpu() and are_all(layers, weights.kv_shape[0]):
+            config = config.offloaded
+        context = config.context_of(weights.context_length)
         backend = LlamaContext(
             weights,
             slots=config.slots,
@@ -60,6 +61,7 @@ class ChatModel:
             outputs_max=config.outputs_max,
             threads=config.threads or default_threads(),
             attention=config.attention(gpu=has_gpu()),
+            kv_type=config.kv_type,
         )
         return cls(weights, backend, config, _load_drafter(weights, context, config))
 
@@ -80,7 +82,7 @@ class ChatModel:
         return self._engine.failed
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
-        return self._template.render(messages, tools, self._exact)
+        return self._template.render(messages, tools, self._turns)
 
     def encode(self, segments: Sequence[Segment]) -> list[int]:
         return self._tokenizer.encode(segments)
@@ -117,20 +119,15 @@ class ChatModel:
         self._engine.share(beginning)
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
-        if not ids:
-            return
-        self._exact_tokens += len(ids) - len(self._exact.pop(message, ()))
-        self._exact[message] = tuple(ids)
-        while self._exact_tokens > REMEMBERED_TOKENS_MAX:
-            self._exact_tokens -= len(self._exact.popitem(last=False)[1])
+        self._turns.put(message, ids)
 
     @property
     def steps(self) -> int:
         """Computed so far: as long as it stays the same, nobody is answered."""
         return self._engine.totals["steps"]
 
-    def stats(self) -> dict[str, int | float | str]:
-        """Gauges and totals of the engine, for health and metrics."""
+    def stats(self) -> dict[str, Any]:
+        """Gauges and totals of the engine, for health and metrics. Those by position are mappings."""
         engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs
         return {
             "model": self.name,
@@ -139,8 +136,6 @@ class ChatModel:
             "running": engine.running,
             "resident": engine.resident,
             "preempted_total": totals["preempted"],
-            "drafted_total": engine.speculation.drafted,
-            "accepted_total": engine.speculation.accepted,
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],
             "cached_tokens_total": totals["cached_tokens"],
@@ -149,20 +144,30 @@ class ChatModel:
             "decode_seconds_total": totals["decode_ns"] / 1e9,
             "tokenizer_hits_total": self._tokenizer.hits,
             "tokenizer_misses_total": self._tokenizer.misses,
+            **engine.speculation.stats(),
             **engine.tiers.stats(),
             "parked_bytes_per_token": costs.parked_bytes_per_token,
             "restore_ratio": costs.restore_ratio,
         }
 
 
-def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafter | None:
+def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafting | None:
     """Raises ModelNotLoaded, also for a draft model that speaks another vocabulary."""
     if config.draft_path is None or not config.draft_max:
-        return None
+        return Lookup() if config.lookup else None
     draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers)
-    if draft.pieces() != weights.pieces():
+    if not same_vocabulary(draft.vocabulary(), weights.vocabulary()):
         raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")
     slots = config.slots
     threads = config.threads or default_threads()
     rows_max = max(CATCH_UP_TOKENS_MAX, slots)
-    return Drafter(LlamaContext(draft, slots=slots, context=context, rows_max=rows_max, threads=threads))
+    backend = LlamaContext(
+        draft,
+        slots=slots,
+        context=context,
+        rows_max=rows_max,
+        threads=threads,
+        attention=config.attention_of_draft(gpu=has_gpu()),
+        kv_type=config.kv_type,
+    )
+    return Drafter(backend, min(draft.vocabulary_size, weights.vocabulary_size))

@@ -12,3 +12,4 @@ class Rows:
     position: int
     tokens: Sequence[int]
     outputs: int = 1
+    apart: bool = False

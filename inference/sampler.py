@@ -20,8 +20,8 @@ from inference.constraint import Constraint
 from inference.errors import GrammarFailed
 from inference.sequence import Sampling, TokenLogprob
 
-# Without a top-k of the request, nucleus sampling looks at this many candidates. Sorting a full vocabulary costs
-# milliseconds a token; what lies beyond the 256 most likely tokens is noise.
+# Without a top-k of the request, one of this many candidates is drawn. Sorting a full vocabulary costs milliseconds a
+# token; what lies beyond the 256 most likely tokens is noise.
 CANDIDATES_MAX = 256
 LOGPROB_MIN = -9999.0  # stands for impossible, which JSON has no number for
 # Groups of a row: more take longer to sort, fewer let more values through.
@@ -114,8 +114,8 @@ class Sampler:
 
     def _drawn(self, row: NDArray[np.float32]) -> int:
         s = self._sampling
-        # A top-k of the request is honoured up to the limit too: it bounds the cost, and the difference is noise.
-        tokens = largest(row, min(s.top_k or CANDIDATES_MAX, CANDIDATES_MAX, len(row)))
+        count = CANDIDATES_MAX if s.top_k is None else s.top_k or len(row)
+        tokens = largest(row, min(count, len(row)))
         values = row[tokens].astype(np.float64)
         values -= values[0]
         p = np.exp(values)

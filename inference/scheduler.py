@@ -58,6 +58,11 @@ class Work:
     def draft(self) -> Sequence[int]:
         return self.tokens[len(self.tokens) - self.outputs + 1 :] if self.outputs > 1 else ()
 
+    @property
+    def apart(self) -> bool:
+        """A prompt of an exact request: see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others."""
+        return self.request.exact and len(self.tokens) > 1
+
     def with_draft(self, draft: Sequence[int]) -> Work:
         return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft))
 

@@ -1,19 +1,21 @@
 """`python -m inference.selftest [MODEL]`: does this build of llama.cpp compute on this machine?
 
 Meant for a subprocess: a build with instructions that the CPU or the compiler gets wrong does not fail, it dies.
-Decodes 1, 5 and 64 rows, because each takes other kernels. Exit code 0: all finite, and the same answer each way.
+Decodes 1, 5 and 64 rows, because each takes other kernels. Exit code 0: all finite, and the same answer each way. It
+prints where it computed: a build for a GPU that finds none computes on the CPU, and passes there.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from inference.bundled import CHAT_MODEL
 from inference.config import default_threads
-from inference.llama import LlamaContext, LlamaModel
+from inference.llama import Device, LlamaContext, LlamaModel, devices
 from inference.rows import Rows
 
 ROWS = 64
@@ -37,6 +39,12 @@ def check(path: Path) -> None:
     model.close()
 
 
+def place(found: Sequence[Device]) -> str:
+    """Where a model is computed whose layers are all offloaded."""
+    gpus = [device.description for device in found if device.is_gpu]
+    return f"the GPU ({', '.join(gpus)})" if gpus else "the CPU"
+
+
 if __name__ == "__main__":
     check(Path(sys.argv[1]) if len(sys.argv) > 1 else CHAT_MODEL)
-    print("self-test passed: 1, 5 and 64 rows agree")
+    print(f"1, 5 and 64 rows agree on {place(devices())}")

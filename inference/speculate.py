@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 
 from inference.cost import StepCost
 
-LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+# Tokens of the longest draft: with more, the last ones are hardly ever reached, and each takes memory for its logits.
+DRAFT_TOKENS_MAX = 16
+# What is weighed, besides the longest that is allowed. Neighbours of the longer ones cost and bring nearly the same.
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, DRAFT_TOKENS_MAX)
 # Looked at first, and again now and then while drafts lose: long enough to learn acceptance, short enough to be cheap.
 TRIAL = 3
 TRIALS_FIRST = 4
@@ -49,11 +52,18 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One candidate for a draft: how well drafts do for it, and how much the drafter has to read first."""
+    """One stream of a step: how well drafts do for it, how much must be read for one first, and how many tokens it may
+    have; 0: none."""
 
     acceptance: Acceptance
     generated: int
     missing: int
+    room: int = DRAFT_TOKENS_MAX
+
+    def yields(self, drafted: int) -> float:
+        """Tokens that a step with such a draft is expected to give."""
+        p = self.acceptance.per_token
+        return (1 - p ** (drafted + 1)) / (1 - p)
 
 
 @dataclass(slots=True)
@@ -64,7 +74,6 @@ class DraftLength:
     shortest: int = 0
     cost: StepCost = field(default_factory=StepCost)
     draft_cost: StepCost = field(default_factory=StepCost)
-    by_position: Counter[int] = field(default_factory=Counter)  # accepted drafts by their place, 1 the first
     _trials: Counter[int] = field(default_factory=Counter)  # by number of streams
     _waited: int = 0
     _patience: int = PATIENCE_MIN
@@ -76,25 +85,30 @@ class DraftLength:
         self._rest -= 1
         return self._rest >= 0 or not self.longest
 
+    def rest(self, steps: int) -> None:
+        """Go without drafts for so many steps."""
+        self._rest = steps
+
     def choose(self, streams: Sequence[Stream]) -> int:
-        """Tokens to draft for each of these streams in the next step."""
-        length = max(self.shortest, self._best(streams) if self.longest else 0)
-        self._rest = 0 if length else REST_STEPS
+        """Tokens to draft in the next step for each of its streams that has room for so many."""
+        if not self.longest or not any(stream.room for stream in streams):
+            return 0
+        length = max(self.shortest, self._best(streams))
+        self.rest(0 if length else REST_STEPS)
         return length
 
-    def verified(self, accepted: int) -> None:
-        self.by_position.update(range(1, accepted + 1))
-
     def _best(self, streams: Sequence[Stream]) -> int:
-        rates = {k: self._rate(k, streams) for k in (0, *LENGTHS) if k <= self.longest}
+        longest = min(self.longest, max(stream.room for stream in streams))
+        rates = {k: self._rate(k, streams) for k in {0, longest, *LENGTHS} if k <= longest}
         if not rates[0]:  # what a step costs without a draft is not known yet
             return 0
         best = max(rates, key=lambda k: (rates[k], -k))
-        if best and not self._pays(streams, 1 / rates[0] - 1 / rates[best]):
+        able = [stream for stream in streams if stream.room]
+        if best and not self._pays(able, 1 / rates[0] - 1 / rates[best]):
             return 0
         if best:
             self._waited, self._patience = 0, PATIENCE_MIN
-        elif self._wants_trial(streams):
+        elif self._wants_trial(able):
             return min(TRIAL, self.longest)
         return best
 
@@ -117,10 +131,11 @@ class DraftLength:
         return sum(s.generated for s in streams) * saved_s >= reading_s or missing <= 2 * len(streams)
 
     def _rate(self, k: int, streams: Sequence[Stream]) -> float:
-        """Tokens per second of a step with drafts of k tokens."""
-        seconds = self.cost.predict(len(streams) * (k + 1))
+        """Tokens per second of a step with drafts of k tokens, or of as many as there is room for."""
+        drafts = [min(k, stream.room) for stream in streams]
+        seconds = self.cost.predict(len(streams) + sum(drafts))
         if seconds is None:
             return 0.0
-        seconds += k * (self.draft_cost.predict(len(streams)) or 0.0)
-        p = [s.acceptance.per_token for s in streams]
-        return sum((1 - each ** (k + 1)) / (1 - each) for each in p) / seconds
+        drafting = sum(1 for drafted in drafts if drafted)
+        seconds += max(drafts) * (self.draft_cost.predict(drafting) or 0.0)
+        return sum(stream.yields(drafted) for stream, drafted in zip(streams, drafts, strict=True)) / seconds

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import count
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -28,7 +28,11 @@ _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 
 CALL_ID_CHARS = 9  # Mistral's templates take nothing else
 
-Exact: TypeAlias = Mapping[ChatMessage, tuple[int, ...]]
+
+class Exact(Protocol):
+    """Has the tokens of assistant messages that this model generated."""
+
+    def get(self, message: ChatMessage, /) -> tuple[int, ...] | None: ...
 
 
 class _Marks:
@@ -130,13 +134,13 @@ class ChatTemplate:
     ) -> list[Segment]:
         """The prompt up to where the assistant's answer begins.
 
-        `exact` has the ids of assistant messages that this model generated: those are used instead of their text.
+        Messages that `exact` has the tokens of are rendered with those instead of their text.
         Raises InvalidTemplate when the template refuses the messages (two system messages, say).
         """
         marks = _Marks()
         parts = _parts(messages)
         shown = [
-            _message(message, marks, part, (exact or {}).get(message))
+            _message(message, marks, part, exact.get(message) if exact is not None else None)
             for message, part in zip(messages, parts, strict=True)
         ]
         _number_calls(messages, shown, marks)

@@ -15,6 +15,7 @@ from inference.backend import Chunk
 from inference.errors import InferenceError, PromptTooLong
 from inference.outline import Part
 from inference.sequence import ChatMessage, Delta, Finish, Generation, Priority, Sampling, Segment, Stamps
+from inference.tail import Region
 from inference.trace import now_ns
 from inference.verdict import Miss, Verdict
 
@@ -213,6 +214,9 @@ class ScriptedBackend:
             self.refuse_next, self.cells[slot] = False, []
             raise InferenceError("scripted refusal")
         self.cells[slot] = np.frombuffer(state.tobytes(), np.int32).tolist()
+
+    def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
+        return [Region(0, 1, state.nbytes, 4 * tokens)]
 
     def close(self) -> None:
         self.cells.clear()

@@ -137,7 +137,7 @@ class Tiers:
         }
 
     def _park(self, entry: Entry) -> None:
-        for gone in self.parked.put(entry):
+        for gone in self.parked.put(entry, self._backend.regions):
             if self._disk:
                 self._disk.write(gone)
 

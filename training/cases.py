@@ -31,10 +31,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The model has to write each message of `at`; all the others are given to it."""
+    """The model has to write each message of `at`; all the others are given to it. `values` must be told then."""
 
     scene: Scene
     at: tuple[int, ...]
+    values: tuple[str, ...] = ()
 
     @property
     def schemas(self) -> Sequence[Mapping[str, Any]]:
@@ -59,6 +60,13 @@ class Category:
     name: str
     cases: Cases
     judge: Judge
+
+    def judged(self, case: Case, at: int, reply: Reply) -> dict[str, bool]:
+        verdict = self.judge(case.expected(at), reply)
+        if case.values:
+            told = not reply.calls and all(_tells(reply.text, value) for value in case.values)
+            verdict = {"right values": told, **verdict}
+        return verdict
 
 
 def calls_right(expected: ChatMessage, reply: Reply) -> dict[str, bool]:
@@ -128,9 +136,31 @@ def _answers(turn: Turn, fits: Callable[[Scene], bool]) -> Cases:
                 continue
             turn(generator.names, scene, tools)
             if fits(scene):
-                yield Case(scene, (len(scene.messages) - 1,))
+                yield Case(scene, (len(scene.messages) - 1,), tuple(_told_values(scene)))
 
     return cases
+
+
+def _told_values(scene: Scene) -> Iterator[str]:
+    """What tools returned, as far as the last message tells it."""
+    for message in scene.messages:
+        if message.role == "tool" and not message.content.startswith("Error: "):
+            yield from (value for value in _returned(message.content) if _tells(scene.messages[-1].content, value))
+
+
+def _returned(result: str) -> Iterator[str]:
+    try:
+        told = json.loads(result)
+    except ValueError:
+        told = result
+    parts = list(told.values()) if isinstance(told, dict) else [told]
+    for part in parts:
+        yield from (str(item) for item in (part if isinstance(part, list) else [part]))
+
+
+def _tells(text: str, value: str) -> bool:
+    """Whether it is there as a whole, not as a part of a longer word or number."""
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def _documents(*, answerable: bool, double: bool = False) -> Cases:

@@ -99,7 +99,7 @@ async def _category(chat: ChatModel, category: Category, cases: list[Case], held
                 verdict: dict[str, bool] = {}
                 for at in case.at:
                     reply = await _reply(chat, case, at, held)
-                    for name, fine in category.judge(case.expected(at), reply).items():
+                    for name, fine in category.judged(case, at, reply).items():
                         verdict[name] = verdict.get(name, True) and fine
                     if not all(verdict.values()):
                         scores.wrong.append(Wrong(category.name, _shown(case, at), reply.text, reply.calls))

@@ -143,7 +143,17 @@ def _add_models(commands: Any) -> None:
         required=True, metavar="COMMAND"
     )
     listing = _command(models, "list", "list_models", "show the models that are here, and those that can be pulled")
-    memory = ("context", "streams", "gpu_layers", "parked_mb")
+    memory = (
+        "draft",
+        "draft_tokens",
+        "context",
+        "streams",
+        "resident",
+        "parked_mb",
+        "kv_type",
+        "memory_mb",
+        "gpu_layers",
+    )
     info = _command(models, "info", "show_model", "say what a model is, and the memory it will take", also=memory)
     info.add_argument("name", metavar="NAME", help="a name that `firsttoken models list` shows, or a GGUF file")
     pull = _command(models, "pull", "pull_model", "fetch a model from the hub into the home folder", also=("hub",))

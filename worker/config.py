@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from inference.attention import AUTO, FLASH, LAYOUTS
+from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS
+from inference.speculate import DRAFT_TOKENS_MAX
 
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -78,21 +79,45 @@ class Config:
     ] = None
     draft: Annotated[
         Path | None,
-        About("draft model for speculation, of the same vocabulary: a GGUF file or a name (default: none)"),
+        About("draft model for speculation, of the same vocabulary: a GGUF file or a name; or lookup (default: none)"),
     ] = None
     draft_tokens: Annotated[
-        int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=16)
+        int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=DRAFT_TOKENS_MAX)
     ] = 8
+    draft_tokens_min: Annotated[
+        int,
+        About("tokens drafted at least, whether that pays or not: to measure with", least=0, most=DRAFT_TOKENS_MAX),
+    ] = 0
     hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
     gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all that fit", least=-1)] = -1
     kv_layout: Annotated[str, About("layout of the KV cache: streams, unified, or auto: the fastest here")] = AUTO
     flash_attention: Annotated[str, About("on, off, or auto: the fastest here")] = AUTO
-    context: Annotated[int, About("tokens a conversation may hold; 0: the model's own, at most 8192", least=0)] = 0
-    streams: Annotated[int, About("generations that run at once; more wait in the queue", least=1, most=128)] = 8
+    kv_type: Annotated[
+        str, About("keys and values as f16 or q8_0 (half the memory, needs flash attention); auto: f16 if it fits")
+    ] = AUTO
+    memory_mb: Annotated[
+        int | None, About("megabytes that models and conversations may take (default: most of what is free)", least=1)
+    ] = None
+    context: Annotated[
+        int, About("tokens a conversation may hold; 0: the model's own, at most 8192, less if memory lacks", least=0)
+    ] = 0
+    streams: Annotated[
+        int | None,
+        About("generations at once, more wait in the queue (default: 8, less if memory lacks)", least=1, most=128),
+    ] = None
+    resident: Annotated[
+        int | None,
+        About("conversations kept in the KV cache beside those (default: 8, less if memory lacks)", least=0, most=128),
+    ] = None
     queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64
     parked_mb: Annotated[
-        int, About("megabytes of memory for conversations that left the KV cache; 0: none", least=0)
-    ] = 512
+        int | None,
+        About(
+            "megabytes for conversations that left the KV cache; 0: none "
+            "(default: 512, more for large models, less if memory lacks)",
+            least=0,
+        ),
+    ] = None
     kv_disk_mb: Annotated[
         int, About("megabytes on disk for those that memory has no room for, kept over restarts; 0: none", least=0)
     ] = 2048
@@ -122,9 +147,14 @@ class Config:
         for flag, value, known in (
             ("--kv-layout", self.kv_layout, LAYOUTS),
             ("--flash-attention", self.flash_attention, FLASH),
+            ("--kv-type", self.kv_type, KV_TYPES),
         ):
             if value not in (AUTO, *known):
                 raise ConfigError(f"{flag} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+        if self.draft_tokens_min > self.draft_tokens:
+            raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
+        if (self.kv_type, self.flash_attention) == ("q8_0", "off"):
+            raise ConfigError("--kv-type q8_0 needs flash attention: leave out --flash-attention off")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
         for flag, url in (("--hub", self.hub), ("--jwt-jwks-url", self.jwt_jwks_url)):

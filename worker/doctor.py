@@ -18,9 +18,10 @@ from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError
 from migrations.versions import server_versions
 from worker.config import Config
+from worker.engine import engine_config
 from worker.errors import StartError
 from worker.home import Home
-from worker.start import embedder_files, engine_config, open_owner_dsn
+from worker.start import embedder_files, open_owner_dsn
 
 # The embedded database writes ahead of itself a gigabyte; less than that and it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9

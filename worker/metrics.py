@@ -90,9 +90,17 @@ class _EngineGauges:
 
     def collect(self) -> list[Metric]:
         return [
-            (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(
-                f"firsttoken_engine_{name.removesuffix('_total')}", "Of the engine", value=float(value)
-            )
-            for name, value in self._stats().items()
-            if isinstance(value, (int, float))
+            _family(name, value) for name, value in self._stats().items() if isinstance(value, (int, float, Mapping))
         ]
+
+
+def _family(name: str, value: float | Mapping[str, float]) -> Metric:
+    """A mapping has a sample for each position in a draft."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    full_name = f"firsttoken_engine_{name.removesuffix('_total')}"
+    if not isinstance(value, Mapping):
+        return kind(full_name, "Of the engine", value=float(value))
+    family = kind(full_name, "Of the engine", labels=["position"])
+    for position, count in value.items():
+        family.add_metric([position], float(count))
+    return family

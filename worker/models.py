@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import orjson
 from tqdm import tqdm
 
+from inference import room
+from inference.allowance import CannotServe, allow
 from inference.catalogue import BUNDLED, HUB_FILE, PRESETS, Preset, bundled, files_in, find, preset
+from inference.config import EngineConfig
 from inference.facts import Facts, facts_of
 from inference.footprint import Footprint
 from inference.llama import LlamaModel
+from inference.proportions import Proportions
 from inference.sizes import in_words
 from worker.config import Config
 from worker.download import Download
+from worker.engine import engine_config
 from worker.errors import StartError
 from worker.home import Home
-from worker.start import engine_config
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
+NO_SHAPE = (0, 0, 0, 0, 0)  # of a file that nobody has opened
+SERVED = ("parallel", "resident", "context", "kv_type", "gpu_layers")  # what memory decides, as programs read it
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a model would need here and be served with; None: it would be refused."""
+
+    text: str
+    need: Footprint
+    served: EngineConfig | None
+
+    @property
+    def report(self) -> dict[str, object]:
+        served = None if self.served is None else {name: getattr(self.served, name) for name in SERVED}
+        return {**asdict(self.need), "total": self.need.total, "served": served}
 
 
 async def list_models(config: Config, *, as_json: bool) -> None:
@@ -46,15 +67,17 @@ async def show_model(config: Config, *, name: str, as_json: bool) -> None:
     entry = preset(name)
     folder = Home(config.home).models
     if entry and not (folder / entry.file_name).is_file():
-        _print_preset(entry, as_json=as_json)
+        engine = replace(engine_config(config), model_path=Path(entry.file_name), measured=None)
+        _print_preset(entry, _memory(entry.proportions, engine), as_json=as_json)
         return
     path = find(Path(name), folder)
-    facts, footprint = await asyncio.to_thread(_examine, path, config)
+    facts, memory = await asyncio.to_thread(_examine, path, config)
     if as_json:
-        report = {**asdict(facts), "memory": {**asdict(footprint), "total": footprint.total}}
-        print(orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode())
+        print(
+            orjson.dumps({**asdict(facts), "memory": memory.report}, default=str, option=orjson.OPT_INDENT_2).decode()
+        )
         return
-    _print_facts(facts, footprint)
+    _print_facts(facts, memory)
     if shipped := bundled(name):
         print(f"\n{shipped.card.read_text()}")
 
@@ -90,7 +113,7 @@ def _pullable(name: str) -> Preset:
     if bundled(name):
         raise StartError(f"{name} ships with Firsttoken: firsttoken serve --model {name}")
     if match := HUB_FILE.fullmatch(name):
-        return Preset(name, match["repository"], match["file"], size=0, context=0, licence="not stated")
+        return Preset(name, match["repository"], match["file"], size=0, context=0, shape=NO_SHAPE, licence="not stated")
     names = ", ".join(model.name for model in PRESETS)
     raise StartError(f"no preset {name}: name one of {names}, or a file of the hub as OWNER/REPOSITORY/FILE.gguf")
 
@@ -101,12 +124,22 @@ def _others(folder: Path) -> list[Path]:
     return [path for path in files_in(folder) if path.name not in known]
 
 
-def _examine(path: Path, config: Config) -> tuple[Facts, Footprint]:
-    model = LlamaModel.load(path, weights=False)
+def _examine(path: Path, config: Config) -> tuple[Facts, Memory]:
+    with closing(LlamaModel.load(path, weights=False)) as model:
+        return facts_of(model), _memory(Proportions.of(model), engine_config(replace(config, model=path)))
+
+
+def _memory(model: Proportions, engine: EngineConfig) -> Memory:
+    """What `serve` would make of this machine's memory."""
+    draft = None
+    if engine.draft_path:
+        with closing(LlamaModel.load(engine.draft_path, weights=False)) as opened:
+            draft = Proportions.of(opened)
     try:
-        return facts_of(model), Footprint.of(model, engine_config(replace(config, model=path)))
-    finally:
-        model.close()
+        allowance = allow(engine, model, draft, room.here(engine))
+    except CannotServe as error:
+        return Memory(str(error), error.need, None)
+    return Memory(allowance.text, allowance.need, allowance.config)
 
 
 def _row(entry: Preset, folder: Path) -> str:
@@ -115,9 +148,10 @@ def _row(entry: Preset, folder: Path) -> str:
     return f"{entry.name:<24}{in_words(entry.size):>9}  {entry.context:>7}  {state:<8} {use}"
 
 
-def _print_preset(entry: Preset, *, as_json: bool) -> None:
+def _print_preset(entry: Preset, memory: Memory, *, as_json: bool) -> None:
     if as_json:
-        print(orjson.dumps({**asdict(entry), "here": False}, option=orjson.OPT_INDENT_2).decode())
+        report = {**asdict(entry), "here": False, "memory": memory.report}
+        print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
         return
     rows = {
         "repository": entry.repository,
@@ -127,12 +161,13 @@ def _print_preset(entry: Preset, *, as_json: bool) -> None:
         "sha256": entry.sha256 or "unknown here: what the hub declares counts",
         "draft": entry.draft or "none",
         "note": entry.note or "none",
+        "memory": memory.text,
     }
     _print_rows(rows)
     print(f"\nIt is not here yet: firsttoken models pull {entry.name}")
 
 
-def _print_facts(facts: Facts, footprint: Footprint) -> None:
+def _print_facts(facts: Facts, memory: Memory) -> None:
     _print_rows(
         {
             "file": f"{facts.path}, {in_words(facts.file_bytes)}",
@@ -143,8 +178,7 @@ def _print_facts(facts: Facts, footprint: Footprint) -> None:
             "tokenizer": f"{facts.tokenizer}, {facts.vocabulary} tokens",
             "template": facts.template,
             "licence": facts.licence,
-            "memory": f"{in_words(footprint.total)} with these settings: weights {in_words(footprint.weights)}, "
-            f"KV cache {in_words(footprint.kv_cache)}, steps {in_words(footprint.working)}",
+            "memory": memory.text,
         }
     )
 

@@ -18,10 +18,10 @@ from agents.roster import Roster
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
+from inference.allowance import here
 from inference.bundled import EMBEDDER
 from inference.calibration import Calibrations
 from inference.catalogue import find
-from inference.config import EngineConfig
 from inference.cross_encoder import CrossEncoder
 from inference.embedders import Embedders
 from inference.errors import InvalidTemplate, ModelNotLoaded
@@ -38,6 +38,7 @@ from worker.admission import Admission
 from worker.auth import Authenticator
 from worker.calibrator import Calibrator
 from worker.config import Config
+from worker.engine import engine_config
 from worker.errors import StartError
 from worker.file_reader import FileReader
 from worker.home import Home
@@ -117,32 +118,13 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
                 pass  # a query that hangs must not keep the worker alive; the pool was cut off
 
 
-def engine_config(config: Config) -> EngineConfig:
-    """With what was measured on this machine. Raises ModelNotLoaded when there is no such model."""
-    home = Home(config.home)
-    models = home.models
-    draft = find(config.draft, models) if config.draft else None
-    engine = EngineConfig(
-        model_path=find(config.model, models),
-        draft_path=draft if config.draft_tokens else None,
-        draft_max=config.draft_tokens,
-        parallel=config.streams,
-        context=config.context,
-        threads=config.threads,
-        kv_layout=config.kv_layout,
-        flash_attention=config.flash_attention,
-        gpu_layers=config.gpu_layers,
-        queue_max=config.queue,
-        parked_bytes_max=config.parked_mb * 2**20,
-        disk_folder=home.kv,
-        disk_bytes_max=config.kv_disk_mb * 2**20,
-    )
-    return Calibrations(home.calibrations).applied(engine)
-
-
 @asynccontextmanager
 async def open_model(config: Config) -> AsyncIterator[ChatModel]:
-    engine = await asyncio.to_thread(_load, "--model", engine_config, config)
+    wanted = await asyncio.to_thread(_load, "--model", engine_config, config)
+    allowance = await asyncio.to_thread(_load, "--model", here, wanted)
+    if allowance.is_less:
+        print(f"Memory is there for {allowance}: {allowance.reason}", flush=True)
+    engine = allowance.config
     model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
     calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
     try:

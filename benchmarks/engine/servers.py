@@ -42,7 +42,13 @@ class Setup:
 @asynccontextmanager
 async def firsttoken(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[Endpoint]:
     """The whole worker, with database, sign-in and traces, as users run it."""
-    flags = {"model": setup.model, "streams": setup.streams, "context": setup.context, "threads": setup.threads}
+    flags = {
+        "model": setup.model,
+        "streams": setup.streams,
+        "resident": KEPT_SLOTS,
+        "context": setup.context,
+        "threads": setup.threads,
+    }
     arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as home:
         async with serve(Path(home), *arguments, "--docs", "") as worker:

@@ -34,6 +34,20 @@ class UnreadableFile(Exception):
     """The file is damaged, or none of these."""
 
 
+def write_whole(path: Path, *parts: bytes | memoryview) -> None:
+    """Raises OSError, and what was there before is still there then."""
+    temporary = path.with_name(f"{secrets.token_hex(16)}{TEMPORARY}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        with os.fdopen(descriptor, "wb") as file:
+            for part in parts:
+                file.write(part)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class KvFile:
     """What a file holds. `state` is empty where only the head was read."""
@@ -50,8 +64,7 @@ class KvFile:
 
     def write(self, folder: Path, suffix: str) -> str:
         """Returns the name. Raises OSError, and nothing is left then."""
-        stem = secrets.token_hex(16)
-        temporary = folder / f"{stem}{TEMPORARY}"
+        name = f"{secrets.token_hex(16)}{suffix}"
         start = struct.pack(
             f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SALT_BYTES}sIQ",
             MAGIC,
@@ -60,16 +73,9 @@ class KvFile:
             len(self.tokens),
             self.state.nbytes,
         )
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-            with os.fdopen(descriptor, "wb") as file:
-                for part in (start, _checksum(start, self.tokens, self.state), self.tokens.data, self.state.data):
-                    file.write(part)
-            temporary.replace(folder / f"{stem}{suffix}")
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        return f"{stem}{suffix}"
+        checksum = _checksum(start, self.tokens, self.state)
+        write_whole(folder / name, start, checksum, self.tokens.data, self.state.data)
+        return name
 
     @classmethod
     def read(cls, path: Path) -> KvFile:

@@ -24,7 +24,10 @@ import numpy as np
 from inference.disk.blocks import chain, digest_of
 from inference.disk.file import KV, ROOT, TEMPORARY, KvFile, UnreadableFile
 from inference.disk.shelf import Shelf, Shelved
+from inference.disk.turns import NAME as TURNS
+from inference.disk.turns import read_turns, write_turns
 from inference.parked import Entry
+from inference.turns import Turns
 
 log = logging.getLogger("firsttoken.disk")
 
@@ -45,10 +48,22 @@ class Found:
 
 
 class DiskTier:
-    """`start`, then ask and write from one thread, then `close`. Raises nothing: what cannot be done is not done."""
+    """`start`, then ask and write from one thread, then `close`. Raises nothing: what cannot be done is not done.
 
-    def __init__(self, folder: Path, fingerprint: bytes, bytes_max: int, *, spare_bytes: int = SPARE_BYTES) -> None:
+    The `turns` whose tokens stand in the states are kept beside them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: bytes,
+        bytes_max: int,
+        turns: Turns | None = None,
+        *,
+        spare_bytes: int = SPARE_BYTES,
+    ) -> None:
         self._folder, self._fingerprint, self._spare_bytes = folder, fingerprint, spare_bytes
+        self._turns, self._turns_written = turns, 0
         self._shelf = Shelf(bytes_max)
         self._warm: dict[str, KvFile] = {}
         self._lock = threading.Lock()  # of the shelf and the warm roots
@@ -74,7 +89,8 @@ class DiskTier:
         return self._shelf.size
 
     def start(self) -> None:
-        """Take the folder and find out in the background what is in it."""
+        """Take the folder, read the turns, which takes milliseconds, and find out in the background what else is in it:
+        the very first prompt is rendered with them."""
         try:
             self._folder.mkdir(mode=FOLDER, parents=True, exist_ok=True)
             self._owner = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -84,6 +100,7 @@ class DiskTier:
             self.ready.set()
             return
         self.writes = True
+        self._read_turns()
         self._reader.submit(self._scan)
 
     def match(self, tokens: Sequence[int], salt: str) -> Found | None:
@@ -113,12 +130,11 @@ class DiskTier:
         with self._lock:
             if self._shelf.holds(blocks, root=root):
                 return
-            if not patient and self._unwritten_bytes + entry.state.nbytes > UNWRITTEN_BYTES_MAX:
+            if not patient and self._unwritten_bytes + entry.size > UNWRITTEN_BYTES_MAX:
                 self.totals["dropped"] += 1
                 return
-            self._unwritten_bytes += entry.state.nbytes
-        file = KvFile(self._fingerprint, salt, np.array(entry.tokens, "<i4"), entry.state)
-        self._writer.submit(self._write, file, blocks, root)
+            self._unwritten_bytes += entry.size
+        self._writer.submit(self._write, entry, salt, blocks, root)
 
     def holds(self, tokens: Sequence[int], salt: str, *, root: bool = False) -> bool:
         """Whether these tokens, but for those of a last block, are in a file."""
@@ -131,6 +147,7 @@ class DiskTier:
         self._writes_until = monotonic() + CLOSE_S
         self._reader.shutdown(cancel_futures=True)
         self._writer.shutdown()
+        self._write_last_turns()
         self.writes = False
         if self._owner is not None:
             os.close(self._owner)
@@ -183,24 +200,49 @@ class DiskTier:
         self.totals["read"] += 1
         return _entry(file, found.salt)
 
-    def _write(self, file: KvFile, blocks: tuple[bytes, ...], root: bool) -> None:
+    def _write(self, entry: Entry, salt: bytes, blocks: tuple[bytes, ...], root: bool) -> None:
         try:
             if not self.writes or monotonic() > self._writes_until:
                 self.totals["dropped"] += 1
                 return
-            if shutil.disk_usage(self._folder).free < self._spare_bytes + file.size:
+            if shutil.disk_usage(self._folder).free < self._spare_bytes + entry.size:
                 raise OSError(0, "the disk is nearly full")
+            file = KvFile(self._fingerprint, salt, np.array(entry.tokens, "<i4"), entry.state)
+            self._write_turns()
             name = file.write(self._folder, ROOT if root else KV)
             with self._lock:
                 gone = self._shelf.add(Shelved(name, file.size, blocks, root))
             self.totals["written"] += 1
             self._remove(gone)
         except OSError as error:
-            self.writes = False
-            log.warning("conversations are no longer kept on disk: %s: %s", self._folder, error.strerror)
+            self._write_no_more(error)
         finally:
             with self._lock:
-                self._unwritten_bytes -= file.state.nbytes
+                self._unwritten_bytes -= entry.size
+
+    def _write_turns(self) -> None:
+        """Before the states that hold their tokens. Raises OSError."""
+        if self._turns is not None and self._turns.changes > self._turns_written:
+            self._turns_written = self._turns.changes
+            write_turns(self._folder, self._turns)
+
+    def _write_last_turns(self) -> None:
+        try:
+            if self.writes and self.files:  # without states nobody needs them
+                self._write_turns()
+        except OSError as error:
+            self._write_no_more(error)
+
+    def _read_turns(self) -> None:
+        try:
+            if self._turns is not None:
+                self._turns.load(read_turns(self._folder))
+        except (UnreadableFile, OSError) as error:
+            self._discard(TURNS, error)
+
+    def _write_no_more(self, error: OSError) -> None:
+        self.writes = False
+        log.warning("conversations are no longer kept on disk: %s: %s", self._folder, error.strerror)
 
     def _discard(self, name: str, error: Exception) -> None:
         log.warning("%s is removed: %s", self._folder / name, error)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.attention import AUTO, Attention
+from inference.attention import AUTO, F16, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk
 from inference.errors import ModelNotLoaded
@@ -27,17 +27,21 @@ from inference.llama.library import (
     set_threads,
 )
 from inference.llama.model import LlamaModel
+from inference.llama.state import regions
+from inference.tail import Region
 from inference.threads import ThreadChooser
 
 # A token that is copied through its state costs as much as so many cells copied with their stream; measured.
 STATE_COST = 4
+_KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0}
 
 
 class LlamaContext:
     """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
 
-    Without an `attention`, what is fastest as a rule is taken. Forking a prefix only marks cells in a unified cache;
-    between streams it copies what the source holds (about a thousandth of computing it).
+    Without an `attention`, what is fastest as a rule is taken; a `kv_type` of q8_0 needs one with flash attention.
+    Forking a prefix only marks cells in a unified cache; between streams it copies what the source holds (about a
+    thousandth of computing it).
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class LlamaContext:
         threads: int,
         outputs_max: int = 0,
         attention: Attention | None = None,
+        kv_type: str = F16,
     ) -> None:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
@@ -65,6 +70,7 @@ class LlamaContext:
         parameters.flash_attn_type = (
             lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if mode.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
+        parameters.type_k = parameters.type_v = _KV_TYPES[kv_type]
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
         parameters.no_perf = True
         self._context = lib.llama_init_from_model(model.handle, parameters)
@@ -98,6 +104,19 @@ class LlamaContext:
         """
         if not self._context:
             raise DecodeFailed("the context is closed")
+        together = [chunk for chunk in chunks if not chunk.apart]
+        if len(together) == len(chunks) or len(chunks) == 1:
+            return self._compute(chunks)
+        parts = [[chunk] for chunk in chunks if chunk.apart] + ([together] if together else [])
+        logits = {chunk.slot: rows for part in parts for chunk, rows in self._each(part)}
+        return np.concatenate([logits[chunk.slot] for chunk in chunks])
+
+    def _each(self, part: Sequence[Chunk]) -> Iterator[tuple[Chunk, NDArray[np.float32]]]:
+        """Chunks computed together, each with its logits."""
+        logits = self._compute(part).copy()
+        yield from zip(part, np.split(logits, np.cumsum([chunk.outputs for chunk in part])[:-1]), strict=True)
+
+    def _compute(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         outputs = self._batch.fill(chunks, self.slots, self.context)
         if outputs > self.outputs_max:
             raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")
@@ -151,8 +170,14 @@ class LlamaContext:
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
         """Make a slot hold what was saved. Raises DecodeFailed, and the slot is empty then."""
         self.truncate(slot, 0)
-        if not lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot):
+        fits = lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot)
+        if not fits or self.length(slot) > self.context:  # all cells of a unified cache would be room enough
+            self.truncate(slot, 0)
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
+
+    def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
+        """Where that many tokens at the beginning lie in a saved state; nowhere for a kind of state that is unknown."""
+        return regions(state, tokens)
 
     def length(self, slot: int) -> int:
         """Tokens that a slot holds. Raises DecodeFailed."""

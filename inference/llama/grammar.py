@@ -27,7 +27,8 @@ class GrammarMask:
         grammar_free(self._handle)
 
     def clone(self) -> GrammarMask:
-        """The same place, from where another text goes its own way: much cheaper than compiling."""
+        """The same place, from where another text goes its own way: much cheaper than compiling. Any thread may ask, as
+        long as this one stands still."""
         return GrammarMask(grammar_clone(self._handle))
 
     def allows(self, token: int) -> bool:

@@ -153,6 +153,10 @@ class LlamaModel:
         """Tokens that end a turn."""
         return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
 
+    def vocabulary(self) -> list[bytes]:
+        """The text of every token as it stands in the file, whatever an answer shows of it."""
+        return [lib.llama_vocab_get_text(self._vocabulary, token) for token in range(self.vocabulary_size)]
+
     def pieces(self) -> list[bytes]:
         """The bytes of every token. Control tokens are empty but for those of calls and thoughts; user-defined ones
         (tool markers) have their text.

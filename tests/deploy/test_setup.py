@@ -14,11 +14,14 @@ import pytest
 from deploy import setup, toolchain
 from deploy.commands import Log
 from deploy.failure import SetupFailed
-from deploy.setup import verdict
+from deploy.setup import praise, verdict
 from deploy.stamp import Choices, Stamp, choices_of
 from deploy.toolchain import Cpu, compiler_version, cuda_compiler, cuda_version, has_nvidia_gpu
+from inference.llama import Device
+from inference.selftest import place
 
 ROOT = Path(__file__).resolve().parents[2]
+HOST, GPU = Device("CPU", "Some CPU", False, 1, 1), Device("CUDA0", "Some GPU", True, 1, 1)
 CPU = Cpu("x86_64", frozenset({"avx2"}))
 STAMP = Stamp.of(Path("/clone"), "dependencies", CPU, Choices(cuda=False, cmake_args=""), dev=False)
 
@@ -114,6 +117,21 @@ def test_a_gpu_build_that_fails_leaves_the_cpu_unless_it_was_asked_for(
 
 def test_a_passing_self_test_keeps_the_build() -> None:
     assert verdict(0, "") is None
+
+
+def test_setup_names_the_device_that_the_self_test_computed_on() -> None:
+    gpu, cpu = (f"1, 5 and 64 rows agree on {place(found)}" for found in ([GPU, HOST], [HOST]))
+    assert praise("native", gpu, cuda=True).endswith(
+        "passed its self-test (1, 5 and 64 rows agree on the GPU (Some GPU))"
+    )
+    assert praise("native", cpu, cuda=False).endswith("passed its self-test (1, 5 and 64 rows agree on the CPU)")
+
+
+def test_a_build_for_a_gpu_that_found_none_is_not_praised_for_one() -> None:
+    said = praise("native", f"1, 5 and 64 rows agree on {place([HOST])}", cuda=True)
+    assert (
+        "no device was found" in said and "on the CPU" in said and "nvidia-smi" in said and "FIRSTTOKEN_CUDA=0" in said
+    )
 
 
 def test_a_crash_or_wrong_numbers_are_the_builds_fault() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from inference.attention import ALL, AUTO, Attention, attention
-from inference.bundled import DRAFT_MODEL
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.doctor import Level, attention_finding
+from inference.footprint import Footprint
+from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.pace import Pace, fastest
+from inference.proportions import Proportions
+from inference.rows import Rows
 from inference.sequence import ChatMessage, Sampling
 
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
@@ -63,6 +68,35 @@ async def test_sharing_parking_and_drafts_hold_in_every_mode(mode: Attention) ->
     assert int(stats["cached_tokens_total"]) > 0.5 * int(stats["prompt_tokens_total"])
     assert int(stats["restored_total"]) > 0 and int(stats["accepted_total"]) > 0
     await asyncio.gather(model.close(), plain.close())
+
+
+async def test_a_quantised_cache_takes_half_the_memory_and_conversations_come_back_to_it() -> None:
+    config = EngineConfig(parallel=1, threads=1, resident=0, kv_type="q8_0")
+    model, roomy = await asyncio.gather(
+        asyncio.to_thread(ChatModel.load, config), asyncio.to_thread(ChatModel.load, replace(config, resident=4))
+    )
+    await asyncio.gather(model.start(), roomy.start())
+
+    async def say(on: ChatModel, question: str) -> str:
+        prompt = on.encode(on.render([ChatMessage("user", question * 16)]))
+        return "".join([delta.text async for delta in on.generate(prompt, GREEDY)])
+
+    for question in [*QUESTIONS, *QUESTIONS]:  # one slot: each comes back from memory
+        assert await say(model, question) == await say(roomy, question)
+    assert int(model.stats()["restored_total"]) > 0
+    await asyncio.gather(model.close(), roomy.close())
+
+
+def test_q8_0_states_are_as_large_as_foretold() -> None:
+    weights = LlamaModel.load(CHAT_MODEL)
+    flash = Attention(unified=False, flash=True)
+    context = LlamaContext(weights, slots=1, context=512, rows_max=256, threads=1, attention=flash, kv_type="q8_0")
+    context.decode([Rows(0, 0, [5] * 200)])
+    config = EngineConfig(parallel=1, resident=0, context=512, kv_type="q8_0")
+    foretold = Footprint.of(Proportions.of(weights), config).kv_cache / 512
+    assert context.save(0).nbytes / 200 == pytest.approx(foretold, rel=0.03)  # the state adds a header and positions
+    context.close()
+    weights.close()
 
 
 def pace(mode: Attention, *milliseconds: float) -> Pace:

@@ -111,6 +111,44 @@ def test_a_grammar_is_compiled_once_and_the_latest_are_kept() -> None:
     assert compiled.count("a") == 2 and len(compiled) == constraint_module.GRAMMARS_KEPT + 2
 
 
+class Copied:
+    """Counts the copies of a grammar."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def compile(self, _text: str) -> ListedMask:
+        copied = self
+
+        class Mask(ListedMask):
+            def clone(self) -> ListedMask:
+                copied.made += 1
+                return ListedMask(self.tokens)
+
+        return Mask(frozenset({0}))
+
+
+def test_what_was_prepared_starts_without_being_copied() -> None:
+    grammars = Grammars((copied := Copied()).compile, [b"a"], frozenset())
+    for _ in range(3):  # requests that arrive together
+        grammars.prepare("any")
+    assert copied.made == 3
+    started = [grammars.start("any") for _ in range(3)]
+    assert copied.made == 3 and len({id(each._mask) for each in started}) == 3
+    assert grammars.start("any").allows(0) and copied.made == 4
+
+
+def test_copies_of_requests_that_never_start_are_bounded() -> None:
+    grammars = Grammars((copied := Copied()).compile, [b"a"], frozenset())
+    for _ in range(constraint_module.READY_MAX + 5):
+        grammars.prepare("any")
+    for _ in range(constraint_module.READY_MAX):
+        grammars.start("any")
+    made = copied.made
+    grammars.start("any")
+    assert copied.made == made + 1
+
+
 def test_a_grammar_that_gets_slow_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraint_module, "CHECK_S_MAX", -1.0)
     with pytest.raises(GrammarFailed, match="too many ways"):

@@ -6,18 +6,24 @@ import asyncio
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from inference.config import EngineConfig
 from inference.engine import Engine
 from inference.errors import NotDeterministic
+from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
+from inference.rows import Rows
 from inference.sequence import ChatMessage, Generation, Priority, Sampling
 from inference.testing import ScriptedBackend
 
 RUNS = 30
+PROMPT_TOKENS, BITE = 400, 16
 EXACT = Sampling(max_tokens=12, temperature=1.0, seed=7, deterministic=True)
 QUESTION = [ChatMessage("system", "You are a helpful assistant."), ChatMessage("user", "Tell me about the sea. " * 6)]
+Row = NDArray[np.float32]
 
 
 async def ids(generation: Generation) -> tuple[int, ...]:
@@ -50,6 +56,35 @@ async def test_one_prompt_gives_one_answer_thirty_times_under_load() -> None:
     alone = await ids(model.generate(prompt, EXACT))
     await model.close()
     assert answers == {alone}
+
+
+def test_a_prompt_computed_apart_has_the_same_logits_beside_streams_to_the_last_bit() -> None:
+    weights = LlamaModel.load(EngineConfig().model_path)
+    context = LlamaContext(weights, slots=3, context=512, rows_max=64, threads=1)
+    chance = random.Random(3)
+    tokens = [[chance.randrange(300, 4000) for _ in range(PROMPT_TOKENS)] for _ in range(10)]
+    streams = [[chance.randrange(300, 4000) for _ in range(PROMPT_TOKENS)] for _ in range(2)]
+
+    def computed(prompt: list[int], *, beside: bool) -> tuple[list[Row], list[Row]]:
+        """Logits behind the whole prompt, and those of two streams, one on either side of it."""
+        ends: list[Row] = []
+        told: list[Row] = []
+        for slot in range(3):
+            context.truncate(slot, 0)
+        for start in range(0, PROMPT_TOKENS, BITE):
+            at = start // BITE
+            rows = [Rows(slot, at, [stream[at]]) for slot, stream in zip((0, 2), streams, strict=True)]
+            bite = Rows(1, start, prompt[start : start + BITE], apart=beside)
+            logits = context.decode([rows[0], bite, rows[1]] if beside else [bite]).copy()
+            ends.append(logits[len(logits) // 2])
+            told.extend([logits[0], logits[2]] if beside else context.decode(rows).copy())
+        return ends, told
+
+    for prompt in tokens:
+        for with_others, alone in zip(computed(prompt, beside=True), computed(prompt, beside=False), strict=True):
+            assert np.array_equal(with_others, alone)
+    context.close()
+    weights.close()
 
 
 async def test_an_answer_just_generated_leads_on_like_one_that_is_read() -> None:

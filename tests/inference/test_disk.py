@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 
 from inference.disk import BLOCK, DiskTier, Shelf, Shelved, chain
 from inference.disk.file import KV, ROOT
+from inference.disk.turns import NAME as TURNS_FILE
 from inference.parked import Entry
+from inference.sequence import ChatMessage
+from inference.turns import Turns
 
+ANSWER, ANSWER_IDS = ChatMessage("assistant", "hello"), tuple(b"hello")
 FINGERPRINT, OTHER_MODEL = b"m" * 32, b"o" * 32
 TOKENS = tuple(range(2 * BLOCK))
 PLENTY = 10**9
@@ -26,11 +30,19 @@ def entry(tokens: tuple[int, ...] = TOKENS, salt: str = "tenant", size: int = 10
     return Entry(tokens, salt, np.arange(size).astype(np.uint8))
 
 
+def no_turns() -> Turns:
+    return Turns([bytes([n]) for n in range(256)], FINGERPRINT)
+
+
 @contextmanager
 def disk(
-    folder: Path, fingerprint: bytes = FINGERPRINT, bytes_max: int = PLENTY, spare_bytes: int = 0
+    folder: Path,
+    fingerprint: bytes = FINGERPRINT,
+    bytes_max: int = PLENTY,
+    spare_bytes: int = 0,
+    turns: Turns | None = None,
 ) -> Iterator[DiskTier]:
-    tier = DiskTier(folder, fingerprint, bytes_max, spare_bytes=spare_bytes)
+    tier = DiskTier(folder, fingerprint, bytes_max, turns, spare_bytes=spare_bytes)
     tier.start()
     assert tier.ready.wait(10)
     yield tier
@@ -193,6 +205,48 @@ def test_two_workers_do_not_share_a_folder(tmp_path: Path, caplog: pytest.LogCap
     with disk(tmp_path) as one, disk(tmp_path) as two:
         assert (one.writes, two.writes) == (True, False)
     assert "not kept on disk" in caplog.text
+
+
+def fill_with_turns(folder: Path) -> None:
+    turns = no_turns()
+    turns.put(ANSWER, ANSWER_IDS)
+    with disk(folder, turns=turns) as tier:
+        tier.write(entry())
+
+
+def test_generated_turns_outlive_the_worker_beside_the_states(tmp_path: Path) -> None:
+    fill_with_turns(tmp_path)
+    with disk(tmp_path, turns=(turns := no_turns())) as tier:
+        assert (turns.get(ANSWER), tier.files) == (ANSWER_IDS, 1)
+    content = (tmp_path / TURNS_FILE).read_bytes()
+    assert ANSWER.content.encode() not in content
+    assert stat.S_IMODE((tmp_path / TURNS_FILE).stat().st_mode) == 0o600
+
+
+def test_turns_are_there_before_the_states_that_need_them(tmp_path: Path) -> None:
+    """As after a crash: the file is read while the worker that wrote it still runs."""
+    turns = no_turns()
+    turns.put(ANSWER, ANSWER_IDS)
+    with disk(tmp_path, turns=turns) as tier:
+        tier.write(entry())
+        tier._writer.submit(lambda: None).result(10)
+        written = (tmp_path / TURNS_FILE).read_bytes()
+        turns.put(ChatMessage("assistant", "more"), tuple(b"more"))
+    assert written
+    assert written != (tmp_path / TURNS_FILE).read_bytes()  # what came after the last state, at the close
+
+
+@pytest.mark.parametrize("damage", [cut, grown, beginning, nothing, of_another_kind])
+def test_a_damaged_file_of_turns_is_removed_and_costs_only_the_turns(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    fill_with_turns(tmp_path)
+    path = tmp_path / TURNS_FILE
+    path.write_bytes(damage(path.read_bytes()))
+    with disk(tmp_path, turns=(turns := no_turns())) as tier:
+        assert (turns.get(ANSWER), len(turns), tier.totals["damaged"]) == (None, 0, 1)
+        assert not path.exists()
+        assert fetch(tier) is not None
 
 
 def block(text: str) -> tuple[bytes, ...]:

@@ -16,7 +16,6 @@ from inference.errors import InferenceError, ModelNotLoaded
 from inference.llama import DecodeFailed, LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.rows import Rows
-from inference.scheduler import Work
 from inference.sequence import ChatMessage, Finish, Sampling, ToolCall
 
 GREEDY = Sampling(temperature=0, max_tokens=40)
@@ -186,7 +185,7 @@ def test_a_batch_that_would_abort_the_process_is_refused(slot: int, position: in
     weights = LlamaModel.load(EngineConfig().model_path)
     context = LlamaContext(weights, slots=2, context=256, rows_max=64, threads=1)
     with pytest.raises(DecodeFailed):
-        context.decode([Work(None, slot, position, [5] * count, True)])  # type: ignore[arg-type] # no request needed
+        context.decode([Rows(slot, position, [5] * count)])
     context.close()
     weights.close()
 

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.parked import PARK_TOKENS_MIN, Entry, Parked
+from inference.parked import PARK_TOKENS_MIN, USUAL_BYTES_MIN, USUAL_TOKENS, Entry, Parked, usual_bytes
 from inference.prefix import common_length
+from inference.tail import Region
 
 
 def tokens(first: int, count: int = PARK_TOKENS_MIN) -> list[int]:
@@ -42,6 +43,24 @@ def test_a_state_larger_than_everything_is_not_kept() -> None:
     assert (len(parked), parked.bytes) == (1, 5)
 
 
+def test_a_short_beginning_comes_from_the_smallest_of_those_that_have_it() -> None:
+    parked, system = Parked(100), tokens(1)
+    short = Entry((*system, 2, 3), "", state(6))
+    for each in (Entry((*system, 7), "", state(9)), short, Entry((*system, 9), "", state(9))):
+        parked.put(each)
+    key, length = parked.match([*system, 5], "")
+    assert key is not None and (parked[key], length) == (short, len(system))
+
+
+def test_the_usual_cap_follows_the_model_and_the_free_memory() -> None:
+    small, large, gigabyte = 4_657, 147_456, 10**9  # bytes of a token: the bundled model, one of four billion
+    assert usual_bytes(small, 16 * gigabyte) == USUAL_BYTES_MIN
+    assert usual_bytes(large, 64 * gigabyte) == USUAL_TOKENS * large
+    assert usual_bytes(large, 16 * gigabyte) == 4 * gigabyte
+    assert usual_bytes(small, gigabyte) == gigabyte // 4
+    assert usual_bytes(large, None) == USUAL_BYTES_MIN
+
+
 def test_only_what_is_long_and_new_is_wanted() -> None:
     parked = Parked(100)
     assert parked.wants(tokens(1), "") and not parked.wants(tokens(1)[:-1], "")
@@ -49,6 +68,93 @@ def test_only_what_is_long_and_new_is_wanted() -> None:
     assert not parked.wants(tokens(1), "") and parked.wants([*tokens(1), 8], "")
     assert parked.wants(tokens(1), "another tenant")
     assert not Parked(0).wants(tokens(1), "")
+
+
+def entry(*content: int, salt: str = "") -> Entry:
+    """Its state is four bytes a token."""
+    return Entry(content, salt, np.frombuffer(np.array(content, np.int32).tobytes(), np.uint8))
+
+
+def regions(state: np.ndarray[tuple[int], np.dtype[np.uint8]], count: int) -> list[Region]:
+    return [Region(0, 1, state.nbytes, 4 * count)]
+
+
+def filled(*entries: Entry, bytes_max: int = 10_000) -> Parked:
+    parked = Parked(bytes_max)
+    for each in entries:
+        parked.put(each, regions)
+    return parked
+
+
+def test_a_beginning_that_conversations_share_is_kept_once() -> None:
+    system = tokens(1)
+    talks = [entry(*system, n, n, n) for n in range(5)]
+    parked = filled(*talks)
+    assert parked.bytes == 4 * len(system) + 5 * 4 * 3
+    assert [each.tokens for each in parked.entries] == [talk.tokens for talk in reversed(talks)]
+    assert all(np.array_equal(a.state, b.state) for a, b in zip(parked.entries, reversed(talks), strict=True))
+
+
+def test_the_next_turn_of_a_conversation_stays_behind_its_shared_beginning() -> None:
+    system = tokens(1)
+    parked = filled(entry(*system, 2), entry(*system, 3), entry(*system, 3, *range(200)))
+    assert len(parked) == 2 and parked.bytes == 4 * (len(system) + 1 + 201)
+
+
+def test_a_longer_beginning_that_two_share_among_many_is_kept_once_too() -> None:
+    system, page = tokens(1), range(5000, 5300)
+    parked = filled(entry(*system, 2), entry(*system, 3), entry(*system, *page, 4), entry(*system, *page, 5))
+    whole = len(system) + len(page)
+    assert parked.bytes == 4 * (len(system) + 2 + whole + 1 + len(page) + 1)  # the first to have it is not cut again
+
+
+def test_a_shared_beginning_goes_with_the_last_that_has_it() -> None:
+    system = tokens(1)
+    parked = filled(entry(*system, 2), entry(*system, 3))
+    for each in parked.entries:
+        parked.discard(each)
+    assert (len(parked), parked.bytes, parked.tokens) == (0, 0, 0)
+
+
+def test_what_had_to_leave_is_still_whole() -> None:
+    system = tokens(1)
+    parked = filled(entry(*system, 2), entry(*system, 3), bytes_max=4 * (len(system) + 2))
+    (gone,) = parked.put(entry(*system, 4), regions)
+    assert np.array_equal(gone.state, entry(*system, 2).state)
+    assert parked.bytes == 4 * (len(system) + 2)
+
+
+def test_tenants_share_nothing_in_memory() -> None:
+    system = tokens(1)
+    parked = filled(entry(*system, 2, salt="one"), entry(*system, 2, salt="two"))
+    assert parked.bytes == 2 * 4 * (len(system) + 1)
+
+
+def test_a_beginning_that_was_computed_otherwise_is_not_replaced() -> None:
+    system = tokens(1)
+    other = Entry((*system, 3), "", entry(*system, 3).state + np.uint8(1))
+    parked = filled(entry(*system, 2), other)
+    assert all(
+        np.array_equal(a.state, b.state) for a, b in zip(parked.entries, (other, entry(*system, 2)), strict=True)
+    )
+
+
+long = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(
+    lambda ways: tuple(way for way in ways for _ in range(PARK_TOKENS_MIN))
+)
+
+
+@given(st.lists(st.tuples(long, st.sampled_from("ab")), max_size=20), st.integers(300, 5000))
+def test_bytes_add_up_and_states_are_whole_whatever_is_shared(
+    puts: list[tuple[tuple[int, ...], str]], room: int
+) -> None:
+    parked = Parked(room)
+    for content, salt in puts:
+        gone = parked.put(entry(*content, salt=salt), regions)
+        assert all(np.array_equal(each.state, entry(*each.tokens).state) for each in [*gone, *parked.entries])
+        roots = {each.root for each in parked.entries if each.root is not None}
+        own = sum(each.own_bytes for each in parked.entries)
+        assert parked.bytes == own + sum(root.content.nbytes for root in roots) <= room
 
 
 few = st.lists(st.integers(0, 2), min_size=1, max_size=8)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.sampler import LOGPROB_MIN, Sampler, largest, likelihoods
+from inference.sampler import CANDIDATES_MAX, LOGPROB_MIN, Sampler, largest, likelihoods
 from inference.sequence import Sampling
 
 ROW = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
@@ -51,6 +52,13 @@ def test_top_p_keeps_the_token_that_crosses_it() -> None:
 def test_top_k_and_min_p_cut_the_tail() -> None:
     assert set(draws(Sampling(top_k=3, seed=1))) == {0, 1, 2}
     assert set(draws(Sampling(min_p=0.4, seed=1))) == {0, 1}
+
+
+@pytest.mark.parametrize(("top_k", "count"), [(None, CANDIDATES_MAX), (300, 300), (2000, 1000), (0, 1000)])
+def test_a_top_k_is_honoured_whatever_it_is(top_k: int | None, count: int) -> None:
+    flat = -np.arange(1000, dtype=np.float32) / 1e6
+    drawn = draws(Sampling(top_k=top_k, seed=1), 10_000, flat)
+    assert max(drawn) < count <= 1.05 * max(drawn)
 
 
 def test_the_same_seed_draws_the_same() -> None:

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.bundled import DRAFT_MODEL, EMBEDDER
+from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.cost import StepCost
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
 from inference.engine import Engine
-from inference.errors import InferenceError, ModelNotLoaded
+from inference.errors import InferenceError
 from inference.grammar import json_grammar
 from inference.handle import Handle
 from inference.model import ChatModel
 from inference.sequence import ChatMessage, Finish, Sampling
-from inference.speculate import PRIOR, Acceptance, DraftLength, Stream
 from inference.testing import ScriptedBackend, scripted_token
 
 VOCABULARY = 26
@@ -73,7 +71,8 @@ async def test_drafts_save_steps_and_change_no_token(engine: Engine, backend: Sc
     prompts = [[n, n, *range(20)] for n in range(7)]
     answers = await asyncio.gather(*(text(engine.submit(prompt, GREEDY)) for prompt in prompts))
     assert answers == [expected(prompt, 30) for prompt in prompts]
-    assert 0.5 < engine.speculation.accepted / engine.speculation.drafted < 0.9
+    stats = engine.speculation.stats()
+    assert 0.5 < stats["accepted_total"] / stats["drafted_total"] < 0.9
     assert len(backend.steps) < 7 * 30 / 3 / 1.5  # three at a time, well over one token a step
 
 
@@ -109,15 +108,55 @@ async def test_a_cancelled_stream_leaves_the_others_alone(engine: Engine) -> Non
     assert await text(other) == expected([2], 30)
 
 
-async def test_a_full_context_ends_the_answer(engine: Engine) -> None:
-    handle = engine.submit([1] * 290, replace(GREEDY, max_tokens=100))
-    assert (await text(handle), handle.finish) == (expected([1] * 290, 10), Finish.LENGTH)
+async def test_acceptance_is_told_by_position(engine: Engine) -> None:
+    await text(engine.submit([7, 7], GREEDY))
+    stats = engine.speculation.stats()
+    drafted, accepted = stats["drafted_by_position_total"], stats["accepted_by_position_total"]
+    assert list(drafted) == list(accepted) == ["1", "2", "3", "4"]
+    assert (sum(drafted.values()), sum(accepted.values())) == (stats["drafted_total"], stats["accepted_total"])
+    assert all(accepted[position] <= drafted[position] for position in drafted)
+    assert accepted["1"] > accepted["4"] == 0  # one of four is wrong
+    assert sorted(accepted.values(), reverse=True) == list(accepted.values())  # nothing counts behind a wrong token
 
 
-async def test_a_draft_model_that_fails_costs_no_answer(engine: Engine, draft_backend: ScriptedBackend) -> None:
+async def test_an_answer_fills_the_context_to_its_end_and_the_next_one_is_drafted(engine: Engine) -> None:
+    for length in range(285, 300):
+        handle = engine.submit([1] * length, replace(GREEDY, max_tokens=100))
+        assert (await text(handle), handle.finish) == (expected([1] * length, 300 - length), Finish.LENGTH)
+        drafted = engine.speculation.stats()["drafted_total"]
+        assert await text(engine.submit([length], GREEDY)) == expected([length], 30)
+        assert engine.speculation.stats()["drafted_total"] > drafted
+
+
+async def test_a_stream_at_its_end_takes_no_draft_from_the_others(engine: Engine) -> None:
+    ends, goes_on = engine.submit([1] * 296, replace(GREEDY, max_tokens=100)), engine.submit([2], GREEDY)
+    answers = [*await asyncio.gather(text(ends), text(goes_on))]
+    assert answers == [expected([1] * 296, 4), expected([2], 30)]
+    assert (ends.finish, goes_on.accepted > 10) == (Finish.LENGTH, True)
+
+
+async def test_a_drafter_with_a_shorter_context_drafts_to_its_own_end(backend: ScriptedBackend) -> None:
+    draft_backend = Forgetful(CONFIG.slots, context=40, rows_max=CATCH_UP_TOKENS_MAX, vocabulary=VOCABULARY)
+    engine = Engine(backend, PIECES, frozenset(), CONFIG, Drafter(draft_backend))
+    engine.start()
+    long = engine.submit([5] * 20, replace(GREEDY, max_tokens=60))
+    assert await text(long) == expected([5] * 20, 60)
+    assert 0 < long.drafted < 40 and engine.failed is None
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_draft_model_that_fails_costs_no_answer_and_is_asked_again(
+    engine: Engine, draft_backend: ScriptedBackend
+) -> None:
     draft_backend.fail_next = True
-    assert await text(engine.submit([1, 2], GREEDY)) == expected([1, 2], 30)
+    assert await text(engine.submit([1, 2], replace(GREEDY, max_tokens=250))) == expected([1, 2], 250)
+    assert engine.speculation.stats()["drafted_total"] > 100
     assert engine.failed is None
+
+
+async def test_an_exact_stream_is_not_read_by_the_drafter(engine: Engine, draft_backend: ScriptedBackend) -> None:
+    assert await text(engine.submit([1, 2], replace(GREEDY, deterministic=True))) == expected([1, 2], 30)
+    assert not draft_backend.steps
 
 
 async def test_a_failed_step_of_the_model_forgets_no_draft(engine: Engine, backend: ScriptedBackend) -> None:
@@ -126,67 +165,6 @@ async def test_a_failed_step_of_the_model_forgets_no_draft(engine: Engine, backe
     with pytest.raises(InferenceError):
         await text(engine.submit([1, 2, 3], GREEDY))
     assert await text(engine.submit([1, 2, 3], GREEDY)) == expected([1, 2, 3], 30)
-
-
-# --- the choice of the length ---
-
-
-def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:
-    """A step costs `row_s` for its first row and `more_s` for each further one; the drafter `draft_s` a row."""
-    length = DraftLength(8)
-    for rows in (1, 2, 4, 8, 16, 32, 64):
-        length.cost.observe(rows, row_s + (rows - 1) * more_s)
-        length.draft_cost.observe(rows, draft_s)
-    return length
-
-
-def stream(per_token: float, generated: int = 1000, missing: int = 1) -> Stream:
-    acceptance = Acceptance()
-    for _ in range(200):
-        acceptance.observe(1, int(np.random.default_rng(_).random() < per_token))
-    return Stream(acceptance, generated, missing)
-
-
-def settled(length: DraftLength, streams: list[Stream]) -> Counter[int]:
-    for _ in range(20):
-        length.choose(streams)
-    return Counter(length.choose(streams) for _ in range(200))
-
-
-def test_long_drafts_where_rows_are_free_and_the_draft_is_good() -> None:
-    assert settled(costs(1.0, 0.0, 0.01), [stream(0.95)]).most_common(1)[0][0] >= 6
-
-
-def test_no_drafts_where_rows_cost_as_much_as_steps() -> None:
-    chosen = settled(costs(1.0, 1.0, 0.1), [stream(0.7)])
-    assert chosen[0] >= 195  # and a trial now and then
-
-
-def test_shorter_drafts_for_a_worse_draft_model() -> None:
-    good = settled(costs(1.0, 0.1, 0.05), [stream(0.95)]).most_common(1)[0][0]
-    poor = settled(costs(1.0, 0.1, 0.05), [stream(0.5)]).most_common(1)[0][0]
-    assert 0 < poor < good
-
-
-def test_a_short_answer_is_not_worth_reading_a_long_prompt_for() -> None:
-    length = costs(1.0, 0.05, 0.05)
-    length.draft_cost.observe(1000, 50.0)
-    assert settled(length, [stream(0.8, generated=5, missing=1000)])[0] == 200
-    assert settled(length, [stream(0.8, generated=500, missing=1000)])[0] < 10
-
-
-def test_nothing_is_drafted_before_the_cost_of_a_step_is_known() -> None:
-    length = DraftLength(8, cost=StepCost())
-    assert length.choose([stream(0.9)]) == 0
-
-
-def test_acceptance_starts_at_a_belief_and_follows_what_happens() -> None:
-    acceptance = Acceptance()
-    assert acceptance.per_token == pytest.approx(PRIOR)
-    for _ in range(50):
-        acceptance.observe(4, 1)
-    assert acceptance.per_token == pytest.approx(0.5, abs=0.01)  # one right, one wrong each time
-    assert (acceptance.drafted, acceptance.accepted) == (200, 50)
 
 
 # --- the bundled pair ---
@@ -297,8 +275,3 @@ async def _beside_one_that_leaves(model: ChatModel, samplings: list[Sampling]) -
     *said, left = await asyncio.gather(*map(say, samplings), say(replace(samplings[0], max_tokens=400, stop=()), 5))
     assert left[2] in (Finish.CANCELLED, Finish.STOP)
     return said
-
-
-def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
-    with pytest.raises(ModelNotLoaded, match="vocabularies differ"):
-        ChatModel.load(EngineConfig(draft_path=EMBEDDER))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,11 +12,21 @@ from pathlib import Path
 
 from inference.config import EngineConfig
 from inference.model import ChatModel
-from inference.sequence import ChatMessage, Finish, Generation, Sampling
+from inference.sequence import ChatMessage, Finish, Generation, Sampling, ToolCall
+from inference.verdict import Cause
 
 GREEDY = Sampling(temperature=0, max_tokens=5)
 CONTEXT = 512
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
+CALCULATOR = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluate an arithmetic expression.",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
+    },
+}
+BYTES_PER_TOKEN = 3084  # of the model's KV cache, with what its state tells of a cell
 KEPT_MIN = 100  # tokens: all of SYSTEM, and not by chance
 
 
@@ -57,6 +68,37 @@ async def test_a_conversation_returns_after_a_restart_and_only_its_last_token_is
     assert (stranger.cached_tokens, stranger.ids) == (0, before.ids)
 
 
+async def generate(model: ChatModel, messages: list[ChatMessage]) -> tuple[str, Generation]:
+    prompt = model.encode(model.render(messages, [CALCULATOR]))
+    generation = model.generate(prompt, replace(GREEDY, max_tokens=60))
+    return "".join([delta.text async for delta in generation]), generation
+
+
+async def calculated(model: ChatModel, messages: list[ChatMessage]) -> tuple[list[ChatMessage], int]:
+    """The conversation after a call, its result and an answer, and how many tokens it has then."""
+    text, generation = await generate(model, messages)
+    name, arguments = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>")).values()
+    call = ChatMessage("assistant", "", (ToolCall(name, json.dumps(arguments)),))
+    model.remember(call, generation.ids)
+    messages = [*messages, call, ChatMessage("tool", "84")]
+    text, generation = await generate(model, messages)
+    answer = ChatMessage("assistant", text)
+    model.remember(answer, generation.ids)
+    return [*messages, answer], generation.prompt_tokens + len(generation.ids)
+
+
+async def test_the_turn_after_a_tool_call_and_a_restart_computes_only_what_is_new(tmp_path: Path) -> None:
+    config = replace(SMALL, context=1024)
+    async with running(tmp_path, config) as model:
+        messages, tokens = await calculated(model, [SYSTEM, ChatMessage("user", "what is 12 * 7")])
+    question = [*messages, ChatMessage("user", "thanks, and what is 9 * 9")]
+    async with running(tmp_path, config) as model:
+        _, after = await generate(model, question)
+        verdict = model.verdict(model.render(question, [CALCULATOR]), after)
+    assert after.cached_tokens >= tokens - 1  # the last one was drawn, and computed only if more followed
+    assert verdict is not None and verdict.cause is Cause.FIRST_USE
+
+
 async def test_after_a_crash_the_first_turn_computes_only_its_question(tmp_path: Path) -> None:
     config = replace(SMALL, parked_bytes_max=0)  # nothing is left to be written at the close, like in a crash
     async with running(tmp_path, config) as model:
@@ -68,6 +110,23 @@ async def test_after_a_crash_the_first_turn_computes_only_its_question(tmp_path:
         assert model.stats()["disk_damaged_total"] == 0
     assert first.cached_tokens >= KEPT_MIN > first.prompt_tokens - first.cached_tokens
     assert again.ids == cold.ids
+
+
+async def test_conversations_that_share_their_beginning_keep_it_once_and_come_back_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    talks = [[SYSTEM, ChatMessage("user", f"{number} is my number. " * 16)] for number in range(6)]
+    async with running(tmp_path) as model:
+        cold = [await ask(model, talk) for talk in talks]
+        stats = model.stats()
+        again = [await ask(model, talk) for talk in talks]
+        assert model.stats()["restored_total"]
+    async with running(tmp_path) as model:
+        after = [await ask(model, talk) for talk in talks]
+    assert [each.ids for each in again] == [each.ids for each in after] == [each.ids for each in cold]
+    assert all(each.cached_tokens == each.prompt_tokens - 1 for each in after)
+    parked_tokens = sum(each.prompt_tokens for each in cold[: int(stats["parked"])])
+    assert int(stats["parked"]) >= 4 and int(stats["parked_bytes"]) < 0.7 * BYTES_PER_TOKEN * parked_tokens
 
 
 async def test_another_layout_of_the_cache_takes_nothing_over(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
-"""`python -m tests.inference.traps`: everything that made llama.cpp abort or read freed memory, done on purpose.
+"""`python -m tests.inference.traps N`: everything that made llama.cpp abort or read freed memory, done on purpose.
 
-Each trap gets a fresh context and prints its name and how it ended, so that a process that dies names its murderer.
+N counts the layouts of the KV cache in `inference.attention.ALL`. Each trap gets a fresh context and prints its name
+and how it ended, so that a process that dies names its murderer.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from inference.attention import ALL, Attention
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.errors import InferenceError
 from inference.llama import EmbeddingContext, LlamaContext, LlamaModel, quantize
@@ -27,9 +30,13 @@ def decode(*chunks: Rows) -> Trap:
 
 
 def new_context(model: LlamaModel, context: int = 256) -> LlamaContext:
-    made = LlamaContext(model, slots=2, context=context, rows_max=64, threads=1)
+    made = LlamaContext(model, slots=2, context=context, rows_max=64, threads=1, attention=layout())
     made.decode([Rows(0, 0, [5] * HELD)])
     return made
+
+
+def layout() -> Attention:
+    return ALL[int(sys.argv[1])]
 
 
 def restore(change: Callable[[LlamaContext], object]) -> Trap:
@@ -53,7 +60,7 @@ def state_of(path: Path, context: int = 256) -> object:
 
 def state_too_long(context: LlamaContext) -> object:
     model = LlamaModel.load(CHAT_MODEL)
-    larger = LlamaContext(model, slots=1, context=1024, rows_max=512, threads=1)
+    larger = LlamaContext(model, slots=1, context=1024, rows_max=512, threads=1, attention=layout())
     larger.decode([Rows(0, 0, [5] * 400)])
     return larger.save(0)
 

@@ -51,6 +51,15 @@ def test_an_answer_with_a_call_is_not_told() -> None:
     assert told(expected, reply("It is 12:00 in UTC.", ("current_time", "{}"))) == {"exact": False}
 
 
+def test_an_answer_has_the_right_values_whatever_it_calls_them() -> None:
+    category = next(category for category in CATEGORIES if category.name == "answer after a result")
+    case = next(case for case in category.cases(generator(split="test")) if len(case.values) > 1)
+    at, content = case.at[-1], case.expected(case.at[-1]).content
+    assert category.judged(case, at, reply(f"Here: {content}")) == {"right values": True, "exact": False}
+    assert not category.judged(case, at, reply(content.replace(case.values[0], case.values[0] + "0")))["right values"]
+    assert not category.judged(case, at, reply(content, ("current_time", "{}")))["right values"]
+
+
 def test_an_error_counts_when_its_words_are_told() -> None:
     expected = ChatMessage("assistant", "Sorry, get_tide failed: no such harbour.")
     assert error_told(expected, reply("It did not work: no such harbour."))["reported"]
@@ -69,11 +78,11 @@ def test_the_right_answer_is_judged_right(category: Category) -> None:
         for at in case.at:
             expected = case.expected(at)
             calls = [(call.name, call.arguments) for call in expected.tool_calls]
-            assert all(category.judge(expected, reply(expected.content, *calls)).values())
+            assert all(category.judged(case, at, reply(expected.content, *calls)).values())
             assert case.prompt(at)[-1].role in ("user", "tool")
 
 
 @pytest.mark.parametrize("category", CATEGORIES, ids=lambda category: category.name)
 def test_silence_is_judged_wrong(category: Category) -> None:
     (case,) = islice(category.cases(generator(split="test")), 1)
-    assert not any(category.judge(case.expected(case.at[-1]), reply()).values())
+    assert not any(category.judged(case, case.at[-1], reply()).values())

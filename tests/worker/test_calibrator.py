@@ -12,8 +12,8 @@ from inference.calibration import Calibrations
 from inference.config import EngineConfig
 from worker.calibrator import Calibrator
 from worker.config import load
+from worker.engine import engine_config
 from worker.home import Home
-from worker.start import engine_config
 
 DONE_S = 120.0
 

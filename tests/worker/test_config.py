@@ -47,6 +47,10 @@ def test_the_home_is_absolute() -> None:
         ({"log_level": "loud"}, {}, "--log-level must be one of"),
         ({"kv_layout": "pool"}, {}, "--kv-layout must be auto, streams or unified"),
         ({"flash_attention": "yes"}, {}, "--flash-attention must be auto, off or on"),
+        ({"draft_tokens": "17"}, {}, "--draft-tokens must be between 0 and 16, not 17"),
+        ({"draft_tokens": "3", "draft_tokens_min": "4"}, {}, "--draft-tokens-min must be at most --draft-tokens, 3"),
+        ({"kv_type": "q4_0"}, {}, "--kv-type must be auto, f16 or q8_0"),
+        ({"kv_type": "q8_0", "flash_attention": "off"}, {}, "--kv-type q8_0 needs flash attention"),
         ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
     ],
@@ -71,6 +75,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
     special = {
         "hub": "https://hub.test",
         "kv_layout": "unified",
+        "kv_type": "f16",
         "flash_attention": "off",
         "jwt_secret": "s" * 32,
         "jwt_jwks_url": "https://issuer.test/keys",

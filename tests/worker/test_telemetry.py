@@ -59,6 +59,14 @@ def record(telemetry: Telemetry, trace: Trace, tenant_id: UUID, **facts: Any) ->
     )
 
 
+def test_what_the_engine_counts_by_position_has_a_label() -> None:
+    stats = {"model": "demo", "running": 2, "accepted_by_position_total": {"1": 5, "2": 3}}
+    lines = Metrics(lambda: stats).render().decode().splitlines()
+    assert "firsttoken_engine_running 2.0" in lines
+    assert 'firsttoken_engine_accepted_by_position_total{position="1"} 5.0' in lines
+    assert 'firsttoken_engine_accepted_by_position_total{position="2"} 3.0' in lines
+
+
 async def test_a_recorded_turn_comes_back_span_by_span(telemetry: Telemetry, tenant_id: UUID) -> None:
     trace = make_trace(edge=0.25, auth=0.5, prefill=12)
     trace.add("search", trace.start_ns, trace.start_ns + 2_000_000, lane="retrieval", parent=1, rows=50)

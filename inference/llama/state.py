@@ -1,0 +1,81 @@
+"""Where the keys and values of tokens lie in the state that llama.cpp saves of a sequence.
+
+As llama.cpp's `llama_kv_cache::state_write` has it, after a mark of 8 bytes, once for each kind of cache (models with
+sliding windows have two): the number of streams; for each the number of cells, and if there are any: position, number
+of sequences and sequence of each; whether values are transposed; the number of layers; the keys of each layer, then the
+values. Keys are rows, a cell each, behind their type and the bytes of a row. So are values, but transposed ones have a
+row for each of their dimensions, behind their type, the bytes of a number and the number of dimensions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.tail import Region
+
+MARK_BYTES = 8
+LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: what says more is no state of this kind
+_CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
+
+
+def regions(state: NDArray[np.uint8], tokens: int) -> tuple[Region, ...]:
+    """What belongs to the first cells, in order; none for a state of another kind, or of fewer cells."""
+    try:
+        return tuple(_Reader(state, tokens).regions())
+    except (struct.error, ValueError):
+        return ()
+
+
+class _Reader:
+    """Reads from the beginning to the very end. Raises struct.error, ValueError for what is no such state."""
+
+    def __init__(self, state: NDArray[np.uint8], tokens: int) -> None:
+        self._state, self._tokens = state, tokens
+        self._at = MARK_BYTES
+
+    def regions(self) -> Iterator[Region]:
+        while self._at < self._state.size:
+            (streams,) = self._numbers("<I")
+            if streams > ROWS_MAX:
+                raise ValueError("too many streams")
+            for _ in range(streams):
+                (cells,) = self._numbers("<I")
+                if cells:
+                    yield from self._stream(cells)
+
+    def _stream(self, cells: int) -> Iterator[Region]:
+        if cells < self._tokens:
+            raise ValueError("fewer cells")
+        held = np.frombuffer(self._state.data, _CELL, cells, self._at)
+        if (held["sequences"] != 1).any():
+            raise ValueError("cells of another kind")
+        self._at += held.nbytes
+        transposed, layers = self._numbers("<II")
+        if transposed > 1 or layers > LAYERS_MAX:
+            raise ValueError("no layers")
+        yield from (self._cells(cells) for _ in range(layers))
+        yield from (self._dimensions(cells) if transposed else self._cells(cells) for _ in range(layers))
+
+    def _cells(self, cells: int) -> Region:
+        _, row_bytes = self._numbers("<iQ")
+        return self._take(1, cells, row_bytes)
+
+    def _dimensions(self, cells: int) -> Region:
+        _, number_bytes, rows = self._numbers("<iII")
+        return self._take(rows, cells, number_bytes)
+
+    def _take(self, rows: int, cells: int, cell_bytes: int) -> Region:
+        if rows > ROWS_MAX or self._at + rows * cells * cell_bytes > self._state.size:
+            raise ValueError("longer than the state")
+        region = Region(self._at, rows, cells * cell_bytes, self._tokens * cell_bytes)
+        self._at = region.end
+        return region
+
+    def _numbers(self, layout: str) -> tuple[int, ...]:
+        numbers: tuple[int, ...] = struct.unpack_from(layout, self._state.data, self._at)
+        self._at += struct.calcsize(layout)
+        return numbers

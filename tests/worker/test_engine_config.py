@@ -1,0 +1,25 @@
+"""What drafts is chosen by one flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inference.bundled import DRAFT_MODEL
+from worker.config import Config
+from worker.engine import engine_config
+
+
+def test_a_draft_model_is_found_by_its_name(tmp_path: Path) -> None:
+    engine = engine_config(Config(home=tmp_path, draft=Path("demo-draft"), draft_tokens=6, draft_tokens_min=2))
+    assert (engine.draft_path, engine.draft_max, engine.draft_min, engine.lookup) == (DRAFT_MODEL, 6, 2, False)
+
+
+def test_lookup_needs_no_model(tmp_path: Path) -> None:
+    engine = engine_config(Config(home=tmp_path, draft=Path("lookup")))
+    assert (engine.draft_path, engine.lookup) == (None, True)
+    assert engine.outputs_max == engine.parallel * (1 + engine.draft_max)
+
+
+def test_without_the_flag_nothing_drafts(tmp_path: Path) -> None:
+    engine = engine_config(Config(home=tmp_path))
+    assert (engine.draft_path, engine.lookup, engine.outputs_max) == (None, False, engine.parallel)
