@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.engine.drafts import drafted, pair
+from benchmarks.engine.drafts import BUNDLED, drafted, pair
 from benchmarks.engine.inside import idle_bytes, python_share, resume_ratio
 from benchmarks.engine.peer import cache_folder, llama_server, python_server_needs
 from benchmarks.engine.rounds import Result, compare
@@ -41,6 +41,7 @@ QUICK = [cold(8), warm(8, 1)]  # of the larger model: where its size could matte
 RETURNING = [returning(64, 300, 20), returning(64, 800, 20)]
 DRAFTS = [drafted(1, 32), drafted(4, 16), drafted(8, 12), drafted(16, 8)]
 DRAFT_ROUNDS = 3  # to each of the others: they are short, and differ by little
+LOOKUP = [named("lookup", drafted(clients, 4)) for clients in (1, 4, 8)]
 ORIENTATION = [named("llama-cpp-python's server", workload) for workload in (warm(1, 4), warm(8, 1))]
 DETERMINISTIC = [named("deterministic", workload) for workload in (warm(1, 4), warm(8, 2), cold(8))]
 HEAD = "| model | workload | other side | measure | theirs | ours | ratio | goal |\n|---|---|---|---|---|---|---|---|"
@@ -73,14 +74,14 @@ async def against(setup: Setup, slots: int, name: str, workloads: Sequence[Workl
     return results
 
 
-async def with_drafts(workloads: Sequence[Workload], rounds: int) -> list[Result]:
+async def with_drafts(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
     if not workloads:
         return []
-    async with pair() as (ours, without):
+    async with pair(setup) as (ours, without):
         for side in (ours, without):
             await drafted(1, 8).run(side, "nothing is measured yet")
         rounds *= DRAFT_ROUNDS
-        return [_shown(await compare("bundled", workload, ours, [without], rounds)) for workload in workloads]
+        return [_shown(await compare(name, workload, ours, [without], rounds)) for workload in workloads]
 
 
 async def beside_python_server(setup: Setup, name: str, workloads: Sequence[Workload], rounds: int) -> list[Result]:
@@ -134,10 +135,11 @@ async def measure(options: argparse.Namespace) -> None:
         return [workload for workload in workloads if workload.name.startswith(only)]
 
     print(HEAD, flush=True)
-    results = await with_drafts(chosen(DRAFTS), options.rounds)
+    results = await with_drafts(BUNDLED, "bundled", chosen(DRAFTS), options.rounds)
     returning_setup = Setup(models[small], 1, RETURNING_CONTEXT)
     results += await against(returning_setup, 1 + KEPT_SLOTS, small, chosen(RETURNING), options.rounds)
     setup = Setup(models[small], STREAMS, CONTEXT)
+    results += await with_drafts(replace(setup, lookup=True), small, chosen(LOOKUP), options.rounds)
     results += await beside_python_server(setup, small, chosen(ORIENTATION), options.rounds)
     results += await deterministic(setup, small, chosen(DETERMINISTIC), options.rounds)
     results += await against(setup, STREAMS, small, chosen(ALL), options.rounds)

@@ -1,4 +1,4 @@
-"""The bundled model with its draft model and without: the same greedy answers, sooner or not."""
+"""A model with drafts and without: the same greedy answers, sooner or not."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ QUESTIONS = (  # of those that the bundled model can answer or decline at some l
     "Write a list of {n} fruits.",
 )
 ANSWER_TOKENS = 64
-CONTEXT = 2048
+BUNDLED = Setup(CHAT_MODEL, streams=16, context=2048, draft=DRAFT_MODEL)
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[tuple[Bare, Bare]]:
+async def pair(setup: Setup) -> AsyncIterator[tuple[Bare, Bare]]:
     """With drafts, and without."""
-    setup = Setup(CHAT_MODEL, streams=16, context=CONTEXT)
-    async with bare(replace(setup, draft=DRAFT_MODEL)) as with_drafts, bare(setup) as without:
+    async with bare(setup) as with_drafts, bare(replace(setup, draft=None, lookup=False)) as without:
         yield replace(with_drafts, name="with drafts"), replace(without, name="without drafts")
 
 

@@ -33,6 +33,7 @@ class Setup:
     streams: int
     context: int  # tokens of a conversation
     draft: Path | None = None  # a draft model, for ours alone
+    lookup: bool = False  # drafts from the text itself, for ours alone
 
     @property
     def threads(self) -> int:
@@ -60,6 +61,7 @@ async def bare(setup: Setup) -> AsyncIterator[Bare]:
     config = EngineConfig(
         model_path=setup.model,
         draft_path=setup.draft,
+        lookup=setup.lookup,
         parallel=setup.streams,
         context=setup.context,
         threads=setup.threads,
