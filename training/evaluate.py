@@ -103,8 +103,7 @@ async def _category(chat: ChatModel, category: Category, cases: list[Case], held
                         verdict[name] = verdict.get(name, True) and fine
                     if not all(verdict.values()):
                         scores.wrong.append(Wrong(category.name, _shown(case, at), reply.text, reply.calls))
-                right.update(name for name, fine in verdict.items() if fine)
-                right.update(dict.fromkeys(verdict, 0))
+                right.update({name: int(fine) for name, fine in verdict.items()})
             bar.update()
 
         await asyncio.gather(*(judge(case) for case in cases))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agents.tool import ToolError
@@ -19,6 +19,7 @@ from training.conversations.scene import call
 
 RESULT_MAX = 1e12  # longer numbers teach nothing but digits
 DIGITS_USUAL = 8
+BARE_SHARE = 0.15  # of the sums come back as the number alone, as from a calculator of one's own
 
 _SUMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("{a} plus {b}", "{a} + {b}", "the sum of {a} and {b}", "{a}+{b}"), "{a} + {b}"),
@@ -80,7 +81,8 @@ def _calculation(names: Names) -> Request:
         return _calculation(names)
     if abs(value) > RESULT_MAX or (len(str(value)) > DIGITS_USUAL and names.chance(0.7)):
         return _calculation(names)
-    return _calculated(names.pick(_CALCULATE).format(names.pick(words).format(**values)), expression, value)
+    request = _calculated(names.pick(_CALCULATE).format(names.pick(words).format(**values)), expression, value)
+    return replace(request, result=str(value)) if names.chance(BARE_SHARE) else request
 
 
 def _calculated(ask: str, expression: str, value: float) -> Request:

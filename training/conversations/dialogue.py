@@ -122,7 +122,8 @@ def _converted_then_computed(names: Names, scene: Scene) -> None:
 
 def _computed_then_converted(names: Names, scene: Scene) -> None:
     first = builtin.CALCULATOR.request(names)
-    value = json.loads(first.result)["result"]
+    returned = json.loads(first.result)
+    value = returned["result"] if isinstance(returned, dict) else returned
     source, target = names.random.sample(names.pick(lexicon.UNITS), 2)
     ask = f"{first.ask}{names.pick((' and ', ', then ', ' and then '))}convert the result from {source} to {target}"
     try:
