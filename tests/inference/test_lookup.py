@@ -165,6 +165,6 @@ async def test_the_bundled_model_copies_facts_the_same_with_and_without_lookup()
         talks = [[ChatMessage("system", f"[1] {fact}"), ChatMessage("user", asked)] for asked, fact in FACTS.items()]
         handles = [model.generate(model.encode(model.render(talk)), GREEDY) for talk in talks]
         said.append(await asyncio.gather(*map(text, handles)))
-        assert (model.stats()["accepted_total"] > 20) is lookup
+        assert (model.stats()["accepted_total"] > 10) is lookup
         await model.close()
     assert said[0] == said[1]
