@@ -92,8 +92,8 @@ class Turns:
     def _spells(self, ids: Sequence[int], message: ChatMessage) -> bool:
         """Whether the tokens are the text of the message, without one that is silent. Text alone has no marks.
 
-        Calls are written in the model's own way. Of these all names have to be there: what stands for a call that
-        could not be read tells nothing of its text.
+        Thoughts and calls are written in the model's own way. What was thought and then said has to be there in this
+        order, and all names of calls: what stands for a call that could not be read tells nothing of its text.
         """
         if not all(0 <= token < len(self._pieces) and self._pieces[token] for token in ids):
             return False
@@ -101,8 +101,9 @@ class Turns:
             text = b"".join(self._pieces[token] for token in ids).decode()
         except UnicodeDecodeError:  # cut off inside of a character
             return False
-        if not message.tool_calls:
+        if not message.tool_calls and not message.reasoning:
             return text.strip() == message.content.strip() and self._marks.isdisjoint(ids)
         rest = iter(text)
-        content = all(character in rest for character in message.content if not character.isspace())  # in this order
-        return content and all(call.name in text for call in message.tool_calls)
+        shown = message.reasoning + message.content
+        in_order = all(character in rest for character in shown if not character.isspace())
+        return in_order and all(call.name in text for call in message.tool_calls)

@@ -48,6 +48,14 @@ def test_a_turn_has_the_tokens_it_was_generated_with() -> None:
     )
 
 
+def test_a_turn_with_thoughts_has_its_tokens_too() -> None:
+    turns, thought = known(""), ChatMessage("assistant", "hello", reasoning="no")
+    turns.put(thought, (MARK, *ids("no "), MARK, *ids("hello")))
+    assert turns.get(thought) == (MARK, *ids("no "), MARK, *ids("hello"))
+    turns.put(other := ChatMessage("assistant", "no", reasoning="hello"), (MARK, *ids("no "), MARK, *ids("hello")))
+    assert turns.get(other) is None
+
+
 @pytest.mark.parametrize(
     "other",
     [
