@@ -76,7 +76,7 @@ class Drafter:
         tokens = request.tokens
         missing = len(tokens) - common_length(self._held.get(request.slot, []), tokens)
         room = max(0, min(room, self._backend.context - len(tokens)))
-        return Stream(request.acceptance, len(request.generated), missing, room)
+        return Stream(request.slot, request.acceptance, len(request.generated), missing, room)
 
     def _catch_up(self, streams: Iterable[tuple[int, list[int]]]) -> dict[int, list[int]]:
         """Compute what the drafter has not seen yet; returns the first drafted token of those who are level."""

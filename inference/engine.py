@@ -56,7 +56,11 @@ class Engine:
         self._config = config
         self._scheduler = Scheduler(config, rewinds=backend.rewinds, streams=backend.streams)
         self.speculation = Speculation(
-            drafter if backend.rewinds else None, config, self._scheduler.cost, backend.context
+            drafter if backend.rewinds else None,
+            config,
+            self._scheduler.cost,
+            backend.context,
+            parted=backend.streams,
         )
         self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
         self._handles: dict[Request, Handle] = {}
@@ -255,7 +259,8 @@ class Engine:
         if took_ns is not None:
             self.totals["steps"] += 1
             self.totals["decode_ns"] += took_ns
-            self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
+            if not plan.drafts_differ:
+                self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 
     def _rest(self) -> None:
         """Wait for work; in a longer pause park a conversation, so that taking its slot later costs nothing."""

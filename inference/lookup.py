@@ -109,9 +109,10 @@ class Lookup:
         ngrams = self._read.get(request)
         level = ngrams is not None and ngrams.end == len(request.prompt) + len(request.generated)
         guess = ngrams.guess(room) if ngrams and level else None
+        assert request.slot is not None
         if guess is None:
-            return Stream(request.acceptance, len(request.generated), missing=0, room=0)
-        return Stream(guess.acceptance, len(request.generated), missing=0, room=len(guess.tokens))
+            return Stream(request.slot, request.acceptance, len(request.generated), missing=0, room=0)
+        return Stream(request.slot, guess.acceptance, len(request.generated), missing=0, room=len(guess.tokens))
 
 
 def _catch_up(ngrams: Ngrams, request: Request, budget: int) -> int:

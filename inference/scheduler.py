@@ -84,6 +84,11 @@ class Plan:
     def rows(self) -> int:
         return sum(len(work.tokens) for work in self.work)
 
+    @property
+    def drafts_differ(self) -> bool:
+        """Such a step falls into more parts than its rows tell, so its time says nothing about others."""
+        return any(work.draft for work in self.work) and len({len(work.draft) for work in self.work}) > 1
+
 
 class Scheduler:
     def __init__(self, config: EngineConfig, *, rewinds: bool = True, streams: bool = True) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from inference.cost import StepCost
+from inference.parts import parts
 
 # Tokens of the longest draft: with more, the last ones are hardly ever reached, and each takes memory for its logits.
 DRAFT_TOKENS_MAX = 16
@@ -52,9 +53,10 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream of a step: how well drafts do for it, how much must be read for one first, and how many tokens it may
-    have; 0: none."""
+    """One stream of a step: its slot, how well drafts do for it, how much must be read for one first, and how many
+    tokens it may have; 0: none."""
 
+    slot: int
     acceptance: Acceptance
     generated: int
     missing: int
@@ -68,12 +70,16 @@ class Stream:
 
 @dataclass(slots=True)
 class DraftLength:
-    """Chooses k, from `shortest` to `longest`; 0 is no draft. The costs are those of the model and of the drafter."""
+    """Chooses k, from `shortest` to `longest`; 0 is no draft. The costs are those of the model and of the drafter.
+
+    `parted`: whether the model computes a step in parts (see inference.parts).
+    """
 
     longest: int
     shortest: int = 0
     cost: StepCost = field(default_factory=StepCost)
     draft_cost: StepCost = field(default_factory=StepCost)
+    parted: bool = False
     _trials: Counter[int] = field(default_factory=Counter)  # by number of streams
     _waited: int = 0
     _patience: int = PATIENCE_MIN
@@ -133,9 +139,14 @@ class DraftLength:
     def _rate(self, k: int, streams: Sequence[Stream]) -> float:
         """Tokens per second of a step with drafts of k tokens, or of as many as there is room for."""
         drafts = [min(k, stream.room) for stream in streams]
-        seconds = self.cost.predict(len(streams) + sum(drafts))
+        seconds = self._verifying_s(streams, drafts)
         if seconds is None:
             return 0.0
         drafting = sum(1 for drafted in drafts if drafted)
         seconds += max(drafts) * (self.draft_cost.predict(drafting) or 0.0)
         return sum(stream.yields(drafted) for stream, drafted in zip(streams, drafts, strict=True)) / seconds
+
+    def _verifying_s(self, streams: Sequence[Stream], drafts: Sequence[int]) -> float | None:
+        rows = [(stream.slot, 1 + drafted) for stream, drafted in zip(streams, drafts, strict=True)]
+        known = [self.cost.predict(size) for size in (parts(rows) if self.parted else (sum(n for _, n in rows),))]
+        return None if None in known else sum(seconds for seconds in known if seconds)

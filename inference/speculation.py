@@ -38,13 +38,16 @@ class Drafting(Protocol):
 
 
 class Speculation:
-    """Without a drafter it does nothing. `cost` is that of the model's steps, `context` what a slot holds."""
+    """Without a drafter it does nothing. `cost` is that of the model's steps, `context` what a slot holds, `parted`
+    whether slots have KV streams of their own."""
 
-    def __init__(self, drafter: Drafting | None, config: EngineConfig, cost: StepCost, context: int) -> None:
+    def __init__(
+        self, drafter: Drafting | None, config: EngineConfig, cost: StepCost, context: int, *, parted: bool
+    ) -> None:
         self._drafter = drafter
         self._context = context
         longest = config.draft_max if drafter else 0
-        self.length = DraftLength(longest, min(config.draft_min, longest), cost)
+        self.length = DraftLength(longest, min(config.draft_min, longest), cost, parted=parted)
         if drafter:
             self.length.draft_cost = drafter.cost
         self._failures = 0  # in a row

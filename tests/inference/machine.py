@@ -69,7 +69,7 @@ class Machine:
         self.backend = device(config.slots, CONTEXT, config.rows_max, VOCABULARY, rewinds=rewinds)
         hasty = Hasty(config.slots, CONTEXT, CATCH_UP_TOKENS_MAX, VOCABULARY)
         drafter = Drafter(hasty) if config.draft_path and rewinds else None
-        self.speculation = Speculation(drafter, config, self.scheduler.cost, CONTEXT)
+        self.speculation = Speculation(drafter, config, self.scheduler.cost, CONTEXT, parted=True)
         self.tiers = Tiers(self.backend, self.scheduler.slots, None, lambda: None)
         self.totals: Counter[str] = Counter()
         self._executor = Executor(

@@ -22,11 +22,11 @@ def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:
     return length
 
 
-def stream(per_token: float, generated: int = 1000, missing: int = 1) -> Stream:
+def stream(per_token: float, generated: int = 1000, missing: int = 1, *, slot: int = 0, room: int = 16) -> Stream:
     acceptance = Acceptance()
     for _ in range(200):
         acceptance.observe(1, int(np.random.default_rng(_).random() < per_token))
-    return Stream(acceptance, generated, missing)
+    return Stream(slot, acceptance, generated, missing, room)
 
 
 def settled(length: DraftLength, streams: list[Stream]) -> Counter[int]:
@@ -55,6 +55,21 @@ def test_a_short_answer_is_not_worth_reading_a_long_prompt_for() -> None:
     length.draft_cost.observe(1000, 50.0)
     assert settled(length, [stream(0.8, generated=5, missing=1000)])[0] == 200
     assert settled(length, [stream(0.8, generated=500, missing=1000)])[0] < 10
+
+
+@pytest.mark.parametrize(("parted", "drafts"), [(False, True), (True, False)])
+def test_one_of_many_streams_has_no_draft_that_would_be_computed_apart_from_the_others(
+    parted: bool, drafts: bool
+) -> None:
+    """Eight rows, and three of one slot, are two readings of the model where slots have KV streams of their own."""
+    length = replace(costs(1.0, 0.02, 0.0), parted=parted)
+    streams = [stream(0.9, slot=slot, room=3 if slot == 2 else 0) for slot in range(8)]
+    assert (settled(length, streams)[0] < 100) is drafts
+
+
+def test_drafts_of_all_streams_are_one_part() -> None:
+    length = replace(costs(1.0, 0.02, 0.0), parted=True)
+    assert settled(length, [stream(0.9, slot=slot, room=3) for slot in range(8)])[3] > 190
 
 
 def test_nothing_is_drafted_before_the_cost_of_a_step_is_known() -> None:
