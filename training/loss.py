@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -10,18 +11,47 @@ from torch import Tensor
 from torch.nn import functional
 
 from training.model import Model
+from training.pointing import Pointing
 
 IMITATION_SHARE = 0.8  # of a student's loss; the rest is the surprise at what was written
+POINTING_WEIGHT = 0.15  # of a nat of looking elsewhere, to one of writing something else
 
-# (model, ids [rows, length], chosen places [n], their targets [n], their weights [n]) -> loss
-Objective: TypeAlias = Callable[[Model, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """`ids` [rows, length]; the chosen places [n] among all, what comes next there, and what it weighs; the places
+    [rows, m] where copied tokens are written, and those that they are copied from."""
+
+    ids: Tensor
+    chosen: Tensor
+    targets: Tensor
+    weights: Tensor
+    copied: Tensor
+    sources: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Nats a token: of what is written, and of where heads look that are shown it."""
+
+    written: Tensor
+    looking: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.written + POINTING_WEIGHT * self.looking
+
+
+Objective: TypeAlias = Callable[[Model, Lesson], Loss]
 
 
 def likelihood(*, compiled: bool) -> Objective:
     surprise = torch.compile(_surprise, dynamic=False) if compiled else _surprise
 
-    def objective(model: Model, ids: Tensor, chosen: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        return surprise(model.hidden(ids, chosen), model.emb.weight, targets, weights)
+    def objective(model: Model, lesson: Lesson) -> Loss:
+        pointing = Pointing(model.shape, lesson.copied, lesson.sources)
+        states = model.hidden(lesson.ids, lesson.chosen, pointing.watch)
+        return Loss(surprise(states, model.emb.weight, lesson.targets, lesson.weights), pointing.loss)
 
     return objective
 
@@ -33,11 +63,12 @@ def distillation(teacher: Model, *, compiled: bool) -> Objective:
     """
     distance = torch.compile(_distance, dynamic=False) if compiled else _distance
 
-    def objective(model: Model, ids: Tensor, chosen: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def objective(model: Model, lesson: Lesson) -> Loss:
         with torch.no_grad():
-            taught = teacher.hidden(ids, chosen)
-        states = model.hidden(ids, chosen)
-        return distance(states, model.emb.weight, taught, teacher.emb.weight, targets, weights)
+            taught = teacher.hidden(lesson.ids, lesson.chosen)
+        states = model.hidden(lesson.ids, lesson.chosen)
+        written = distance(states, model.emb.weight, taught, teacher.emb.weight, lesson.targets, lesson.weights)
+        return Loss(written, torch.zeros((), device=written.device))
 
     return objective
 

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from training.attention import Attention, blocked, plain
 from training.copying import plant
+from training.pointing import Watch
 from training.shape import Shape
 
 EMBEDDING_DEVIATION = 0.1
@@ -84,15 +85,18 @@ class Model(nn.Module):
         self._after = torch.compile(Block.after, dynamic=False)
         return self
 
-    def hidden(self, ids: Tensor, chosen: Tensor | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, chosen: Tensor | None = None, watch: Watch | None = None) -> Tensor:
         """[rows, length] -> the normed states [rows * length, width], or of the `chosen` of those places only."""
         shape, (rows, length) = self.shape, ids.shape
         cos, sin = self.cos[:length].repeat(rows, 1), self.sin[:length].repeat(rows, 1)
         x: Tensor = self.emb(ids.reshape(-1))
         if torch.is_autocast_enabled(x.device.type):
             x = x.bfloat16()
-        for block in self.layers:
-            attended = self._attention(*self._before(block, x, cos, sin), rows)
+        for number, block in enumerate(self.layers):
+            queries, keys, values = self._before(block, x, cos, sin)
+            if watch is not None:
+                watch(number, queries, keys)
+            attended = self._attention(queries, keys, values, rows)
             if chosen is not None and block is self.layers[-1]:
                 x, attended = x[chosen], attended[chosen]
             x = self._after(block, x, attended)

@@ -13,10 +13,11 @@ import torch
 from training.batches import Batch, Feed, Recipe, Source, packed
 from training.checkpoint import Checkpoint
 from training.held_out import Exact, exact_turns
-from training.loss import Objective
+from training.loss import Lesson, Loss, Objective
 from training.model import Model
 from training.optimizers import Optimizers
 from training.pace import Pace, silent
+from training.pointing import Copies
 from training.sample import sample
 from training.schedule import Clock, rate
 from training.team import Team
@@ -67,6 +68,7 @@ class Trainer:
         if start.adam is not None and start.momenta is not None:
             self._optimizers.restore(start.adam, start.momenta)
         self._random = np.random.default_rng((plan.seed, start.step, team.rank))
+        self._copies = Copies(start.vocabulary)
         self.steps, self.seen = start.step, start.seen
 
     def run(self, source: Source, target: Path, say: Callable[[str], None]) -> None:
@@ -91,21 +93,20 @@ class Trainer:
             self.checkpoint(clock.spent_s).save(target)
         pace.say(f"step {self.steps}, {self.seen / 1e6:.2f} M tokens; held-out turns, exact: {self._exact(judged)}")
 
-    def step(self, batch: Batch, share: float) -> float:
+    def step(self, batch: Batch, share: float) -> Loss:
         """Learn from a batch at a share of the full rates; returns the loss before."""
         device = self._plan.device
-        chosen = sample(batch, self._plan.places, self._random)
-        ids = torch.from_numpy(batch.ids).long().to(device)
-        places, targets, weights = (
-            torch.from_numpy(part).to(device) for part in (chosen.places, chosen.targets, chosen.weights)
-        )
+        chosen, copied = sample(batch, self._plan.places, self._random), self._copies.shown(batch, self._random)
+        parts = (chosen.places, chosen.targets, chosen.weights, copied.places, copied.sources)
+        ids = torch.from_numpy(batch.ids[:, :-1]).long().to(device)
+        lesson = Lesson(ids, *(torch.from_numpy(part).to(device) for part in parts))
         with torch.autocast(device, torch.bfloat16):
-            loss = self._objective(self.model, ids[:, :-1], places, targets, weights)
-        torch.autograd.backward(loss)
+            loss = self._objective(self.model, lesson)
+        torch.autograd.backward(loss.total)
         self._optimizers.step(share)
         self.steps += 1
         self.seen += self._team.size * self._plan.tokens
-        return loss.item()
+        return loss
 
     def checkpoint(self, spent_s: float) -> Checkpoint:
         return replace(

@@ -3,7 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from training.loss import Loss
 from training.pace import Pace
 from training.schedule import RATE_MIN, WARM_UP_STEPS, Clock, rate
 
@@ -34,10 +36,12 @@ def test_the_pace_is_that_since_the_last_report(tmp_path: Path) -> None:
     now, said = 0.0, list[str]()
     pace, clock = Pace(said.append, now=lambda: now), Clock(2, tmp_path / "it.minutes", now=lambda: now)
     for loss, waited_s in ((4.0, 5.0), (2.0, 5.0)):
-        pace.add(loss, tokens=1000)
+        pace.add(Loss(torch.tensor(loss), torch.tensor(loss / 2)), tokens=1000)
         now += 20.0
         pace.report(1, 1_500_000, clock, waited_s)
     assert said == [
-        "step 1: loss 4.000, 50 tokens/s (25% of the time waiting for conversations), 1.50 M tokens, 0.3 of 2 min",
-        "step 1: loss 3.900, 50 tokens/s (0% of the time waiting for conversations), 1.50 M tokens, 0.7 of 2 min",
+        "step 1: loss 4.000, looking 2.00, 50 tokens/s (25% of the time waiting for conversations), 1.50 M tokens, "
+        "0.3 of 2 min",
+        "step 1: loss 3.900, looking 1.95, 50 tokens/s (0% of the time waiting for conversations), 1.50 M tokens, "
+        "0.7 of 2 min",
     ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from inference.bundled import DRAFT_MODEL
-from tests.training.scales import Scales
+from tests.training.scales import Echoes, Scales
 from training.batches import Batch, packed
 from training.bundle import bundled_vocabulary
 from training.checkpoint import Checkpoint
@@ -55,10 +55,19 @@ def test_a_few_steps_lower_the_loss_and_make_held_out_turns_exact(tmp_path: Path
     learner, given = trainer(anew), batches(anew, 61)
     tokenizer = anew.beginning().vocabulary.tokenizer()
     assert exact_turns(learner.model, given[-1:], tokenizer).exact.total() == 0
-    losses = [learner.step(batch, 1.0) for batch in given[:-1]]
+    losses = [learner.step(batch, 1.0).written.item() for batch in given[:-1]]
     assert losses[0] > 4 and losses[-1] < 0.2 * losses[0]
     found = exact_turns(learner.model, given[-1:], tokenizer)
     assert str(found) == "said 4/4"
+
+
+def test_heads_come_to_look_where_they_are_shown_to(tmp_path: Path) -> None:
+    anew = replace(job(tmp_path / "it.pt"), source=Echoes(), shape=replace(TINY, n_layer=4))
+    learner, looking = trainer(anew), []
+    rows, tokenizer = anew.source("more", "train"), anew.beginning().vocabulary.tokenizer()
+    for _ in range(60):
+        looking.append(learner.step(packed(rows, tokenizer, PLAN.tokens, 64), 1.0).looking.item())
+    assert looking[-1] < 0.5 * looking[0]
 
 
 def test_a_resumed_training_steps_as_if_it_had_not_stopped(tmp_path: Path) -> None:
@@ -70,7 +79,7 @@ def test_a_resumed_training_steps_as_if_it_had_not_stopped(tmp_path: Path) -> No
     learner.checkpoint(spent_s=9.0).save(anew.target)
     resumed = trainer(replace(anew, resumes=True))
     assert (resumed.steps, resumed.seen) == (2, 512)
-    assert resumed.step(third, 1.0) == pytest.approx(learner.step(third, 1.0), abs=1e-4)
+    assert resumed.step(third, 1.0).total.item() == pytest.approx(learner.step(third, 1.0).total.item(), abs=1e-4)
 
 
 def test_a_student_comes_to_think_what_its_teacher_thinks(tmp_path: Path) -> None:
@@ -81,7 +90,7 @@ def test_a_student_comes_to_think_what_its_teacher_thinks(tmp_path: Path) -> Non
         teacher.step(batch, 1.0)
     imitation = distillation(teacher.model, compiled=False)
     student = Trainer(PLAN, job(tmp_path / "student.pt").beginning(), imitation, Team())
-    losses = [student.step(batch, 1.0) for batch in given]
+    losses = [student.step(batch, 1.0).written.item() for batch in given]
     assert losses[-1] < 0.3 * losses[0]
 
 

@@ -38,6 +38,20 @@ _SUMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("the square root of {a}", "sqrt({a})", "sqrt {a}"), "sqrt({a})"),
     (("{c} squared",), "{c} ** 2"),
 )
+_ORDERS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("add {b} to {a}", "add {b} to {a}", "add {a} and {b}"), "{a} + {b}"),
+    (("subtract {b} from {a}", "take {b} away from {a}"), "{a} - {b}"),
+    (("multiply {a} by {b}", "multiply {a} with {b}"), "{a} * {b}"),
+    (("divide {a} by {b}",), "{a} / {b}"),
+)
+ORDERS_SHARE = 0.3  # of the sums are told as an order
+_FURTHER = (
+    ("multiply {it} by {number}", "*"),
+    ("add {number} to {it}", "+"),
+    ("divide {it} by {number}", "/"),
+    ("subtract {number} from {it}", "-"),
+)
+_IT = ("the result", "the result", "the result", "it", "that")
 _CALCULATE = (
     "what is {}",
     "calculate {}",
@@ -57,6 +71,7 @@ _TIME = (
     "current time in {}",
     "what is the current time in {}",
 )
+_ELSEWHERE = ("and in {}", "what about {}", "how about {}", "and {}", "and the time in {}")
 _DATE = ("what is the date in {}", "what day is it in {}", "tell me the date in {}", "what is today's date in {}")
 _CONVERT = (
     "convert {v} {f} to {t}",
@@ -72,16 +87,18 @@ _CONVERT = (
 
 def _calculation(names: Names) -> Request:
     a = names.decimal() if names.chance(0.2) else names.number()
-    words, expression = names.pick(_SUMS)
+    ordered = names.chance(ORDERS_SHARE)
+    words, expression = names.pick(_ORDERS if ordered else _SUMS)
     values = {"a": a, "b": names.number(), "c": names.number(30), "d": names.number(8) + 1}
     expression = expression.format(**values)
     try:
         value = evaluate(expression)
     except ToolError:
         return _calculation(names)
-    if abs(value) > RESULT_MAX or (len(str(value)) > DIGITS_USUAL and names.chance(0.7)):
+    if not teaches(names, value):
         return _calculation(names)
-    request = _calculated(names.pick(_CALCULATE).format(names.pick(words).format(**values)), expression, value)
+    told = names.pick(words).format(**values)
+    request = _calculated(told if ordered else names.pick(_CALCULATE).format(told), expression, value)
     return replace(request, result=str(value)) if names.chance(BARE_SHARE) else request
 
 
@@ -90,9 +107,27 @@ def _calculated(ask: str, expression: str, value: float) -> Request:
     return Request(ask, call("calculator", {"expression": expression}), result, f"{expression} = {value}")
 
 
+def teaches(names: Names, value: float) -> bool:
+    """Few of the results may be long."""
+    return abs(value) <= RESULT_MAX and (len(str(value)) <= DIGITS_USUAL or names.chance(0.3))
+
+
+def value_of(request: Request) -> float:
+    """What a calculation or a conversion returned, bare or not."""
+    returned = json.loads(request.result)
+    value: float = returned["result"] if isinstance(returned, dict) else returned
+    return value
+
+
 def calculation_of(ask: str, expression: str) -> Request:
     """Raises ToolError for what has no value."""
     return _calculated(ask, expression, evaluate(expression))
+
+
+def further(names: Names, value: float) -> Request:
+    """What is to be done with a value that is known. Raises ToolError."""
+    (words, sign), number = names.pick(_FURTHER), names.number(20)
+    return calculation_of(words.format(it=names.pick(_IT), number=number), f"{value} {sign} {number}")
 
 
 def _clock(names: Names) -> Request:
@@ -103,6 +138,12 @@ def _clock(names: Names) -> Request:
     if names.chance(0.12):
         return _told(names, names.pick(_DATE).format(place[0]), place[1], dated=True)
     return _told(names, names.pick(_TIME).format(place[0]), place[1])
+
+
+def elsewhere(names: Names) -> Request:
+    """The time once more, in another place."""
+    place, zone = _place(names)
+    return _told(names, names.pick(_ELSEWHERE).format(place), zone)
 
 
 def _place(names: Names) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agents.prompt import CONCLUDE
 from agents.tool import ToolError
@@ -15,23 +16,17 @@ from training.conversations.request import Request, Several, Tool, said
 from training.conversations.scene import Scene
 from training.conversations.tools import Offered
 
-_THEN = (
-    ("multiply {it} by {number}", "*"),
-    ("add {number} to {it}", "+"),
-    ("divide {it} by {number}", "/"),
-    ("subtract {number} from {it}", "-"),
-)
-_IT = ("the result", "the result", "the result", "it", "that")
 JOINTS_TWO = (" and ", ", and ", " and also ", "; ", ". Also ", " and ")
 JOINTS_THREE = (", ", "; ")
 DRILLED_PAIRS_SHARE = 0.25
 LIST_SHARE = 0.4  # of the parallel calls are one question about several things
 TRIPLE_SHARE = 0.25
 FAILED_SHARE = 0.1  # of the parallel calls have one that failed
-# Of single, parallel, sequential, failing, incomplete, concluded and unsuited turns. With the server's own tools alone
-# a single call is soon known by heart, and what has to be learnt is in the others.
-SHARES = (0.3, 0.28, 0.2, 0.07, 0.06, 0.05, 0.04)
-SHARES_OF_OWN = (0.1, 0.36, 0.4, 0.05, 0.0, 0.05, 0.04)
+FOLLOWED_MAX = 4  # questions after one that go on with its result
+# Of single, parallel, sequential, followed, failing, incomplete, concluded and unsuited turns. With the server's own
+# tools alone a single call is soon known by heart, and what has to be learnt is in the others.
+SHARES = (0.28, 0.28, 0.2, 0.04, 0.06, 0.06, 0.05, 0.03)
+SHARES_OF_OWN = (0.1, 0.34, 0.3, 0.14, 0.05, 0.0, 0.04, 0.03)
 OUT_OF_CALLS = "I could not finish that because the tool budget is used up."
 NO_TOOL = "I do not have a tool for that."
 
@@ -39,7 +34,8 @@ NO_TOOL = "I do not have a tool for that."
 def turn(names: Names, scene: Scene, tools: Offered) -> None:
     """One exchange, whatever the tools allow."""
     shares = SHARES if tools.invented else SHARES_OF_OWN
-    (kind,) = names.random.choices((single, parallel, sequential, failing, incomplete, concluded, unsuited), shares)
+    kinds = (single, parallel, sequential, followed, failing, incomplete, concluded, unsuited)
+    (kind,) = names.random.choices(kinds, shares)
     kind(names, scene, tools)
 
 
@@ -111,19 +107,14 @@ def sequential(names: Names, scene: Scene, tools: Offered) -> None:
 
 def _converted_then_computed(names: Names, scene: Scene) -> None:
     first = builtin.CONVERT_UNITS.request(names)
-    value, number = json.loads(first.result)["result"], names.number(20)
-    words, sign = names.pick(_THEN)
-    ask = (
-        f"{first.ask}{names.pick((' and ', ', then ', ' and then '))}{words.format(it=names.pick(_IT), number=number)}"
-    )
-    second = builtin.calculation_of(ask, f"{value} {sign} {number}")
+    second = builtin.further(names, builtin.value_of(first))
+    ask = f"{first.ask}{names.pick((' and ', ', then ', ' and then '))}{second.ask}"
     _in_turn(names, scene, ask, first, second)
 
 
 def _computed_then_converted(names: Names, scene: Scene) -> None:
     first = builtin.CALCULATOR.request(names)
-    returned = json.loads(first.result)
-    value = returned["result"] if isinstance(returned, dict) else returned
+    value = builtin.value_of(first)
     source, target = names.random.sample(names.pick(lexicon.UNITS), 2)
     ask = f"{first.ask}{names.pick((' and ', ', then ', ' and then '))}convert the result from {source} to {target}"
     try:
@@ -156,6 +147,27 @@ def _chained(names: Names, scene: Scene, tools: Offered) -> None:
     scene.calls(request.call)
     scene.result(returned)
     _answered(scene, [last])
+
+
+def followed(names: Names, scene: Scene, tools: Offered) -> None:
+    """One question after the other, each about what the one before brought, or the same about something else."""
+    if tools.has("current_time") and names.chance(0.3):
+        requests = [builtin.CURRENT_TIME.request(names)]
+        requests += [builtin.elsewhere(names) for _ in range(names.random.randint(1, FOLLOWED_MAX))]
+    elif tools.has("calculator"):
+        starts = [tool for tool in (builtin.CALCULATOR, builtin.CONVERT_UNITS) if tools.has(tool.name)]
+        requests = [names.pick(starts).request(names)]
+        for _ in range(names.random.randint(1, FOLLOWED_MAX)):
+            value = builtin.value_of(requests[-1])
+            if not builtin.teaches(names, value):
+                break
+            further = builtin.further(names, value)
+            requests.append(replace(further, ask=names.pick(("", "", "now ", "then ", "and ")) + further.ask))
+    else:
+        requests = [names.pick(tools.tools).request(names)]
+    for request in requests:
+        scene.user(said(names, request.ask))
+        _answered(scene, [request])
 
 
 def failing(names: Names, scene: Scene, tools: Offered) -> None:

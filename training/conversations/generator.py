@@ -26,7 +26,7 @@ TALK_SHARE = 0.06  # of the turns of any conversation
 PROSE_ROWS_SHARE = 0.02
 FORGOTTEN_SHARE = 0.12  # of the questions come after one whose passages are gone
 FURTHER_SHARE = 0.85  # of the passages are asked about again: more to learn from what was read
-FURTHER_MAX = 9
+FURTHER_MAX = 16
 DEFAULT_SYSTEM = "You are a helpful assistant."
 SYSTEMS = (
     "You are a concise assistant.",
@@ -45,12 +45,12 @@ SYSTEMS = (
 KINDS = (
     "built-in",
     "built-in",
-    "built-in",
     "mixed",
     "invented",
     "invented",
     DRILL,
     DRILL,
+    "documents",
     "documents",
     "documents",
     "documents",

@@ -15,7 +15,7 @@ PROSE_SHARE = 0.35  # of the passages are real sentences
 SAME_THING_SHARE = 0.2  # of the prompts are several passages about one thing
 ALIKE_SHARE = 0.35  # of the prompts tell the same of several things, as a collection of documents does
 UNANSWERABLE_SHARE = 0.2
-DOUBLE_SHARE = 0.12  # questions that take two sentences
+DOUBLE_SHARE = 0.2  # questions that take two sentences
 ATTEMPTS = 12  # to ask something that the passages do not answer
 
 

@@ -1,0 +1,116 @@
+"""Where a token that is written stands in what was read. Some heads are shown these places while they learn.
+
+A head that looks elsewhere hardly changes what is written, so the loss of tokens says next to nothing about where it
+should look, and to find out takes longer than a short training: without this, no head behind the planted ones ever
+found anything. Being told where to look is no secret from the model: the places are known from the answer alone.
+
+Supervised attention: Liu et al. 2016, "Neural machine translation with supervised attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from training.batches import LEARNT, Batch
+from training.shape import Shape
+from training.vocabulary import Vocabulary
+
+RUN_MIN = 2  # tokens that agree: one alone stands in too many places
+SPACE = "\u0120"  # how a byte-level vocabulary writes it
+NONE = -1
+COUNT_SHARE = 0.25  # of the tokens of a batch, at most
+
+# (layer, queries [n, heads, head_dim], keys [n, kv heads, head_dim]); n counts through all rows
+Watch = Callable[[int, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Always of the same size: [rows, n] places that write, and where what they write stands; NONE fills up."""
+
+    places: NDArray[np.int64]
+    sources: NDArray[np.int64]
+
+
+class Copies:
+    """Finds what is copied, of tokens of one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        first = {token.removeprefix(SPACE): i for i, token in reversed(list(enumerate(vocabulary.tokens)))}
+        self._bare = np.array([first[token.removeprefix(SPACE)] for token in vocabulary.tokens], np.int32)
+
+    def shown(self, batch: Batch, random: np.random.Generator) -> Shown:
+        """Some of the copied tokens of each row."""
+        rows, length = batch.ids.shape[0], batch.ids.shape[1] - 1
+        count = int(length * COUNT_SHARE)
+        places, sources = np.zeros((rows, count), np.int64), np.full((rows, count), NONE)
+        for row in range(rows):
+            found = list(self.copied(batch.ids[row], batch.marks[row]))
+            for i, number in enumerate(random.permutation(len(found))[:count]):
+                token, sources[row, i] = found[number]
+                places[row, i] = token - 1
+        return Shown(places, sources)
+
+    def copied(self, ids: NDArray[np.int32], marks: NDArray[np.int8]) -> Iterator[tuple[int, int]]:
+        """Each learnt token that stands in what others wrote before its turn, and its place there: of those around
+        which the most tokens agree with those around it, with a space before them or without, the last."""
+        bare = self._bare[ids]
+        for start, end in _turns(marks):
+            agree = (bare[start:end, None] == bare[None, :start]) & (marks[None, :start] != LEARNT)
+            runs = np.where(agree, _runs(agree) + _runs(agree[::-1, ::-1])[::-1, ::-1] - 1, 0)
+            for i, run in enumerate(runs):
+                if (longest := run.max(initial=0)) >= RUN_MIN:
+                    yield start + i, int(np.flatnonzero(run == longest)[-1])
+
+
+def _turns(marks: NDArray[np.int8]) -> Iterator[tuple[int, int]]:
+    """Start and end of all that is learnt together."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], marks == LEARNT, [False]))))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def _runs(agree: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """[written, read] -> how many agree in a line up to there, each one further than the one before."""
+    runs = agree.astype(np.int32)
+    for i in range(1, len(runs)):
+        runs[i, 1:] += np.where(agree[i, 1:], runs[i - 1, :-1], 0)
+    return runs
+
+
+class Pointing:
+    """Watches a model read, and tells how far the heads that are shown something looked from it.
+
+    In each of the `layers` it is the last query head of every key head.
+    """
+
+    def __init__(self, shape: Shape, places: Tensor, sources: Tensor) -> None:
+        self._shape, self._places, self._sources = shape, places, sources
+        middle = shape.n_layer // 2
+        self._layers = range(middle, max(middle + 1, shape.n_layer - 1))
+        self._losses: list[Tensor] = []
+
+    def watch(self, layer: int, queries: Tensor, keys: Tensor) -> None:
+        if layer not in self._layers:
+            return
+        rows, size = len(self._places), self._shape.head_dim
+        length = len(queries) // rows
+        last = queries.view(rows, length, self._shape.n_kv, -1, size)[:, :, :, -1]
+        looking = last.gather(1, self._places[:, :, None, None].expand(-1, -1, *last.shape[2:]))
+        products = torch.einsum("rphd,rlhd->rhpl", looking * size**-0.5, keys.view(rows, length, -1, size)).float()
+        later = torch.arange(length, device=products.device) > self._places[:, :, None]
+        products = products.masked_fill(later[:, None], float("-inf"))
+        sources = self._sources[:, None].expand(products.shape[:3])
+        missed = functional.cross_entropy(products.flatten(0, 2), sources.flatten(), ignore_index=NONE, reduction="sum")
+        self._losses.append(missed / (sources != NONE).sum().clamp(min=1))
+
+    @property
+    def loss(self) -> Tensor:
+        """The mean surprise at the places, in nats."""
+        return torch.stack(self._losses).mean()
