@@ -41,6 +41,8 @@ def calls(response: Response) -> list[tuple[str, dict[str, Any]]]:
         ("what is 2 + 2", "2 + 2", "4"),
         ("What is 15 % of 240?", "15 / 100 * 240", "36"),
         ("Calculate 81 / 9.", "81 / 9", "9"),
+        ("Multiply 8 by 5.", "8 * 5", "40"),
+        ("Subtract 20 from 64.", "64 - 20", "44"),
     ],
 )
 def test_a_sum_is_computed_and_told(client: OpenAI, question: str, expression: str, value: str) -> None:
@@ -87,11 +89,36 @@ def test_an_amount_is_converted(client: OpenAI, question: str, arguments: dict[s
     assert value in response.output_text
 
 
-def test_one_result_feeds_the_next_call(client: OpenAI) -> None:
-    response = ask(client, "Convert 2 hours to minutes, then add 15 to the result.", TOOLS)
+def test_different_tools_are_called_in_one_step(client: OpenAI) -> None:
+    response = ask(client, "What is 45 * 8 and how many meters are 12 feet?", TOOLS)
+    conversion = {"value": 12, "from_unit": "feet", "to_unit": "meters"}
+    assert calls(response) == [("calculator", {"expression": "45 * 8"}), ("convert_units", conversion)]
+    assert response.output_text == "45 * 8 = 360. 12 feet is 3.6576 meters."
+
+
+@pytest.mark.parametrize(
+    ("question", "expression", "value"),
+    [
+        ("Convert 2 hours to minutes, then add 15 to the result.", "120 + 15", "135"),
+        ("Convert 3 hours to minutes, then multiply the result by 4.", "180 * 4", "720"),
+        ("Convert 2 hours to minutes and subtract 20 from the result.", "120 - 20", "100"),
+        ("Convert 4 hours to minutes, then divide the result by 8.", "240 / 8", "30"),
+    ],
+)
+def test_one_result_feeds_the_next_call(client: OpenAI, question: str, expression: str, value: str) -> None:
+    response = ask(client, question, TOOLS)
     assert [name for name, _ in calls(response)] == ["convert_units", "calculator"]
-    assert calls(response)[1][1] == {"expression": "120 + 15"}
-    assert "135" in response.output_text
+    assert calls(response)[1][1] == {"expression": expression}
+    assert value in response.output_text
+
+
+def test_a_question_goes_on_with_the_result_before(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="What is 12 * 7?", tools=TOOLS, temperature=0)
+    second = client.responses.create(
+        model=MODEL, input="Now divide that by 4.", tools=TOOLS, temperature=0, previous_response_id=first.id
+    )
+    assert calls(second) == [("calculator", {"expression": "84 / 4"})]
+    assert "21" in second.output_text
 
 
 @pytest.mark.parametrize(

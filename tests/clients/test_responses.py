@@ -31,7 +31,7 @@ WEATHER: ToolParam = {
     },
     "strict": False,
 }
-# One passage each, the task on which the bundled model cites in six of ten cases.
+# One passage each, the task on which the bundled model cites in nine of ten cases.
 QUESTIONS = [
     "What does the browser use?",
     "What is the port of the worker?",

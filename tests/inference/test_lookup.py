@@ -162,7 +162,8 @@ async def test_the_bundled_model_copies_facts_the_same_with_and_without_lookup()
         config = EngineConfig(lookup=lookup, draft_min=3 * lookup, parallel=3, resident=0)
         model = await asyncio.to_thread(ChatModel.load, config)
         await model.start()
-        talks = [[ChatMessage("system", f"[1] {fact}"), ChatMessage("user", asked)] for asked, fact in FACTS.items()]
+        asks = [f"Passages:\n[1] Notes: {fact}\n\nQuestion: {question}" for question, fact in FACTS.items()]
+        talks = [[ChatMessage("system", "You are a helpful assistant."), ChatMessage("user", ask)] for ask in asks]
         handles = [model.generate(model.encode(model.render(talk)), GREEDY) for talk in talks]
         said.append(await asyncio.gather(*map(text, handles)))
         assert (model.stats()["accepted_total"] > 10) is lookup
