@@ -84,10 +84,10 @@ class Plan:
     def rows(self) -> int:
         return sum(len(work.tokens) for work in self.work)
 
-    @property
-    def drafts_differ(self) -> bool:
-        """Such a step falls into more parts than its rows tell, so its time says nothing about others."""
-        return any(work.draft for work in self.work) and len({len(work.draft) for work in self.work}) > 1
+    def is_told_by_rows(self, *, parted: bool) -> bool:
+        """Whether its time tells of other steps of as many rows: drafts of different lengths fall into parts of their
+        own (see inference.parts) where slots have KV streams of their own."""
+        return not parted or len({len(work.draft) for work in self.work}) == 1
 
 
 class Scheduler:

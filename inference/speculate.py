@@ -148,5 +148,10 @@ class DraftLength:
 
     def _verifying_s(self, streams: Sequence[Stream], drafts: Sequence[int]) -> float | None:
         rows = [(stream.slot, 1 + drafted) for stream, drafted in zip(streams, drafts, strict=True)]
-        known = [self.cost.predict(size) for size in (parts(rows) if self.parted else (sum(n for _, n in rows),))]
-        return None if None in known else sum(seconds for seconds in known if seconds)
+        total_s = 0.0
+        for size in parts(rows) if self.parted else (sum(count for _, count in rows),):
+            seconds = self.cost.predict(size)
+            if seconds is None:
+                return None
+            total_s += seconds
+        return total_s

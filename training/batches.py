@@ -75,6 +75,12 @@ class Recipe:
             yield packed(rows, tokenizer, self.tokens, length)
 
 
+def learnt(marks: NDArray[np.int8]) -> Iterator[tuple[int, int]]:
+    """Start and end of all that is learnt together, in one row."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], marks == LEARNT, [False]))))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
 class Feed:
     """Batches from as many processes as there are seeds. A context manager."""
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from training.batches import LEARNT, Batch
+from training.batches import LEARNT, Batch, learnt
 from training.model import Model
 
 _CITED = re.compile(r"\[\d+\]\.")
@@ -56,15 +56,10 @@ def exact_turns(model: Model, batches: Sequence[Batch], tokenizer: Tokenizer) ->
 
 
 def learnt_turns(batch: Batch) -> Iterator[tuple[int, int, int]]:
-    """Row, start and end of each."""
+    """Row, start and end of each; the first token of a row is never predicted."""
     for row, marks in enumerate(batch.marks):
-        start: int | None = None
-        for i, mark in enumerate([*marks[1:].tolist(), None], 1):
-            if mark == LEARNT and start is None:
-                start = i
-            elif mark != LEARNT and start is not None:
-                yield row, start, i
-                start = None
+        for start, end in learnt(marks[1:]):
+            yield row, start + 1, end + 1
 
 
 def kind_of(text: str) -> str:

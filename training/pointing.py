@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -18,17 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from training.batches import LEARNT, Batch
+from training.batches import LEARNT, Batch, learnt
 from training.shape import Shape
 from training.vocabulary import Vocabulary
 
 RUN_MIN = 2  # tokens that agree: one alone stands in too many places
 SPACE = "\u0120"  # how a byte-level vocabulary writes it
-NONE = -1
+NONE = -1  # in place of a source
 COUNT_SHARE = 0.25  # of the tokens of a batch, at most
 
 # (layer, queries [n, heads, head_dim], keys [n, kv heads, head_dim]); n counts through all rows
-Watch = Callable[[int, Tensor, Tensor], None]
+Watch: TypeAlias = Callable[[int, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,12 @@ class Copies:
         """Each learnt token that stands in what others wrote before its turn, and its place there: of those around
         which the most tokens agree with those around it, with a space before them or without, the last."""
         bare = self._bare[ids]
-        for start, end in _turns(marks):
+        for start, end in learnt(marks):
             agree = (bare[start:end, None] == bare[None, :start]) & (marks[None, :start] != LEARNT)
             runs = np.where(agree, _runs(agree) + _runs(agree[::-1, ::-1])[::-1, ::-1] - 1, 0)
             for i, run in enumerate(runs):
                 if (longest := run.max(initial=0)) >= RUN_MIN:
                     yield start + i, int(np.flatnonzero(run == longest)[-1])
-
-
-def _turns(marks: NDArray[np.int8]) -> Iterator[tuple[int, int]]:
-    """Start and end of all that is learnt together."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], marks == LEARNT, [False]))))
-    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def _runs(agree: NDArray[np.bool_]) -> NDArray[np.int32]:

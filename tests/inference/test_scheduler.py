@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig
 from inference.request import Phase
-from inference.scheduler import CRUMB, LONGER_MAX, STRETCH_MAX, Scheduler, divide
+from inference.scheduler import CRUMB, LONGER_MAX, STRETCH_MAX, Plan, Scheduler, Work, divide
 from inference.sequence import Priority
 from inference.slots import SHARED_PREFILL_MIN
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
@@ -274,3 +275,19 @@ def test_what_no_other_prompt_wants_is_the_long_ones() -> None:
     for r in prefilling:
         r.slot = 0
     assert [tokens for _, tokens in divide(60, prefilling)] == [40, 20]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "parted", "told"),
+    [
+        ([[], []], True, True),
+        ([[1, 2], [3, 4]], True, True),
+        ([[1, 2], []], True, False),
+        ([[1, 2], []], False, True),
+    ],
+)
+def test_a_step_whose_drafts_are_computed_apart_tells_nothing_of_the_cost_of_rows(
+    drafts: list[list[int]], parted: bool, told: bool
+) -> None:
+    plan = Plan(work=[Work(request([1]), slot, 0, [1], 1).with_draft(draft) for slot, draft in enumerate(drafts)])
+    assert plan.is_told_by_rows(parted=parted) is told

@@ -45,12 +45,6 @@ _ORDERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("divide {a} by {b}",), "{a} / {b}"),
 )
 ORDERS_SHARE = 0.3  # of the sums are told as an order
-_FURTHER = (
-    ("multiply {it} by {number}", "*"),
-    ("add {number} to {it}", "+"),
-    ("divide {it} by {number}", "/"),
-    ("subtract {number} from {it}", "-"),
-)
 _IT = ("the result", "the result", "the result", "it", "that")
 _CALCULATE = (
     "what is {}",
@@ -126,8 +120,8 @@ def calculation_of(ask: str, expression: str) -> Request:
 
 def further(names: Names, value: float) -> Request:
     """What is to be done with a value that is known. Raises ToolError."""
-    (words, sign), number = names.pick(_FURTHER), names.number(20)
-    return calculation_of(words.format(it=names.pick(_IT), number=number), f"{value} {sign} {number}")
+    (words, expression), number = names.pick(_ORDERS), names.number(20)
+    return calculation_of(names.pick(words).format(a=names.pick(_IT), b=number), expression.format(a=value, b=number))
 
 
 def _clock(names: Names) -> Request:
