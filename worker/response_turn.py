@@ -13,7 +13,7 @@ from agents.definition import Definition
 from agents.errors import NotFound
 from agents.events import TurnFinished
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from agents.store import ResponseRecord
+from agents.store import ResponseRecord, Taken
 from agents.turn import Turn
 from worker.attachments import items_of
 from worker.errors import ApiError
@@ -76,17 +76,22 @@ async def hydrate(
     return ResponseTurn(principal, frame, items, history, services.roster.of(frame.model))
 
 
-async def begin(services: Services, turn: ResponseTurn, worker: int) -> None:
+async def begin(services: Services, turn: ResponseTurn) -> None:
     """Store that this worker makes the response, unless the caller said to keep nothing."""
     if turn.frame.request.background:
-        await services.runs.queue.begin(turn.tenant_id, turn.frame.id, turn.frame.started())
+        await services.runs.queue.begin(_taken(services, turn), turn.frame.started())
     elif turn.frame.request.stored:
-        await services.runs.store.begin(turn.tenant_id, record_of(turn, turn.frame.started(), ()), worker)
+        record = record_of(turn, turn.frame.started(), ())
+        await services.runs.store.begin(turn.tenant_id, record, services.runs.board.worker)
 
 
 async def settle(services: Services, turn: ResponseTurn) -> None:
     """Store that a response of the background cannot be begun again."""
-    await services.runs.queue.settle(turn.tenant_id, turn.frame.id)
+    await services.runs.queue.settle(_taken(services, turn))
+
+
+def _taken(services: Services, turn: ResponseTurn) -> Taken:
+    return Taken(turn.tenant_id, turn.frame.id, services.runs.board.worker)
 
 
 async def finish(
@@ -103,7 +108,7 @@ async def finish(
     if turn.frame.request.stored:
         record = record_of(turn, snapshot, output)
         record = record if in_conversation else replace(record, conversation_id=None)
-        await services.runs.store.finish(turn.tenant_id, record)
+        await services.runs.store.finish(turn.tenant_id, record, services.runs.board.worker)
     elif in_conversation and turn.conversation_id is not None:
         await services.conversations.add_items(turn.tenant_id, turn.conversation_id, (*turn.items, *output))
 

@@ -6,7 +6,7 @@ from agents.store.conversations import Conversation, ConversationStore, Page
 from agents.store.idempotency import IdempotencyStore
 from agents.store.queue import Job, QueueStore
 from agents.store.responses import ResponseRecord, ResponseStore
-from agents.store.running import Batch, Chapter, RunningStore
+from agents.store.running import Batch, Chapter, RunningStore, Taken
 
 __all__ = [
     "Batch",
@@ -20,4 +20,5 @@ __all__ = [
     "ResponseRecord",
     "ResponseStore",
     "RunningStore",
+    "Taken",
 ]

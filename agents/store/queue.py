@@ -14,7 +14,7 @@ from uuid import UUID
 from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
-from agents.store.running import CHANNEL, WireEvent, tell_news
+from agents.store.running import CHANNEL, Taken, WireEvent, tell_news
 from migrations.database import Database
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ class QueueStore:
             )
             await _tell_workers(connection)
 
-    async def take(self, worker: int) -> tuple[UUID, str] | None:
-        """Tenant and id of a response that this worker makes from now on; None when nothing waits."""
+    async def take(self, worker: int) -> Taken | None:
+        """A response that this worker makes from now on; None when nothing waits."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select tenant_id, id from take_queued_response($1)", worker)
-        return (row["tenant_id"], row["id"]) if row else None
+        return Taken(row["tenant_id"], row["id"], worker) if row else None
 
     async def job(self, tenant_id: UUID, response_id: str) -> Job:
         """Raises NotFound."""
@@ -100,46 +100,51 @@ class QueueStore:
             raise NotFound("response", response_id)
         return Job(row["request"], row["caller"], row["class"])
 
-    async def begin(self, tenant_id: UUID, response_id: str, body: Mapping[str, Any]) -> None:
-        """The answer is being made; nothing of it is told yet. Raises NotFound."""
-        async with self._database.tenant(tenant_id) as connection:
+    async def begin(self, taken: Taken, body: Mapping[str, Any]) -> None:
+        """The answer is being made; nothing of it is told yet. Raises NotFound when it is in other hands, too."""
+        async with self._database.tenant(taken.tenant_id) as connection:
             begun = await connection.fetchval(
                 """update responses set status = 'in_progress', body = $3
-                   where tenant_id = $1 and id = $2 and worker is not null returning id""",
-                tenant_id,
-                response_id,
+                   where tenant_id = $1 and id = $2 and worker = $4 returning id""",
+                taken.tenant_id,
+                taken.response_id,
                 body,
+                taken.worker,
             )
         if begun is None:
-            raise NotFound("response", response_id)
+            raise NotFound("response", taken.response_id)
 
-    async def settle(self, tenant_id: UUID, response_id: str) -> None:
-        """Something of the answer will be told: it cannot be begun again."""
-        async with self._database.tenant(tenant_id) as connection:
-            await _remove(connection, tenant_id, response_id)
+    async def settle(self, taken: Taken) -> None:
+        """Something of the answer will be told: it cannot be begun again. Raises NotFound when it is in other hands."""
+        async with self._database.tenant(taken.tenant_id) as connection:
+            if not await _hold(connection, taken):
+                raise NotFound("response", taken.response_id)
+            await _remove(connection, taken)
 
-    async def put_back(self, tenant_id: UUID, response_id: str, *, died: bool) -> bool:
+    async def put_back(self, taken: Taken, *, died: bool) -> bool:
         """Let another worker begin it; False when that is over: answered in part, or tried often enough.
 
         `died`: its worker did not come back; a worker that had no place for it does not count as an attempt.
         """
-        async with self._database.tenant(tenant_id) as connection:
+        async with self._database.tenant(taken.tenant_id) as connection:
+            if not await _hold(connection, taken):  # somebody has seen to it
+                return True
             waits = await connection.fetchval(
                 """update queued_responses set taken = false, attempts = attempts - $3
                    where tenant_id = $1 and response_id = $2 and attempts - $3 < $4 returning true""",
-                tenant_id,
-                response_id,
+                taken.tenant_id,
+                taken.response_id,
                 0 if died else 1,
                 ATTEMPTS_MAX,
             )
             if not waits:
-                await _remove(connection, tenant_id, response_id)
+                await _remove(connection, taken)
                 return False
             await connection.execute(
                 """update responses set status = 'queued', worker = null, body = body || '{"status": "queued"}'
                    where tenant_id = $1 and id = $2""",
-                tenant_id,
-                response_id,
+                taken.tenant_id,
+                taken.response_id,
             )
             await _tell_workers(connection)
         return True
@@ -157,16 +162,30 @@ class QueueStore:
                 await _end(connection, tenant_id, response_id, {"status": "cancelled"})
         return bool(removed)
 
-    async def fail(self, tenant_id: UUID, response_id: str, error: Mapping[str, Any]) -> None:
+    async def fail(self, taken: Taken, error: Mapping[str, Any]) -> None:
         """End a response that could not be begun."""
-        async with self._database.tenant(tenant_id) as connection:
-            await _remove(connection, tenant_id, response_id)
-            await _end(connection, tenant_id, response_id, {"status": "failed", "error": dict(error)})
+        async with self._database.tenant(taken.tenant_id) as connection:
+            if await _hold(connection, taken):
+                await _remove(connection, taken)
+                failed = {"status": "failed", "error": dict(error)}
+                await _end(connection, taken.tenant_id, taken.response_id, failed)
 
 
-async def _remove(connection: Connection, tenant_id: UUID, response_id: str) -> None:
+async def _hold(connection: Connection, taken: Taken) -> bool:
+    """Keep it in the hands of its worker until the transaction ends; whether it was there."""
+    return bool(
+        await connection.fetchval(
+            "select true from responses where tenant_id = $1 and id = $2 and worker = $3 for update",
+            taken.tenant_id,
+            taken.response_id,
+            taken.worker,
+        )
+    )
+
+
+async def _remove(connection: Connection, taken: Taken) -> None:
     await connection.execute(
-        "delete from queued_responses where tenant_id = $1 and response_id = $2", tenant_id, response_id
+        "delete from queued_responses where tenant_id = $1 and response_id = $2", taken.tenant_id, taken.response_id
     )
 
 

@@ -55,8 +55,21 @@ class Chapter:
     last_type: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A response in the hands of a worker. Whoever changes it makes sure that it still is: another one may make it."""
+
+    tenant_id: UUID
+    response_id: str
+    worker: int
+
+
 class RunningStore:
-    """Every method sees the rows of `tenant_id` only; those without a tenant are the housekeeping for all."""
+    """Every method sees the rows of `tenant_id` only; those without a tenant are the housekeeping for all.
+
+    Whoever names a worker changes nothing of a response that is not in its hands: one that was taken for dead comes
+    too late, whatever it has made.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -85,26 +98,30 @@ class RunningStore:
                 worker,
             )
 
-    async def append(self, tenant_id: UUID, batches: Sequence[Batch]) -> None:
-        """Add events; those of a response that was deleted meanwhile are nobody's."""
+    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> None:
+        """Add events of responses that this worker makes; those of one that was deleted meanwhile are nobody's."""
         written = [batch for batch in batches if batch.events]
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 """insert into response_events (tenant_id, response_id, sequence_number, payload)
                    select $1, r.id, new.number, new.events
                    from unnest($2::text[], $3::integer[], $4::jsonb[]) as new (id, number, events)
-                   join responses r on r.tenant_id = $1 and r.id = new.id
+                   join responses r on r.tenant_id = $1 and r.id = new.id and r.worker = $5
                    for key share of r
                    on conflict do nothing""",
                 tenant_id,
                 [batch.response_id for batch in written],
                 [batch.number for batch in written],
                 [{"events": list(batch.events)} for batch in written],
+                worker,
             )
             ended = [batch.response_id for batch in batches if batch.last]
             if ended:
                 await connection.execute(
-                    "update responses set worker = null where tenant_id = $1 and id = any($2)", tenant_id, ended
+                    "update responses set worker = null where tenant_id = $1 and id = any($2) and worker = $3",
+                    tenant_id,
+                    ended,
+                    worker,
                 )
             for batch in batches:
                 await tell_news(connection, batch.response_id)
@@ -134,21 +151,22 @@ class RunningStore:
         new = tuple(event for event in events if event["sequence_number"] > after)
         return Chapter(new, row["body"], row["sealed"], row["last_type"])
 
-    async def finish(self, tenant_id: UUID, record: ResponseRecord) -> None:
+    async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
         """Store how a response ended and, when it belongs to a conversation, append its items there: all or nothing.
 
-        Raises NotFound when the response or the conversation was deleted meanwhile.
+        Raises NotFound when the response or the conversation was deleted meanwhile, or is not this worker's any more.
         """
         async with self._database.tenant(tenant_id) as connection:
             body = {**record.body, "output": [to_payload(item) for item in record.output]}
             updated = await connection.fetchval(
                 """update responses set status = $3, completed_at = $4, body = $5
-                   where tenant_id = $1 and id = $2 and worker is not null returning id""",
+                   where tenant_id = $1 and id = $2 and worker = $6 returning id""",
                 tenant_id,
                 record.id,
                 record.status,
                 record.completed_at,
                 body,
+                worker,
             )
             if updated is None:
                 raise NotFound("response", record.id)
@@ -156,34 +174,36 @@ class RunningStore:
                 items = (*record.input, *record.output)
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
 
-    async def abandoned(self) -> list[tuple[UUID, str]]:
-        """Tenant and id of every response whose worker is gone."""
+    async def abandoned(self) -> list[Taken]:
+        """Every response whose worker is gone."""
         async with self._database.anonymous() as connection:
-            rows = await connection.fetch("select tenant_id, id from abandoned_responses()")
-        return [(row["tenant_id"], row["id"]) for row in rows]
+            rows = await connection.fetch("select tenant_id, id, worker from abandoned_responses()")
+        return [Taken(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
-    async def give_up(
-        self, tenant_id: UUID, response_id: str, error: Mapping[str, Any], output: Sequence[Item]
-    ) -> None:
+    async def give_up(self, taken: Taken, error: Mapping[str, Any], output: Sequence[Item]) -> None:
         """End a response that nobody makes any more: as failed, unless it had ended and only its events were missing.
 
-        What was said stays in the conversation.
+        What was said stays in the conversation. Nothing happens when somebody else has seen to it.
         """
+        tenant_id, response_id = taken.tenant_id, taken.response_id
         failed = {"status": "failed", "error": dict(error), "output": [to_payload(item) for item in output]}
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
-                "update responses set worker = null where tenant_id = $1 and id = $2 and completed_at is not null",
+                """update responses set worker = null
+                   where tenant_id = $1 and id = $2 and worker = $3 and completed_at is not null""",
                 tenant_id,
                 response_id,
+                taken.worker,
             )
             row = await connection.fetchrow(
                 """update responses set worker = null, status = 'failed', completed_at = now(), body = body || $3::jsonb
-                   where tenant_id = $1 and id = $2 and worker is not null
+                   where tenant_id = $1 and id = $2 and worker = $4
                    returning input, (select c.id from conversations c
                               where c.tenant_id = $1 and c.id = responses.conversation_id) as conversation_id""",
                 tenant_id,
                 response_id,
                 failed,
+                taken.worker,
             )
             if row is not None and row["conversation_id"] is not None:
                 items = (*map(from_payload, row["input"]), *output)

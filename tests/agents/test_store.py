@@ -52,7 +52,7 @@ def record(text: str, *, after: ResponseRecord | None = None, conversation_id: s
 async def save(running: RunningStore, tenant_id: UUID, record: ResponseRecord) -> None:
     """From its beginning to its end."""
     await running.begin(tenant_id, replace(record, status="in_progress"), worker=1)
-    await running.finish(tenant_id, record)
+    await running.finish(tenant_id, record, worker=1)
 
 
 def texts(items: tuple[Item, ...]) -> list[str]:

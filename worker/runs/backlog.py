@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from agents.errors import NotFound
+from agents.store import Taken
 from migrations.database import DATABASE_AWAY
 from worker.failures import to_api_error
 from worker.relay import BROKE
@@ -77,7 +77,7 @@ class Backlog:
             taken = await services.runs.queue.take(services.runs.board.worker)
             if taken is None:
                 return
-            task = asyncio.create_task(self._make(services, *taken), name="background")
+            task = asyncio.create_task(self._make(services, taken), name="background")
             self._making.add(task)
             task.add_done_callback(self._free)
 
@@ -85,23 +85,23 @@ class Backlog:
         self._making.discard(task)
         self.look()
 
-    async def _make(self, services: Services, tenant_id: UUID, response_id: str) -> None:
+    async def _make(self, services: Services, taken: Taken) -> None:
         try:
-            run = await begin_queued(services, tenant_id, response_id)
+            run = await begin_queued(services, taken.tenant_id, taken.response_id)
             await run.wait()
         except NotFound:
-            log.info("%s was deleted before it was begun", response_id)
+            log.info("%s was deleted before it was begun", taken.response_id)
         except Exception as error:  # the boundary: whatever keeps a response from being begun ends it, or waits
             queue, answer = services.runs.queue, to_api_error(error)
             if answer is not None and answer.status in BUSY:
                 await asyncio.sleep(RETRY_S)
-                await _insist(lambda: queue.put_back(tenant_id, response_id, died=False))
+                await _insist(lambda: queue.put_back(taken, died=False))
                 return
             if answer is None:
-                log.exception("%s could not be begun", response_id)
+                log.exception("%s could not be begun", taken.response_id)
             code, message = (answer.code, answer.message) if answer else (None, BROKE)
             failure = {"code": code or "server_error", "message": message}
-            await _insist(lambda: queue.fail(tenant_id, response_id, failure))
+            await _insist(lambda: queue.fail(taken, failure))
 
 
 async def _insist(store: Callable[[], Awaitable[Any]]) -> None:

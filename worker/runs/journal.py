@@ -29,8 +29,9 @@ class _Waiting:
 class Journal:
     """`note` costs a microsecond and never waits. Events are stored in order; a failed write is tried again."""
 
-    def __init__(self, store: RunningStore) -> None:
+    def __init__(self, store: RunningStore, worker: int) -> None:
         self._store = store
+        self._worker = worker
         self._waiting: dict[tuple[UUID, str], _Waiting] = {}
         self._count = 0
         self._arrived = asyncio.Event()
@@ -78,7 +79,7 @@ class Journal:
 
     async def _store_batches(self, tenant_id: UUID, batches: list[Batch]) -> bool:
         try:
-            await self._store.append(tenant_id, batches)
+            await self._store.append(tenant_id, batches, self._worker)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
             log.warning("events of %d responses could not be stored yet: %r", len(batches), error)
             self._put_back(tenant_id, batches)

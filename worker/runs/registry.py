@@ -12,7 +12,7 @@ from uuid import UUID
 
 import asyncpg
 
-from agents.store import IdempotencyStore, QueueStore, RunningStore
+from agents.store import IdempotencyStore, QueueStore, RunningStore, Taken
 from migrations.database import Database
 from worker.ledger import Ledger
 from worker.response_turn import ResponseTurn, finished_half
@@ -47,10 +47,10 @@ class Runs:
         self.keys = IdempotencyStore(database)
         self.backlog = Backlog(background)
         self.board = Board(database, self._cancel_if_here, self.backlog.look)
-        self._journal = Journal(self.store)
+        self._journal = Journal(self.store, self.board.worker)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
-        self._suspects: set[str] = set()
+        self._suspects: set[Taken] = set()
         self._forgot_at = float("-inf")
         self._janitor: asyncio.Task[None] | None = None
 
@@ -89,7 +89,7 @@ class Runs:
         told: Sequence[WireEvent] = (),
     ) -> Run:
         """Start a response; raises what refuses it. `held` is closed at its end. `told` was told of it before."""
-        run = Run(services, turn, ledger, self._journal, self.board.worker, told)
+        run = Run(services, turn, ledger, self._journal, told)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
@@ -144,12 +144,12 @@ class Runs:
         if response_id in self._runs:
             self._runs[response_id].cancel()
 
-    async def _give_up(self, tenant_id: UUID, response_id: str) -> None:
-        if await self.queue.put_back(tenant_id, response_id, died=True):
+    async def _give_up(self, taken: Taken) -> None:
+        if await self.queue.put_back(taken, died=True):
             return
-        chapter = await self.store.read(tenant_id, response_id, -1)
+        chapter = await self.store.read(taken.tenant_id, taken.response_id, -1)
         said = finished_half(rebuilt(chapter.events))
-        await self.store.give_up(tenant_id, response_id, WORKER_GONE, said)
+        await self.store.give_up(taken, WORKER_GONE, said)
 
     async def _look_for_ever(self) -> None:
         while True:
@@ -161,11 +161,10 @@ class Runs:
 
     async def _look(self) -> None:
         """End the responses that nobody makes any more, and forget events that are old."""
-        abandoned = [(tenant_id, id) for tenant_id, id in await self.store.abandoned() if id not in self._runs]
-        for tenant_id, response_id in abandoned:
-            if response_id in self._suspects:
-                await self._give_up(tenant_id, response_id)
-        self._suspects = {response_id for _, response_id in abandoned}
+        abandoned = {taken for taken in await self.store.abandoned() if taken.response_id not in self._runs}
+        for taken in abandoned & self._suspects:
+            await self._give_up(taken)
+        self._suspects = abandoned
         if time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
             await self.store.forget(self._event_days)
             await self.keys.forget()

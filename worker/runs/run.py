@@ -47,7 +47,6 @@ class Run:
         turn: ResponseTurn,
         ledger: Ledger,
         journal: Journal,
-        worker: int,
         told: Sequence[WireEvent] = (),
     ) -> None:
         self.turn = turn
@@ -58,7 +57,6 @@ class Run:
         self._services = services
         self._ledger = ledger
         self._journal = journal
-        self._worker = worker
         self._narrator = Narrator(turn.frame, len(told))
         self._in_queue = self.in_background
         self._held = ExitStack()
@@ -199,7 +197,7 @@ class Run:
     async def _accept(self) -> None:
         """Store that the response is being made before anybody is told. Meanwhile the engine reads the prompt."""
         if not self._accepted.done():
-            await begin(self._services, self.turn, self._worker)
+            await begin(self._services, self.turn)
             self._accepted.set_result(None)
 
     async def _settle(self) -> None:
