@@ -18,6 +18,7 @@ RETRIEVAL = ["open", "embed", "search", "fuse", "rerank", "read", "compress"]
 TOOLS = [{"type": f"firsttoken:{name}"} for name in ("calculator", "current_time", "convert_units")]
 # What may lie between two spans before the first token: a few wake-ups of the event loop on a busy machine.
 GAPS_MS_MAX = 5.0
+GAPS_SHARE_MAX = 0.1  # of all that time, where the machine is so busy that everything takes several times as long
 
 Json = dict[str, Any]
 
@@ -95,7 +96,7 @@ async def test_up_to_the_first_token_the_spans_tile_the_wall_clock(answer: Answe
         assert overlap < 0.5, f"{span['name']} begins {overlap:.2f} ms before the span before it ends"
         at = max(at, span["start_ms"] + span["duration_ms"])
     assert at == pytest.approx(end, abs=0.01)
-    assert gaps < GAPS_MS_MAX, f"{gaps:.2f} ms of {end:.2f} ms belong to no span"
+    assert gaps < max(GAPS_MS_MAX, GAPS_SHARE_MAX * end), f"{gaps:.2f} ms of {end:.2f} ms belong to no span"
     assert answer.trace["ttft_ms"] == pytest.approx(end, abs=0.5)
 
 
@@ -169,7 +170,8 @@ async def test_the_beginning_of_the_prompt_is_read_while_the_documents_are_searc
     answer = await ask(server, {"input": question, "instructions": unheard(), "tools": tools})
     ahead, retrieve, prefill = answer.span("prefill_prefix"), answer.span("retrieve"), answer.span("prefill")
     assert ahead["lane"] == "prefix"
-    assert abs(ahead["start_ms"] - retrieve["start_ms"]) < GAPS_MS_MAX, "both begin together"
+    later = max(ahead["start_ms"], retrieve["start_ms"])
+    assert all(later < each["start_ms"] + each["duration_ms"] for each in (ahead, retrieve)), "one waits for the other"
     assert 0 < ahead["attributes"]["new_tokens"] <= prefill["attributes"]["cached_tokens"]
     usage = answer.events[-1]["response"]["usage"]
     assert usage["input_tokens_details"]["cached_tokens"] == ahead["attributes"]["cached_tokens"]
