@@ -14,13 +14,13 @@ from training.model import Model
 from training.pointing import Pointing
 
 IMITATION_SHARE = 0.8  # of a student's loss; the rest is the surprise at what was written
-POINTING_WEIGHT = 0.15  # of a nat of looking elsewhere, to one of writing something else
+POINTING_WEIGHT = 0.25  # of a nat of looking elsewhere, to one of writing something else
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """`ids` [rows, length]; the chosen places [n] among all, what comes next there, and what it weighs; the places
-    [rows, m] where copied tokens are written, and those that they are copied from."""
+    [rows, m] where copied tokens are written, those that they are copied from, and where what is copied ends."""
 
     ids: Tensor
     chosen: Tensor
@@ -28,6 +28,7 @@ class Lesson:
     weights: Tensor
     copied: Tensor
     sources: Tensor
+    ends: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def likelihood(*, compiled: bool) -> Objective:
     surprise = torch.compile(_surprise, dynamic=False) if compiled else _surprise
 
     def objective(model: Model, lesson: Lesson) -> Loss:
-        pointing = Pointing(model.shape, lesson.copied, lesson.sources)
+        pointing = Pointing(model.shape, lesson.copied, lesson.sources, lesson.ends)
         states = model.hidden(lesson.ids, lesson.chosen, pointing.watch)
         return Loss(surprise(states, model.emb.weight, lesson.targets, lesson.weights), pointing.loss)
 

@@ -97,7 +97,7 @@ class Trainer:
         """Learn from a batch at a share of the full rates; returns the loss before."""
         device = self._plan.device
         chosen, copied = sample(batch, self._plan.places, self._random), self._copies.shown(batch, self._random)
-        parts = (chosen.places, chosen.targets, chosen.weights, copied.places, copied.sources)
+        parts = (chosen.places, chosen.targets, chosen.weights, copied.places, copied.sources, copied.ends)
         ids = torch.from_numpy(batch.ids[:, :-1]).long().to(device)
         lesson = Lesson(ids, *(torch.from_numpy(part).to(device) for part in parts))
         with torch.autocast(device, torch.bfloat16):

@@ -49,6 +49,7 @@ PLACES = {
     "united kingdom": "Europe/London",
     "washington": "America/New_York",
 }
+REGIONS = ("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
 
 
 @tool
@@ -64,12 +65,15 @@ def current_time(timezone: str) -> dict[str, str]:
 
 
 def find_zone(name: str) -> str:
-    """The IANA name of a zone or place, however it is written. Raises ToolError."""
-    wanted = _folded(name)
-    zone = _zones().get(wanted) or PLACES.get(wanted) or _zones().get(_folded(name.split(",")[0]))
-    if zone is None:
-        raise ToolError(f"unknown time zone '{name[:60]}', use an IANA name such as Europe/Berlin")
-    return zone
+    """The IANA name of a zone or place, however it is written; a city counts where its region is wrong.
+
+    Raises ToolError.
+    """
+    region, _, city = name.partition("/")
+    for wanted in (_folded(name), _folded(city if region in REGIONS else name.split(",")[0])):
+        if zone := _zones().get(wanted) or PLACES.get(wanted):
+            return zone
+    raise ToolError(f"unknown time zone '{name[:60]}', use an IANA name such as Europe/Berlin")
 
 
 def _folded(name: str) -> str:

@@ -126,6 +126,8 @@ def test_a_refusal_names_the_reason() -> None:
         ("New York", "America/New_York"),
         ("new_york", "America/New_York"),
         ("Munich", "Europe/Berlin"),
+        ("America/Lagos", "Africa/Lagos"),
+        ("Australia/Mumbai", "Asia/Kolkata"),
         ("Paris, France", "Europe/Paris"),
         ("India", "Asia/Kolkata"),
         ("UTC", "UTC"),

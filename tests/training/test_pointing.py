@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from training.batches import LEARNT, PROMPT
 from training.bundle import bundled_vocabulary
-from training.pointing import Copies
+from training.pointing import NONE, Copies, Pointing
+from training.shape import Shape
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +27,20 @@ def pointed(copies: Copies, tokenizer: Tokenizer, *parts: tuple[str, int]) -> di
         ids += more
         marks += [mark] * len(more)
     found: dict[str, list[str]] = {}
-    for token, source in copies.copied(np.array(ids, np.int32), np.array(marks, np.int8)):
-        assert source < token
-        found.setdefault(tokenizer.decode([ids[token]]).strip(), []).append(tokenizer.decode(ids[: source + 1]))
+    for copy in copies.copied(np.array(ids, np.int32), np.array(marks, np.int8)):
+        assert copy.source < min(copy.token, copy.end)
+        read = tokenizer.decode(ids[: copy.source + 1])
+        found.setdefault(tokenizer.decode([ids[copy.token]]).strip(), []).append(read)
     return found
+
+
+def begun(copies: Copies, tokenizer: Tokenizer, read: str, written: str) -> list[str]:
+    """What is read from where each copy begins to the end of what is shown."""
+    before = tokenizer.encode(read, add_special_tokens=False).ids
+    ids = before + tokenizer.encode(written, add_special_tokens=False).ids
+    marks = [PROMPT] * len(before) + [LEARNT] * (len(ids) - len(before))
+    found = copies.copied(np.array(ids, np.int32), np.array(marks, np.int8))
+    return [tokenizer.decode(ids[copy.source : copy.end]).strip() for copy in found if copy.begins]
 
 
 def test_of_like_words_those_count_that_go_on_alike(copies: Copies, tokenizer: Tokenizer) -> None:
@@ -55,3 +67,27 @@ def test_what_the_model_wrote_itself_is_no_source(copies: Copies, tokenizer: Tok
 
 def test_one_token_alone_points_nowhere(copies: Copies, tokenizer: Tokenizer) -> None:
     assert not pointed(copies, tokenizer, ("code", PROMPT), ("the code is", LEARNT))
+
+
+def test_a_copy_begins_where_the_one_before_does_not_go_on(copies: Copies, tokenizer: Tokenizer) -> None:
+    read = "The red door is open. The blue gate was shut. Well"
+    assert begun(copies, tokenizer, read, " blue gate was red door is") == ["blue gate was shut.", "red door is open."]
+
+
+def test_no_more_is_shown_than_was_read(copies: Copies, tokenizer: Tokenizer) -> None:
+    assert begun(copies, tokenizer, "The red door", "The red door") == ["The red door"]
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_first_head_has_to_find_the_token_and_the_others_anything_of_the_copy(heads: int) -> None:
+    """Of six tokens the last writes what the third to the fifth say."""
+    shape = Shape(n_layer=2, n_head=heads, n_kv=heads, head_dim=4)
+    places, sources, ends = torch.tensor([[5, 0]]), torch.tensor([[2, NONE]]), torch.tensor([[5, NONE]])
+    keys = torch.zeros(6, heads, 4, requires_grad=True)
+    queries = torch.zeros(6, heads, 4, requires_grad=True)
+    pointing = Pointing(shape, places, sources, ends)
+    pointing.watch(1, queries, keys)
+    exactly, within = np.log(6), np.log(2)
+    assert pointing.loss.item() == pytest.approx((exactly + (heads - 1) * within) / heads)
+    torch.autograd.backward(pointing.loss)
+    assert keys.grad is not None and keys.grad.isfinite().all()

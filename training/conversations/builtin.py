@@ -19,6 +19,8 @@ from training.conversations.scene import call
 
 RESULT_MAX = 1e12  # longer numbers teach nothing but digits
 DIGITS_USUAL = 8
+SAME_SHARE = 0.08  # of the sums have the same number twice, as the first that people try
+ALIKE_SHARE = 0.6  # of the sums in a list have the same first number
 BARE_SHARE = 0.15  # of the sums come back as the number alone, as from a calculator of one's own
 
 _SUMS: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -83,7 +85,8 @@ def _calculation(names: Names) -> Request:
     a = names.decimal() if names.chance(0.2) else names.number()
     ordered = names.chance(ORDERS_SHARE)
     words, expression = names.pick(_ORDERS if ordered else _SUMS)
-    values = {"a": a, "b": names.number(), "c": names.number(30), "d": names.number(8) + 1}
+    b = a if names.chance(SAME_SHARE) else names.number()
+    values = {"a": a, "b": b, "c": names.number(30), "d": names.number(8) + 1}
     expression = expression.format(**values)
     try:
         value = evaluate(expression)
@@ -99,6 +102,24 @@ def _calculation(names: Names) -> Request:
 def _calculated(ask: str, expression: str, value: float) -> Request:
     result = json.dumps({"expression": expression, "result": value})
     return Request(ask, call("calculator", {"expression": expression}), result, f"{expression} = {value}")
+
+
+def _calculations(names: Names, count: int) -> Several:
+    """Sums of one sort, often with the same first number: their results begin alike, and each belongs to its sum."""
+    words, expression = names.pick(_SUMS)
+    asked, same = names.pick(words), names.number(99) if names.chance(ALIKE_SHARE) else None
+    made: dict[str, Request] = {}
+    while len(made) < count:
+        values = {"a": same or names.number(), "b": names.number(), "c": names.number(30), "d": names.number(8) + 1}
+        try:
+            request = calculation_of("", expression.format(**values))
+        except ToolError:
+            continue
+        if (told := asked.format(**values)) in made:
+            same = None  # nothing else differs in a root
+        elif teaches(names, value_of(request)):
+            made[told] = request
+    return Several(names.pick(_CALCULATE).format(listed(list(made))), tuple(made.values()))
 
 
 def teaches(names: Names, value: float) -> bool:
@@ -199,7 +220,7 @@ class BuiltIn:
         return self.list_of(names, count) if self.list_of else None
 
 
-CALCULATOR = BuiltIn("calculator", calculator_tool.schema, _calculation)
+CALCULATOR = BuiltIn("calculator", calculator_tool.schema, _calculation, _calculations)
 CURRENT_TIME = BuiltIn("current_time", current_time_tool.schema, _clock, _clocks)
 CONVERT_UNITS = BuiltIn("convert_units", convert_units_tool.schema, _conversion, _conversions)
 

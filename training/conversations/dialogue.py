@@ -20,12 +20,12 @@ JOINTS_TWO = (" and ", ", and ", " and also ", "; ", ". Also ", " and ")
 JOINTS_THREE = (", ", "; ")
 DRILLED_PAIRS_SHARE = 0.25
 LIST_SHARE = 0.4  # of the parallel calls are one question about several things
-TRIPLE_SHARE = 0.25
+TRIPLE_SHARE = 0.3
 FAILED_SHARE = 0.1  # of the parallel calls have one that failed
 FOLLOWED_MAX = 4  # questions after one that go on with its result
 # Of single, parallel, sequential, followed, failing, incomplete, concluded and unsuited turns. With the server's own
 # tools alone a single call is soon known by heart, and what has to be learnt is in the others.
-SHARES = (0.28, 0.28, 0.2, 0.04, 0.06, 0.06, 0.05, 0.03)
+SHARES = (0.2, 0.38, 0.21, 0.04, 0.05, 0.05, 0.04, 0.03)
 SHARES_OF_OWN = (0.1, 0.34, 0.3, 0.14, 0.05, 0.0, 0.04, 0.03)
 OUT_OF_CALLS = "I could not finish that because the tool budget is used up."
 NO_TOOL = "I do not have a tool for that."
