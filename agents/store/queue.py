@@ -122,7 +122,8 @@ class QueueStore:
             await _remove(connection, taken)
 
     async def put_back(self, taken: Taken, *, died: bool) -> bool:
-        """Let another worker begin it; False when that is over: answered in part, or tried often enough.
+        """Let another worker begin it; False when that is over: answered in part, or tried often enough. True without
+        a change when it is in other hands already.
 
         `died`: its worker did not come back; a worker that had no place for it does not count as an attempt.
         """

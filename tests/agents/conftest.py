@@ -1,8 +1,23 @@
-"""Property tests here run beside everything else on a busy machine: how long one example takes says nothing."""
+"""The stores of responses. Property tests here run beside everything else on a busy machine: how long one example takes
+says nothing."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
+
+from agents.store import ResponseStore, RunningStore
+from migrations.database import Database
 
 settings.register_profile("without deadline", deadline=None)
 settings.load_profile("without deadline")
+
+
+@pytest.fixture
+def responses(database: Database) -> ResponseStore:
+    return ResponseStore(database)
+
+
+@pytest.fixture
+def running(database: Database) -> RunningStore:
+    return RunningStore(database)

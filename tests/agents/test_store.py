@@ -21,16 +21,6 @@ def conversations(database: Database) -> ConversationStore:
     return ConversationStore(database)
 
 
-@pytest.fixture
-def responses(database: Database) -> ResponseStore:
-    return ResponseStore(database)
-
-
-@pytest.fixture
-def running(database: Database) -> RunningStore:
-    return RunningStore(database)
-
-
 def numbered(count: int) -> list[Item]:
     return [user(f"message {number}") for number in range(count)]
 

@@ -29,16 +29,6 @@ def queue(database: Database) -> QueueStore:
 
 
 @pytest.fixture
-def running(database: Database) -> RunningStore:
-    return RunningStore(database)
-
-
-@pytest.fixture
-def responses(database: Database) -> ResponseStore:
-    return ResponseStore(database)
-
-
-@pytest.fixture
 async def waiting(queue: QueueStore, tenant_id: UUID, owner_dsn: str) -> AsyncIterator[ResponseRecord]:
     """A response in the queue, alone there."""
     connection = await asyncpg.connect(owner_dsn)
