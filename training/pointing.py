@@ -4,6 +4,9 @@ A head that looks elsewhere hardly changes what is written, so the loss of token
 should look, and to find out takes longer than a short training: without this, no head behind the planted ones ever
 found anything. Being told where to look is no secret from the model: the places are known from the answer alone.
 
+Where a turn begins with words of its own, such as that nothing was found, nothing of what was read is to be copied.
+Then these heads are shown the place where they stand, so that looking for what fits can also come back with nothing.
+
 Supervised attention: Liu et al. 2016, "Neural machine translation with supervised attention".
 """
 
@@ -76,7 +79,8 @@ class Copies:
 
     def copied(self, ids: NDArray[np.int32], marks: NDArray[np.int8]) -> Iterator[Copy]:
         """Each learnt token that stands in what others wrote before its turn, and its place there: of those around
-        which the most tokens agree with those around it, with a space before them or without, the last."""
+        which the most tokens agree with those around it, with a space before them or without, the last. A turn that
+        begins with words of its own has its first token from where it stands."""
         bare = self._bare[ids]
         for start, end in learnt(marks):
             agree = (bare[start:end, None] == bare[None, :start]) & (marks[None, :start] != LEARNT)
@@ -86,6 +90,8 @@ class Copies:
                 for i, run in enumerate(runs)
                 if (longest := run.max(initial=0)) >= RUN_MIN
             }
+            if start and start not in sources:
+                yield Copy(start, start - 1, start, begins=True)
             for token, source in sources.items():
                 last = token
                 while sources.get(last + 1) == source + last + 1 - token:

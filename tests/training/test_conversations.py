@@ -19,7 +19,7 @@ from inference.llama import LlamaModel
 from inference.sequence import ChatMessage, ToolCall
 from inference.template import ChatTemplate
 from tests.training.conftest import generator
-from training.conversations import builtin
+from training.conversations import builtin, lexicon
 from training.conversations.generator import KINDS, Generator
 from training.conversations.names import Names, held_out
 from training.conversations.passages import NOT_FOUND, passages
@@ -123,10 +123,19 @@ def test_a_question_without_an_answer_is_not_answered_by_a_fact_of_its_passages(
 
 def test_no_word_of_the_evaluation_is_used_in_training() -> None:
     train, test = (Names("a seed", split, ["one", "two", "three"]) for split in ("train", "test"))
-    for make in ("syllables", "attribute"):
+    for make in ("syllables", "blend", "attribute"):
         words = {getattr(train, make)() for _ in range(500)}
         assert not words & {getattr(test, make)() for _ in range(500)}
         assert not [word for word in words if held_out(word)]
+
+
+def test_the_pieces_of_held_out_words_are_seen_in_training() -> None:
+    whole = [word for word in lexicon.NOUNS if held_out(word) and len(word) > 5]
+    train, test = (Names("a seed", split, lexicon.NOUNS) for split in ("train", "test"))
+    words = {train.word() for _ in range(20_000)}
+    assert whole and not words & set(whole)
+    assert all(any(word.endswith(piece[-3:]) for word in words) for piece in whole)
+    assert {test.word() for _ in range(500)} <= set(lexicon.NOUNS)
 
 
 def test_no_document_of_the_evaluation_is_read_in_training() -> None:

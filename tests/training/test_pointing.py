@@ -29,6 +29,8 @@ def pointed(copies: Copies, tokenizer: Tokenizer, *parts: tuple[str, int]) -> di
     found: dict[str, list[str]] = {}
     for copy in copies.copied(np.array(ids, np.int32), np.array(marks, np.int8)):
         assert copy.source < min(copy.token, copy.end)
+        if marks[copy.token - 1] != LEARNT and copy.source == copy.token - 1:
+            continue  # stands for nothing
         read = tokenizer.decode(ids[: copy.source + 1])
         found.setdefault(tokenizer.decode([ids[copy.token]]).strip(), []).append(read)
     return found
@@ -63,6 +65,12 @@ def test_the_latest_of_equals_counts(copies: Copies, tokenizer: Tokenizer) -> No
 def test_what_the_model_wrote_itself_is_no_source(copies: Copies, tokenizer: Tokenizer) -> None:
     once = ("The time is red.", LEARNT)
     assert not pointed(copies, tokenizer, ("Well?", PROMPT), once, ("Again?", PROMPT), once)
+
+
+def test_a_turn_in_words_of_its_own_begins_with_looking_at_where_it_stands(copies: Copies) -> None:
+    ids, marks = np.arange(6, dtype=np.int32), np.array([PROMPT, PROMPT, LEARNT, LEARNT, PROMPT, LEARNT], np.int8)
+    found = [(copy.token, copy.source, copy.end, copy.begins) for copy in copies.copied(ids, marks)]
+    assert found == [(2, 1, 2, True), (5, 4, 5, True)]
 
 
 def test_one_token_alone_points_nowhere(copies: Copies, tokenizer: Tokenizer) -> None:

@@ -12,6 +12,8 @@ from training.conversations import lexicon
 
 T = TypeVar("T")
 HELD_OUT_SHARE = 10  # one word in so many is for the evaluation
+BLENDS_SHARE = 0.25  # of the words, in training
+PIECE_RANGE = (2, 5)  # letters of a word that a blend takes
 
 _CONSONANTS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 
@@ -27,6 +29,7 @@ class Names:
     def __init__(self, seed: str, split: Split, words: Sequence[str]) -> None:
         self.random = random.Random(f"{seed}/{split}")
         self._test = split == "test"
+        self._whole = [word.lower() for word in (*words, *lexicon.NOUNS, *lexicon.CITIES, *lexicon.FIRST)]
         self._words = self._mine(words)
         self._nouns = self._mine(lexicon.NOUNS)
         self._attributes = self._mine([f"{a} {g}" for a in lexicon.ADJS for g in lexicon.GENERIC] + lexicon.GENERIC)
@@ -56,11 +59,23 @@ class Names:
             if 4 <= len(word) <= 10 and held_out(word) == self._test:
                 return word
 
+    def blend(self) -> str:
+        """The beginning of a word and the end of another: also of held-out ones, whose tokens nothing else teaches."""
+        while True:
+            first, last = (self.random.randint(*PIECE_RANGE) for _ in range(2))
+            word = self.pick(self._whole)[:first] + self.pick(self._whole)[-last:]
+            if word.isalpha() and held_out(word) == self._test:
+                return word
+
     def proper(self) -> str:
-        return self.syllables().capitalize()
+        return (self.blend() if self._blends() else self.syllables()).capitalize()
 
     def word(self) -> str:
-        return self.pick(self._words)
+        return self.blend() if self._blends() else self.pick(self._words)
+
+    def _blends(self) -> bool:
+        """The evaluation has whole words only."""
+        return not self._test and self.chance(BLENDS_SHARE)
 
     def phrase(self, least: int = 2, most: int = 4) -> str:
         return " ".join(self.word() for _ in range(self.random.randint(least, most)))

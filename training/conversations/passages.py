@@ -14,7 +14,7 @@ COUNTS = (1, 2, 2, 3, 3, 3, 4, 5)  # passages in a prompt, as shares
 PROSE_SHARE = 0.35  # of the passages are real sentences
 SAME_THING_SHARE = 0.2  # of the prompts are several passages about one thing
 ALIKE_SHARE = 0.35  # of the prompts tell the same of several things, as a collection of documents does
-UNANSWERABLE_SHARE = 0.25
+UNANSWERABLE_SHARE = 0.33
 DOUBLE_SHARE = 0.2  # questions that take two sentences
 ATTEMPTS = 12  # to ask something that the passages do not answer
 
