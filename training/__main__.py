@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_tokenizer(commands)
     _add_train(commands)
     _add_distil(commands)
+    _add_average(commands)
     _add_export(commands)
     _add_evaluate(commands)
     return parser
@@ -111,6 +112,15 @@ def _add_training(command: argparse.ArgumentParser, minutes: float) -> None:
     command.add_argument(
         "--no-compile", dest="compiled", action="store_false", help="begin at once and train more slowly"
     )
+
+
+def _add_average(commands: Commands) -> None:
+    average = commands.add_parser("average", help="write what lies between two models, which is often better than both")
+    average.set_defaults(command="average")
+    average.add_argument("first", type=Path, metavar="FIRST", help="a checkpoint or GGUF file")
+    average.add_argument("second", type=Path, metavar="SECOND", help="another one, that the first went on from")
+    average.add_argument("target", type=Path, metavar="FILE", help="the checkpoint to write")
+    average.add_argument("--share", type=float, default=0.7, help="of the first model's weights (default: %(default)s)")
 
 
 def _add_export(commands: Commands) -> None:

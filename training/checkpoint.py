@@ -68,6 +68,18 @@ class Checkpoint:
         torch.save(held, partial)
         partial.replace(path)
 
+    def averaged(self, other: Checkpoint, share: float) -> Checkpoint:
+        """Weights between both, with `share` of these. Raises ValueError for models that do not fit together.
+
+        Wortsman et al. 2022, "Model soups: averaging weights of multiple fine-tuned models".
+        """
+        if not 0 <= share <= 1:
+            raise ValueError(f"a share of {share} is none: it is from 0 to 1")
+        if (self.shape, self.vocabulary) != (other.shape, other.vocabulary):
+            raise ValueError("models of different shapes or vocabularies have no average")
+        weights = {name: other.weights[name].lerp(weight, share) for name, weight in self.weights.items()}
+        return Checkpoint(self.shape, weights, self.vocabulary, step=self.step, seen=self.seen)
+
     @property
     def parameters(self) -> int:
         return sum(weight.numel() for weight in self.weights.values())

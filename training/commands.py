@@ -102,6 +102,11 @@ def evaluate(model: Path, prose: Path, draft: Path | None, count: int, seed: str
         print(f"\n{wrong}")
 
 
+def average(first: Path, second: Path, target: Path, share: float) -> None:
+    Checkpoint.load(first).averaged(Checkpoint.load(second), share).save(target)
+    print(f"{target}: {share:g} of {first} and {1 - share:g} of {second}")
+
+
 def export(checkpoint: Path, target: Path, title: str, kind: Kind, check: bool) -> None:
     trained, template = Checkpoint.load(checkpoint), bundled_template()
     print(f"{trained.parameters / 1e6:.2f} M parameters, step {trained.step}, {trained.seen / 1e6:.2f} M tokens")

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from inference.bundled import DRAFT_MODEL
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from training.bundle import Bundle
+from training.checkpoint import Checkpoint
 from training.prose import Prose
 from training.shape import DRAFT
 
 WORDS = [first + second for first in ("amber", "brook", "candle", "dune", "elm") for second in ("gate", "path", "wood")]
-EVERYTHING = ("prose", "tokenizer", "train", "distil", "export", "evaluate")
+EVERYTHING = ("prose", "tokenizer", "train", "distil", "average", "export", "evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,25 @@ def test_a_draft_is_distilled_and_exported(prose: Path, tmp_path: Path) -> None:
     assert "against llama.cpp: largest difference" in exported.stdout
     bundle = Bundle.read(target)
     assert (bundle.title, bundle.shape) == ("Tiny Draft", DRAFT)
+
+
+def test_two_models_are_averaged(tmp_path: Path) -> None:
+    read = Checkpoint.load(DRAFT_MODEL)
+    doubled = replace(read, weights={name: 2 * weight for name, weight in read.weights.items()})
+    doubled.save(tmp_path / "doubled.pt")
+    averaged = training("average", tmp_path / "doubled.pt", DRAFT_MODEL, tmp_path / "between.pt", "--share", "0.25")
+    assert averaged.returncode == 0, averaged.stderr
+    between = Checkpoint.load(tmp_path / "between.pt")
+    assert all(torch.allclose(between.weights[name], 1.25 * weight) for name, weight in read.weights.items())
+
+
+@pytest.mark.parametrize(
+    ("second", "share", "reason"), [(CHAT_MODEL, "0.5", "different shapes"), (DRAFT_MODEL, "1.5", "from 0 to 1")]
+)
+def test_what_has_no_average_is_said(tmp_path: Path, second: Path, share: str, reason: str) -> None:
+    refused = training("average", DRAFT_MODEL, second, tmp_path / "between.pt", "--share", share)
+    assert refused.returncode == 1
+    assert reason in refused.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
