@@ -24,6 +24,9 @@ class LlamaParser(MarkupParser):
     _candidate: CallReader | None = None
     _seen = ""  # of the candidate
 
+    def _passes(self, text: str) -> bool:
+        return not self._fresh and self._candidate is None and super()._passes(text)
+
     def _step(self, character: str) -> Iterator[ParserEvent]:
         if self._candidate is not None:
             yield from self._consider(self._candidate, character)
