@@ -53,7 +53,7 @@ class Step {
   constructor({ name, arguments: json }) {
     this.name = name;
     this.json = json ?? "";
-    this.asking = el("span", {});
+    this.asking = el("span", { class: "step-asking" });
     this.telling = el("span", { class: "step-result" });
     this.time = el("span", { class: "step-time numeric" });
     this.asked = el("pre", { tabindex: "0" });
