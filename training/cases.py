@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from agents.message import FunctionCall
 from inference.sequence import ChatMessage, ToolCall
-from training.conversations import dialogue
+from training.conversations import builtin, dialogue
 from training.conversations.generator import Generator
 from training.conversations.names import Names
 from training.conversations.passages import NOT_FOUND, asked, passages
@@ -178,6 +178,18 @@ def _documents(*, answerable: bool, double: bool = False) -> Cases:
     return cases
 
 
+def first_questions(generator: Generator) -> Iterator[Case]:
+    """What newcomers try. Nothing of it is held out: small numbers and known cities are soon all seen."""
+    while True:
+        scene, tools = generator.scene(BUILT_IN)
+        if tools is None or not _wide(BUILT_IN, tools):
+            continue
+        request = generator.names.pick((builtin.first_sum, builtin.first_clock))(generator.names)
+        scene.user(request.ask)
+        scene.calls(request.call)
+        yield Case(scene, (len(scene.messages) - 1,))
+
+
 def small_talk(generator: Generator) -> Iterator[Case]:
     """The first input of each sort, without anything that is filled in."""
     while True:
@@ -227,5 +239,6 @@ CATEGORIES = (
     Category("documents, one passage", _documents(answerable=True), cited),
     Category("documents, two passages", _documents(answerable=True, double=True), cited),
     Category("documents, unanswerable", _documents(answerable=False), declined),
+    Category("first questions", first_questions, calls_right),
     SMALL_TALK,
 )

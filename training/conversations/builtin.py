@@ -40,6 +40,7 @@ _SUMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("the square root of {a}", "sqrt({a})", "sqrt {a}"), "sqrt({a})"),
     (("{c} squared",), "{c} ** 2"),
 )
+SIMPLE = 5  # of the sums are of two numbers
 _ORDERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("add {b} to {a}", "add {b} to {a}", "add {a} and {b}"), "{a} + {b}"),
     (("subtract {b} from {a}", "take {b} away from {a}"), "{a} - {b}"),
@@ -99,6 +100,15 @@ def _calculation(names: Names) -> Request:
     return replace(request, result=str(value)) if names.chance(BARE_SHARE) else request
 
 
+def first_sum(names: Names) -> Request:
+    """As people try first: two small numbers, often the same."""
+    words, expression = names.pick(_SUMS[:SIMPLE])
+    a, c = names.number(20), names.number(30)
+    values = {"a": a, "b": a if names.chance(0.2) else names.number(20), "c": c}
+    told = names.pick(_CALCULATE).format(names.pick(words).format(**values))
+    return calculation_of(f"{told[0].upper()}{told[1:]}?", expression.format(**values))
+
+
 def _calculated(ask: str, expression: str, value: float) -> Request:
     result = json.dumps({"expression": expression, "result": value})
     return Request(ask, call("calculator", {"expression": expression}), result, f"{expression} = {value}")
@@ -153,6 +163,13 @@ def _clock(names: Names) -> Request:
     if names.chance(0.12):
         return _told(names, names.pick(_DATE).format(place[0]), place[1], dated=True)
     return _told(names, names.pick(_TIME).format(place[0]), place[1])
+
+
+def first_clock(names: Names) -> Request:
+    """As people try first: a city whose zone is known."""
+    city, zone = names.pick(list(lexicon.ZONES.items()))
+    told = names.pick(_TIME).format(city)
+    return _told(names, f"{told[0].upper()}{told[1:]}?", zone)
 
 
 def elsewhere(names: Names) -> Request:
