@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS
 from inference.speculate import DRAFT_TOKENS_MAX
+from worker import goodput
 
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -135,6 +136,9 @@ class Config:
     file_mb: Annotated[int, About("largest file that may be uploaded, in MB", least=1)] = 64
     tenant_files_mb: Annotated[int, About("room for the uploaded files of one tenant, in MB", least=1)] = 1024
     drain_s: Annotated[float, About("seconds that running answers get to finish when told to stop", least=0)] = 20.0
+    targets: Annotated[
+        str, About("milliseconds to the first token / per token after it that answers of a surface are to keep to")
+    ] = goodput.USUAL
     trace_days: Annotated[float, About("days that traces are kept", least=0.01)] = 7.0
     event_days: Annotated[float, About("days that the events of responses are kept", least=0.01)] = 1.0
     jwt_secret: Annotated[str | None, About("accept JWTs signed with this HS256 secret")] = None
@@ -154,6 +158,10 @@ class Config:
         ):
             if value not in (AUTO, *known):
                 raise ConfigError(f"{flag} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+        try:
+            goodput.Targets.parse(self.targets)
+        except ValueError as error:
+            raise ConfigError(f"--targets {error}") from None
         if self.draft_tokens_min > self.draft_tokens:
             raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
         if (self.kv_type, self.flash_attention) == ("q8_0", "off"):

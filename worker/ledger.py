@@ -44,12 +44,14 @@ class Ledger:
         self.services.telemetry.record(self.trace, tenant_id=self.principal.tenant_id, **self._facts(status))
 
     def _facts(self, status: str) -> dict[str, Any]:
+        surface, ttft_ms, tpot_ms = self.surface, timing.ttft_ms(self.trace), timing.tpot_ms(self.trace)
         return {
             "status": status,
-            "surface": self.surface,
+            "surface": surface,
             "model": self.services.model.name,
             "response_id": self.response_id,
             "conversation_id": self.conversation_id,
-            "ttft_ms": timing.ttft_ms(self.trace),
-            "tpot_ms": timing.tpot_ms(self.trace),
+            "ttft_ms": ttft_ms,
+            "tpot_ms": tpot_ms,
+            "within_target": self.services.targets.met(surface, status, ttft_ms, tpot_ms),
         }

@@ -36,6 +36,12 @@ class Metrics:
             registry=self._registry,
         )
         self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
+        self.judged = Counter(
+            "firsttoken_turns_judged",
+            "Finished turns of surfaces with a target, by whether they met it",
+            ["surface", "within_target"],
+            registry=self._registry,
+        )
         self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
         self.citations = Counter(
             "firsttoken_citations",
@@ -49,9 +55,20 @@ class Metrics:
         self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
         self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
 
-    def observe(self, trace: Trace, *, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> None:
+    def observe(
+        self,
+        trace: Trace,
+        *,
+        surface: str,
+        status: str,
+        ttft_ms: float | None,
+        tpot_ms: float | None,
+        within_target: bool | None,
+    ) -> None:
         """Count a finished turn."""
         self.turns.labels(surface, status).inc()
+        if within_target is not None:
+            self.judged.labels(surface, "yes" if within_target else "no").inc()
         self.duration.labels(surface).observe(trace.duration_ms / 1e3)
         if ttft_ms is not None:
             self.ttft.labels(surface).observe(ttft_ms / 1e3)

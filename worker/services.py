@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from worker.auth import Authenticator
     from worker.config import Config
     from worker.file_reader import FileReader
+    from worker.goodput import Targets
     from worker.runs import Runs
     from worker.seals import Seals
     from worker.telemetry import Telemetry
@@ -58,6 +59,7 @@ class Services:
     file_reader: FileReader
     admission: Admission
     telemetry: Telemetry
+    targets: Targets
     roster: Roster = field(default_factory=Roster)
     reranker: Reranker | None = None
     warmth: Warmth = field(default_factory=Warmth)

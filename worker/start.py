@@ -41,6 +41,7 @@ from worker.config import Config
 from worker.engine import engine_config
 from worker.errors import StartError
 from worker.file_reader import FileReader
+from worker.goodput import Targets
 from worker.home import Home
 from worker.keys import Keys
 from worker.metrics import Metrics
@@ -267,6 +268,7 @@ def _assemble(
         file_reader=FileReader(),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
+        targets=Targets.parse(config.targets),
         roster=roster,
         reranker=reranker,
     )

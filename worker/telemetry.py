@@ -62,17 +62,19 @@ class Telemetry:
         conversation_id: str | None = None,
         ttft_ms: float | None = None,
         tpot_ms: float | None = None,
+        within_target: bool | None = None,
     ) -> None:
         """Take over a finished trace: nobody may add to it afterwards. Times are milliseconds."""
         if not trace.end_ns:
             trace.finish()
-        self.metrics.observe(trace, surface=surface, status=status, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+        self.metrics.observe(
+            trace, surface=surface, status=status, ttft_ms=ttft_ms, tpot_ms=tpot_ms, within_target=within_target
+        )
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
             self._drop(1)
-        self._waiting.append(
-            Record(trace, tenant_id, status, surface, model, response_id, conversation_id, ttft_ms, tpot_ms)
-        )
+        known = (status, surface, model, response_id, conversation_id, ttft_ms, tpot_ms, within_target)
+        self._waiting.append(Record(trace, tenant_id, *known))
         self._arrived.set()
 
     def count_request(self, method: str, route: str, status: int) -> None:

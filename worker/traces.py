@@ -33,6 +33,7 @@ class Record:
     conversation_id: str | None = None
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+    within_target: bool | None = None
 
     @property
     def id(self) -> str:
@@ -52,6 +53,7 @@ class Record:
             "response_id": self.response_id,
             "conversation_id": self.conversation_id,
             "attributes": self.trace.attributes,
+            "within_target": self.within_target,
         }
 
     def span_rows(self) -> list[dict[str, Any]]:
@@ -88,6 +90,7 @@ def trace_payload(
     conversation_id: str | None = None,
     ttft_ms: float | None = None,
     tpot_ms: float | None = None,
+    within_target: bool | None = None,
 ) -> dict[str, Any]:
     """The public JSON of a trace, as `firsttoken:trace` and /ops/api/traces/{id} carry it."""
     return {
@@ -101,6 +104,7 @@ def trace_payload(
         "model": model,
         "response_id": response_id,
         "conversation_id": conversation_id,
+        "within_target": within_target,
         "attributes": trace.attributes,
         "spans": [
             {
@@ -131,7 +135,8 @@ class Traces:
             await connection.execute(
                 "insert into traces select $1::uuid, t.* from jsonb_to_recordset($2) as t ("
                 "id text, started_at timestamptz, duration_ms float8, ttft_ms float8, tpot_ms float8, status text, "
-                "surface text, model text, response_id text, conversation_id text, attributes jsonb)",
+                "surface text, model text, response_id text, conversation_id text, attributes jsonb, "
+                "within_target boolean)",
                 tenant_id,
                 traces,
             )
@@ -156,7 +161,7 @@ class Traces:
         async with self._view(principal) as connection:
             rows = await connection.fetch(
                 "select id, started_at, duration_ms, ttft_ms, tpot_ms, status, surface, model, response_id, "
-                "conversation_id, attributes, "
+                "conversation_id, attributes, within_target, "
                 "(select coalesce(sum((s.attributes->>'tokens')::int), 0) from spans s "
                 " where s.tenant_id = t.tenant_id and s.trace_id = t.id and s.name = 'decode') as output_tokens, "
                 "(select coalesce(sum((s.attributes->>'cached_tokens')::int), 0) from spans s "
@@ -189,15 +194,18 @@ class Traces:
         return {**_public(dict(row)), "spans": [dict(span) for span in spans]}
 
     async def summary(self, principal: Principal, window_s: float) -> dict[str, Any]:
-        """Percentiles of the turns of the last `window_s` seconds. Spans of one name are summed within a turn."""
+        """Goodput and percentiles of the turns of the last `window_s` seconds, of all and by surface. Spans of one name
+        are summed within a turn."""
         window = timedelta(seconds=window_s)
         async with self._view(principal) as connection:
-            turns = await connection.fetchrow(
-                "select count(*) as requests, count(*) filter (where status = 'failed') as failed, "
+            everything, *surfaces = await connection.fetch(
+                "select surface, count(*) as requests, count(*) filter (where status = 'failed') as failed, "
+                "count(within_target) as judged, count(*) filter (where within_target) as within_target, "
                 "percentile_cont($2::float8[]) within group (order by ttft_ms) as ttft_ms, "
                 "percentile_cont($2::float8[]) within group (order by tpot_ms) as tpot_ms, "
                 "percentile_cont($2::float8[]) within group (order by duration_ms) as duration_ms "
-                "from traces where started_at > now() - $1::interval",
+                "from traces where started_at > now() - $1::interval "
+                "group by grouping sets ((), (surface)) order by grouping(surface) desc, requests desc, surface",
                 window,
                 list(QUANTILES),
             )
@@ -212,14 +220,10 @@ class Traces:
                 window,
                 list(QUANTILES),
             )
-        assert turns is not None  # an aggregate always has one row
         return {
             "window_s": window_s,
-            "requests": turns["requests"],
-            "failed": turns["failed"],
-            "ttft_ms": _percentiles(turns["ttft_ms"]),
-            "tpot_ms": _percentiles(turns["tpot_ms"]),
-            "duration_ms": _percentiles(turns["duration_ms"]),
+            **_turns(dict(everything)),
+            "surfaces": [{"surface": row["surface"], **_turns(dict(row))} for row in surfaces],
             "spans": [
                 {"name": row["name"], "turns": row["turns"], "count": row["count"], **_percentiles(row["ms"])}
                 for row in spans
@@ -231,6 +235,11 @@ class Traces:
         view = self._database.operator() if principal.is_operator else self._database.tenant(principal.tenant_id)
         async with view as connection:
             yield connection
+
+
+def _turns(row: Mapping[str, Any]) -> dict[str, Any]:
+    counts = {name: row[name] for name in ("requests", "failed", "judged", "within_target")}
+    return counts | {name: _percentiles(row[name]) for name in ("ttft_ms", "tpot_ms", "duration_ms")}
 
 
 def _percentiles(values: Sequence[float | None] | None) -> dict[str, float | None]:

@@ -134,6 +134,8 @@ async def test_the_latency_page_sums_up_and_lists_what_was_asked(
     ops = await open_page(server["ops_url"], storage_state=session, color_scheme="dark")
     await expect(ops.locator("#spans")).to_contain_text("prefill")
     await expect(ops.locator(".tile").filter(has_text="First token")).to_contain_text(re.compile(r"\d ?m?s"))
+    await expect(ops.locator(".tile").filter(has_text="Goodput")).to_contain_text(re.compile(r"\d+ of \d+ answers"))
+    await expect(ops.locator(".surfaces tbody tr").filter(has_text="chat")).to_contain_text("500 ms")
     await keep_screenshot(ops, "ops-dark")
     await ops.locator(f"tr[data-trace='{trace_id}'] a").click()
     await expect(ops.locator(".waterfall")).to_be_visible()

@@ -20,6 +20,7 @@ from worker.app import build_app
 from worker.auth import Authenticator
 from worker.config import Config
 from worker.file_reader import FileReader
+from worker.goodput import Targets
 from worker.keys import Keys
 from worker.metrics import Metrics
 from worker.runs import Runs
@@ -81,6 +82,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         file_reader=FileReader(),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
+        targets=Targets.parse(config.targets),
     )
 
 

@@ -19,6 +19,7 @@ from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_wi
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
 from tests.worker.test_cli import complaint, firsttoken
+from worker.goodput import Targets
 from worker.keys import Keys
 from worker.services import Services
 
@@ -39,7 +40,8 @@ def model() -> ScriptedModel:
 
 @pytest.fixture
 def services(database: Database, model: ScriptedModel) -> Services:
-    return replace(services_with(database, model), roster=Roster({"helper": HELPER}))
+    targets = Targets.parse("desk=60000/60000,embedded=0/0")
+    return replace(services_with(database, model), roster=Roster({"helper": HELPER}), targets=targets)
 
 
 @pytest.fixture
@@ -110,6 +112,18 @@ async def test_the_turns_of_an_agent_are_counted_under_its_surface(client: Clien
     told = services.telemetry.metrics.render().decode()
     assert 'firsttoken_turns_total{status="completed",surface="desk"} 1.0' in told
     assert 'firsttoken_turns_total{status="completed",surface="embedded"} 1.0' in told
+
+
+async def test_the_answers_of_a_surface_are_held_to_its_target(client: Client) -> None:
+    await post(client, "/v1/responses", {"model": "agent/helper", "input": "double 21"})
+    await post(client, "/v1/responses", {"input": "hello"})
+    surfaces = {row["surface"]: row for row in (await get(client, "/ops/api/summary"))["surfaces"]}
+    assert {name: (row["judged"], row["within_target"]) for name, row in surfaces.items()} == {
+        "desk": (1, 1),
+        "embedded": (1, 0),
+    }
+    assert surfaces["desk"]["target"] == {"ttft_ms": 60_000, "tpot_ms": 60_000}
+    assert {turn["within_target"] for turn in (await get(client, "/ops/api/traces"))["data"]} == {True, False}
 
 
 async def test_an_agent_that_is_not_there_is_named(client: Client) -> None:

@@ -51,6 +51,7 @@ def test_the_home_is_absolute() -> None:
         ({"draft_tokens": "3", "draft_tokens_min": "4"}, {}, "--draft-tokens-min must be at most --draft-tokens, 3"),
         ({"kv_type": "q4_0"}, {}, "--kv-type must be auto, f16 or q8_0"),
         ({"kv_type": "q8_0", "flash_attention": "off"}, {}, "--kv-type q8_0 needs flash attention"),
+        ({"targets": "chat=fast"}, {}, "--targets must look like chat=500/100, not 'chat=fast'"),
         ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
     ],
@@ -80,6 +81,7 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         "jwt_secret": "s" * 32,
         "jwt_jwks_url": "https://issuer.test/keys",
         "body_bytes": "4096",
+        "targets": "chat=200/50",
     }
     environment = {s.variable: special.get(s.name, samples[s.kind]) for s in settings()}
     config = load({}, environment)

@@ -70,7 +70,13 @@ def test_what_the_engine_counts_by_position_has_a_label() -> None:
 async def test_a_recorded_turn_comes_back_span_by_span(telemetry: Telemetry, tenant_id: UUID) -> None:
     trace = make_trace(edge=0.25, auth=0.5, prefill=12)
     trace.add("search", trace.start_ns, trace.start_ns + 2_000_000, lane="retrieval", parent=1, rows=50)
-    facts = {"ttft_ms": 13.5, "tpot_ms": 4.25, "response_id": "resp_1", "conversation_id": "conv_1"}
+    facts = {
+        "ttft_ms": 13.5,
+        "tpot_ms": 4.25,
+        "within_target": True,
+        "response_id": "resp_1",
+        "conversation_id": "conv_1",
+    }
     record(telemetry, trace, tenant_id, **facts)
     await telemetry.flush()
     stored = await telemetry.traces.get(member(tenant_id), trace.id)
@@ -112,9 +118,23 @@ async def test_percentiles_are_of_whole_turns(telemetry: Telemetry, tenant_id: U
     assert prefill["p95"] == pytest.approx(2 * expected["p95"])
 
 
+async def test_goodput_is_counted_by_surface(telemetry: Telemetry, tenant_id: UUID) -> None:
+    for surface, within in [("chat", True), ("chat", True), ("chat", False), ("voice", False), ("batch", None)]:
+        record(telemetry, make_trace(edge=1), tenant_id, surface=surface, within_target=within, ttft_ms=7.0)
+    await telemetry.flush()
+    summary = await telemetry.traces.summary(member(tenant_id), HOUR_S)
+    assert [summary[name] for name in ("requests", "judged", "within_target")] == [5, 4, 2]
+    counted = [(row["surface"], row["requests"], row["judged"], row["within_target"]) for row in summary["surfaces"]]
+    assert counted == [("chat", 3, 3, 2), ("batch", 1, 0, 0), ("voice", 1, 1, 0)]
+    assert summary["surfaces"][0]["ttft_ms"]["p95"] == 7.0
+    metrics = telemetry.metrics.render().decode().splitlines()
+    assert 'firsttoken_turns_judged_total{surface="chat",within_target="yes"} 2.0' in metrics
+    assert not [line for line in metrics if line.startswith('firsttoken_turns_judged_total{surface="batch"')]
+
+
 async def test_an_empty_window_has_no_percentiles(telemetry: Telemetry, tenant_id: UUID) -> None:
     summary = await telemetry.traces.summary(member(tenant_id), HOUR_S)
-    assert (summary["requests"], summary["spans"]) == (0, [])
+    assert (summary["requests"], summary["judged"], summary["surfaces"], summary["spans"]) == (0, 0, [], [])
     assert summary["ttft_ms"]["p50"] is None
 
 

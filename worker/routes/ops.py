@@ -5,6 +5,7 @@ Operators see all tenants; everybody else sees the latencies of their own turns.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from aiohttp import web
@@ -44,9 +45,13 @@ def routes() -> list[web.RouteDef]:
 
 async def summary(request: web.Request) -> web.Response:
     query = WindowQuery.model_validate(dict(request.query))
-    telemetry = request.app[SERVICES].telemetry
-    await telemetry.flush()  # who asks right after an answer finds it
-    return reply(await telemetry.traces.summary(request[PRINCIPAL], query.window_s))
+    services = request.app[SERVICES]
+    await services.telemetry.flush()  # who asks right after an answer finds it
+    found = await services.telemetry.traces.summary(request[PRINCIPAL], query.window_s)
+    for row in found["surfaces"]:
+        target = services.targets.by_surface.get(row["surface"])
+        row["target"] = None if target is None else asdict(target)
+    return reply(found)
 
 
 async def list_traces(request: web.Request) -> web.Response:

@@ -5,6 +5,7 @@ import { byId, el } from "../shared/dom.js";
 import { recall, remember } from "../shared/preferences.js";
 import { themeSwitch } from "../shared/theme.js";
 import { spanTable } from "./spans.js";
+import { surfaceTable } from "./surfaces.js";
 import { tiles } from "./tiles.js";
 import { traceTable } from "./traces.js";
 import { traceView } from "./trace-view.js";
@@ -66,6 +67,8 @@ class Ops {
   show(summary, traces) {
     byId("tiles").replaceChildren(...tiles(summary));
     byId("spans").replaceChildren(summary.spans.length > 0 ? spanTable(summary.spans) : empty());
+    byId("surfaces").replaceChildren(surfaceTable(summary.surfaces));
+    byId("by-surface").hidden = summary.surfaces.length === 0;
     const focused = document.activeElement?.closest?.("[data-trace]")?.dataset.trace;
     byId("traces").replaceChildren(traces.length > 0 ? traceTable(traces) : empty());
     if (focused) document.querySelector(`[data-trace="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });

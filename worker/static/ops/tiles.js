@@ -1,12 +1,16 @@
 // The window in a few numbers.
 
 import { el } from "../shared/dom.js";
-import { count, duration, pace } from "../shared/format.js";
+import { count, duration, pace, share } from "../shared/format.js";
+
+const GOODPUT_MIN = 0.95; // targets are meant for the 95th percentile
 
 /** `summary` is the answer of /ops/api/summary. */
 export function tiles(summary) {
-  const { ttft_ms: ttft, tpot_ms: tpot, duration_ms: total, requests, failed } = summary;
+  const { ttft_ms: ttft, tpot_ms: tpot, duration_ms: total, requests, failed, judged, within_target: within } = summary;
+  const inTime = judged > 0 ? `${count(within)} of ${count(judged)} answers in time` : "no answer with a target";
   return [
+    tile("Goodput", share(within, judged), inTime, within < GOODPUT_MIN * judged),
     tile("Answers", count(requests), failed > 0 ? `${count(failed)} failed` : "none failed", failed > 0),
     tile("First token", duration(ttft.p50), tails(ttft)),
     tile("Time per token", duration(tpot.p50), tails(tpot), false, pace(tpot.p50)),

@@ -24,7 +24,7 @@ export function traceView(trace) {
 }
 
 function facts(trace) {
-  const parts = [status(trace.status), moment(trace.started_at), trace.surface, trace.model];
+  const parts = [status(trace), moment(trace.started_at), trace.surface, trace.model];
   const conversation = trace.conversation_id;
   const link = conversation && el("a", { href: `/#/c/${encodeURIComponent(conversation)}` }, "Conversation");
   return [...parts, link].filter(Boolean).map((part) => el("span", {}, part));

@@ -18,12 +18,14 @@ export function traceTable(traces) {
 function traceRow(trace) {
   const link = el("a", { href: `#/trace/${encodeURIComponent(trace.id)}` }, moment(trace.started_at));
   const cells = [
-    link, status(trace.status), duration(trace.ttft_ms), duration(trace.duration_ms),
+    link, status(trace), duration(trace.ttft_ms), duration(trace.duration_ms),
     count(trace.output_tokens), count(trace.cached_tokens), trace.surface,
   ];
   return el("tr", { "data-trace": trace.id }, ...cells.map((cell) => el("td", {}, cell)));
 }
 
-export function status(name) {
-  return el("span", { class: "status", "data-status": name ?? "unknown" }, name ?? "unknown");
+export function status({ status: name, within_target: within }) {
+  const shown = name === "completed" && within === false ? "late" : (name ?? "unknown");
+  const title = shown === "late" ? "completed, but not within the target of its surface" : null;
+  return el("span", { class: "status", "data-status": shown, title }, shown);
 }

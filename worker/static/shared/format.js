@@ -17,7 +17,8 @@ export function count(number) {
 export function share(part, whole) {
   if (!(whole > 0)) return "–";
   const percent = (100 * part) / whole;
-  return percent > 0 && percent < 1 ? "<1 %" : `${Math.round(percent)} %`;
+  if (percent > 0 && percent < 1) return "<1 %";
+  return `${percent > 99 && percent < 100 ? Math.floor(percent * 10) / 10 : Math.round(percent)} %`; // 100 % is all
 }
 
 /** Tokens per second from the milliseconds that one token takes. */

@@ -1,0 +1,51 @@
+"""Which answers come in time: by the targets of their surface, whatever it is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from worker.goodput import USUAL, Target, Targets
+
+TARGETS = Targets.parse("chat=500/100, kiosk-2=50.5/20")
+
+
+def test_targets_are_read_by_surface() -> None:
+    assert TARGETS.by_surface == {"chat": Target(500, 100), "kiosk-2": Target(50.5, 20)}
+    assert {"chat", "embedded"} <= Targets.parse(USUAL).by_surface.keys()
+    assert Targets.parse("").by_surface == {}
+
+
+@pytest.mark.parametrize("text", ["chat", "chat=500", "chat=fast/100", "chat=-1/100", "=1/2", "Chat=1/2", "chat=1/2/3"])
+def test_what_is_no_target_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=f"must look like chat=500/100, not '{text}'"):
+        Targets.parse(f"voice=300/50,{text}")
+
+
+def test_a_surface_has_one_target() -> None:
+    with pytest.raises(ValueError, match="names chat twice"):
+        Targets.parse("chat=1/2,chat=3/4")
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "tpot_ms", "met"),
+    [(500, 100, True), (500.1, 100, False), (500, 100.1, False), (20, None, True), (None, None, False)],
+)
+def test_an_answer_is_in_time_where_it_begins_and_goes_on_in_time(
+    ttft_ms: float | None, tpot_ms: float | None, met: bool
+) -> None:
+    assert TARGETS.met("chat", "completed", ttft_ms, tpot_ms) is met
+
+
+@pytest.mark.parametrize(
+    ("surface", "status", "met"),
+    [
+        ("chat", "incomplete", True),  # as long as it was allowed to be
+        ("chat", "failed", False),
+        ("chat", "cancelled", None),
+        ("batch", "completed", None),
+    ],
+)
+def test_a_failure_is_never_in_time_and_what_nobody_waits_for_is_not_judged(
+    surface: str, status: str, met: bool | None
+) -> None:
+    assert TARGETS.met(surface, status, 10, 10) is met

@@ -1,0 +1,53 @@
+"""Goodput: the share of answers that come as fast as they are to come where they are read.
+
+Zhong et al. 2024, "DistServe: disaggregating prefill and decoding for goodput-optimized large language model serving".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # people read some ten tokens a second
+_TARGET = re.compile(r"([a-z][a-z0-9_-]{0,31})=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The longest times, in milliseconds: to the first token, and per output token after it."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+    def met(self, ttft_ms: float | None, tpot_ms: float | None) -> bool:
+        """An answer of one token has no pace, one that tells nothing is late."""
+        return ttft_ms is not None and ttft_ms <= self.ttft_ms and (tpot_ms is None or tpot_ms <= self.tpot_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Those of the surfaces that have one."""
+
+    by_surface: Mapping[str, Target] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Targets:
+        """`chat=500/100,voice=300/50`. Raises ValueError, which says what is wrong."""
+        found: dict[str, Target] = {}
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            match = _TARGET.fullmatch(part)
+            if match is None:
+                raise ValueError(f"must look like chat=500/100, not {part!r}")
+            surface, ttft_ms, tpot_ms = match.groups()
+            if surface in found:
+                raise ValueError(f"names {surface} twice")
+            found[surface] = Target(float(ttft_ms), float(tpot_ms))
+        return cls(found)
+
+    def met(self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> bool | None:
+        """None for what is not judged: surfaces without a target, and answers that nobody waited for to the end."""
+        target = self.by_surface.get(surface)
+        if target is None or status == "cancelled":
+            return None
+        return status != "failed" and target.met(ttft_ms, tpot_ms)

@@ -1,0 +1,29 @@
+// Goodput by surface: who is answered in time, and how far the slowest are from it.
+
+import { el } from "../shared/dom.js";
+import { count, duration, share } from "../shared/format.js";
+
+const COLUMNS = ["Surface", "Answers", "In time", "First token p95", "Target", "Per token p95", "Target"];
+
+/** `surfaces` as in /ops/api/summary. */
+export function surfaceTable(surfaces) {
+  return el(
+    "table",
+    { class: "numeric surfaces" },
+    el("thead", {}, el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, ...surfaces.map(surfaceRow)),
+  );
+}
+
+function surfaceRow({ surface, requests, judged, within_target: within, ttft_ms: ttft, tpot_ms: tpot, target }) {
+  const cells = [
+    surface, count(requests), share(within, judged),
+    ...compared(ttft.p95, target?.ttft_ms), ...compared(tpot.p95, target?.tpot_ms),
+  ];
+  return el("tr", {}, ...cells.map((cell) => el("td", {}, cell)));
+}
+
+/** What was measured, marked where it is beyond its target, and the target. */
+function compared(ms, target) {
+  return [el("span", ms > target ? { class: "alarming" } : {}, duration(ms)), duration(target)];
+}
