@@ -194,18 +194,19 @@ class Traces:
         return {**_public(dict(row)), "spans": [dict(span) for span in spans]}
 
     async def summary(self, principal: Principal, window_s: float) -> dict[str, Any]:
-        """Goodput and percentiles of the turns of the last `window_s` seconds, of all and by surface. Spans of one name
-        are summed within a turn."""
+        """Goodput and percentiles of the last `window_s` seconds: of all answers, and by surface, where embeddings and
+        the like count too. Spans of one name are summed within a turn."""
         window = timedelta(seconds=window_s)
         async with self._view(principal) as connection:
-            everything, *surfaces = await connection.fetch(
-                "select surface, count(*) as requests, count(*) filter (where status = 'failed') as failed, "
+            turns = await connection.fetch(
+                "select response_id is not null as answers, surface, "
+                "count(*) as requests, count(*) filter (where status = 'failed') as failed, "
                 "count(within_target) as judged, count(*) filter (where within_target) as within_target, "
                 "percentile_cont($2::float8[]) within group (order by ttft_ms) as ttft_ms, "
                 "percentile_cont($2::float8[]) within group (order by tpot_ms) as tpot_ms, "
                 "percentile_cont($2::float8[]) within group (order by duration_ms) as duration_ms "
                 "from traces where started_at > now() - $1::interval "
-                "group by grouping sets ((), (surface)) order by grouping(surface) desc, requests desc, surface",
+                "group by grouping sets ((response_id is not null), (surface)) order by requests desc, surface",
                 window,
                 list(QUANTILES),
             )
@@ -222,8 +223,8 @@ class Traces:
             )
         return {
             "window_s": window_s,
-            **_turns(dict(everything)),
-            "surfaces": [{"surface": row["surface"], **_turns(dict(row))} for row in surfaces],
+            **next((_turns(dict(row)) for row in turns if row["answers"]), _turns({})),
+            "surfaces": [{"surface": row["surface"], **_turns(dict(row))} for row in turns if row["surface"]],
             "spans": [
                 {"name": row["name"], "turns": row["turns"], "count": row["count"], **_percentiles(row["ms"])}
                 for row in spans
@@ -238,8 +239,8 @@ class Traces:
 
 
 def _turns(row: Mapping[str, Any]) -> dict[str, Any]:
-    counts = {name: row[name] for name in ("requests", "failed", "judged", "within_target")}
-    return counts | {name: _percentiles(row[name]) for name in ("ttft_ms", "tpot_ms", "duration_ms")}
+    counts = {name: row.get(name, 0) for name in ("requests", "failed", "judged", "within_target")}
+    return counts | {name: _percentiles(row.get(name)) for name in ("ttft_ms", "tpot_ms", "duration_ms")}
 
 
 def _percentiles(values: Sequence[float | None] | None) -> dict[str, float | None]:

@@ -55,7 +55,9 @@ def make_trace(**spans_ms: float) -> Trace:
 
 def record(telemetry: Telemetry, trace: Trace, tenant_id: UUID, **facts: Any) -> None:
     telemetry.record(
-        trace, tenant_id=tenant_id, **{"status": "completed", "surface": "responses", "model": "demo", **facts}
+        trace,
+        tenant_id=tenant_id,
+        **{"status": "completed", "surface": "responses", "model": "demo", "response_id": "r", **facts},
     )
 
 
@@ -130,6 +132,16 @@ async def test_goodput_is_counted_by_surface(telemetry: Telemetry, tenant_id: UU
     metrics = telemetry.metrics.render().decode().splitlines()
     assert 'firsttoken_turns_judged_total{surface="chat",within_target="yes"} 2.0' in metrics
     assert not [line for line in metrics if line.startswith('firsttoken_turns_judged_total{surface="batch"')]
+
+
+async def test_embeddings_are_no_answers(telemetry: Telemetry, tenant_id: UUID) -> None:
+    record(telemetry, make_trace(edge=100), tenant_id, surface="chat")
+    for _ in range(3):
+        record(telemetry, make_trace(embed=1), tenant_id, surface="embeddings", response_id=None)
+    await telemetry.flush()
+    summary = await telemetry.traces.summary(member(tenant_id), HOUR_S)
+    assert (summary["requests"], summary["duration_ms"]["p50"]) == (1, pytest.approx(100))
+    assert [(row["surface"], row["requests"]) for row in summary["surfaces"]] == [("embeddings", 3), ("chat", 1)]
 
 
 async def test_an_empty_window_has_no_percentiles(telemetry: Telemetry, tenant_id: UUID) -> None:
