@@ -38,7 +38,8 @@ class Choice:
         services, trace = request.app[SERVICES], request[TRACE]
         if narrator.index:
             trace = Trace(start_ns=trace.start_ns, started_at=trace.started_at, attributes={"choice": narrator.index})
-        ledger = Ledger(services, request[PRINCIPAL], trace, completion.id, model=completion.model)
+        metadata = completion.request.metadata
+        ledger = Ledger(services, request[PRINCIPAL], trace, completion.id, None, completion.model, metadata)
         return cls(services.agent, turn, narrator, ledger)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from worker import timing
 from worker.principal import Principal
 from worker.services import PRINCIPAL, SERVICES, TRACE, Services
 from worker.telemetry import trace_payload
+from worker.wire.metadata import SURFACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class Ledger:
     response_id: str
     conversation_id: str | None = None
     model: str = ""  # as the request names it: an agent may have a surface of its own
+    metadata: Mapping[str, str] | None = None  # the request's: it may name its surface
 
     @classmethod
     def of(cls, request: web.Request, response_id: str, model: str, conversation_id: str | None = None) -> Ledger:
@@ -31,7 +34,11 @@ class Ledger:
 
     @property
     def surface(self) -> str:
-        """Where the answer is read: people in a browser chat, programs embed; or what its agent says."""
+        """Where the answer is read: as the request says, if that has a target, or its agent; else people in a browser
+        chat, and programs embed."""
+        named = (self.metadata or {}).get(SURFACE)
+        if named in self.services.targets.by_surface:
+            return str(named)
         usual = "chat" if self.principal.is_watching else "embedded"
         return self.services.roster.of(self.model).surface or usual
 

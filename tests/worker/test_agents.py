@@ -126,6 +126,23 @@ async def test_the_answers_of_a_surface_are_held_to_its_target(client: Client) -
     assert {turn["within_target"] for turn in (await get(client, "/ops/api/traces"))["data"]} == {True, False}
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_a_request_names_the_surface_where_its_answer_is_read(client: Client, path: str) -> None:
+    body = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
+    async with client.post(path, json=body, headers={"X-Firsttoken-Surface": "desk"}) as answer:
+        assert answer.status == 200
+    async with client.post(path, json=body, headers={"X-Firsttoken-Surface": "moon"}) as refused:
+        error = (await refused.json())["error"]
+    assert (refused.status, error["param"]) == (400, "X-Firsttoken-Surface")
+    assert error["message"].endswith("it is one of desk, embedded.")
+    assert [row["surface"] for row in (await get(client, "/ops/api/summary"))["surfaces"]] == ["desk"]
+
+
+async def test_metadata_makes_no_surface_up(client: Client) -> None:
+    await post(client, "/v1/responses", {"input": "hi", "metadata": {"firsttoken:surface": "moon"}})
+    assert [row["surface"] for row in (await get(client, "/ops/api/summary"))["surfaces"]] == ["embedded"]
+
+
 async def test_an_agent_that_is_not_there_is_named(client: Client) -> None:
     error = (await post(client, "/v1/responses", {"model": "agent/nobody", "input": "x"}, status=404))["error"]
     assert (error["param"], error["code"]) == ("model", "model_not_found")

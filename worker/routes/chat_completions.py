@@ -29,7 +29,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace = request.app[SERVICES], request[TRACE]
     with trace.span("edge"):
-        body = with_headers(parse(ChatRequest, await request.read()), request.headers)
+        body = with_headers(parse(ChatRequest, await request.read()), request.headers, services.targets.by_surface)
         model = check_model(body.model, services)
         once = await Once.of(request)
     completion = Completion(body, model)

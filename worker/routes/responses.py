@@ -42,8 +42,9 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.StreamResponse:
+    surfaces = request.app[SERVICES].targets.by_surface
     with request[TRACE].span("edge"):
-        body = with_headers(parse(ResponseRequest, await request.read()), request.headers)
+        body = with_headers(parse(ResponseRequest, await request.read()), request.headers, surfaces)
         once = await Once.of(request)
     id = new_id("resp")
     if once is None:

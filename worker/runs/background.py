@@ -64,5 +64,5 @@ async def begin_queued(services: Services, tenant_id: UUID, response_id: str) ->
         items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
         turn = replace(await hydrate(services, principal, frame), items=items)
         told = (await services.runs.store.read(tenant_id, response_id, -1)).events
-    ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model)
+    ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model, frame.request.metadata)
     return await services.runs.begin(services, turn, ledger, ExitStack(), GO_ON, told)

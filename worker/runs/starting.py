@@ -39,5 +39,5 @@ async def start(
         with trace.span("hydrate") as span:
             turn = await hydrate(services, principal, frame, remembered)
             span.attributes["items"] = len(turn.history)
-        ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model)
+        ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model, body.metadata)
         return await services.runs.begin(services, turn, ledger, held.pop_all(), on_disconnect)

@@ -107,7 +107,8 @@ class Connection:
     async def _answer(self, message: bytes) -> None:
         """Make the response that a message asks for and tell its events, or what is wrong with it."""
         try:
-            body = with_headers(parse(CreateMessage, message), self._request.headers)
+            surfaces = self._services.targets.by_surface
+            body = with_headers(parse(CreateMessage, message), self._request.headers, surfaces)
             previous_id = body.previous_response_id or ""
             remembered = self._memory.take(previous_id)  # a continuation that fails has used it up
             run = await self._start(body, remembered)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from worker.errors import ApiError
 from worker.wire.chat_request import ChatRequest
-from worker.wire.metadata import DETERMINISTIC
+from worker.wire.metadata import DETERMINISTIC, SURFACE
 from worker.wire.response_request import ResponseRequest
 
-SAME_BYTES = "X-Firsttoken-Deterministic"
+IN_METADATA = {"X-Firsttoken-Deterministic": DETERMINISTIC, "X-Firsttoken-Surface": SURFACE}
 Body = TypeVar("Body", ChatRequest, ResponseRequest)
 
 
-def with_headers(body: Body, headers: Mapping[str, str]) -> Body:
-    """The body as if it said so itself: what is stored and told back is the same. Raises ApiError 400."""
-    value = headers.get(SAME_BYTES)
-    if value is None:
-        return body
-    if value not in ("true", "false"):
-        message = f"Invalid '{SAME_BYTES}': it is true or false."
-        raise ApiError(400, message, param=SAME_BYTES, code="invalid_value")
-    return body.model_copy(update={"metadata": {**(body.metadata or {}), DETERMINISTIC: value}})
+def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[str]) -> Body:
+    """The body as if it said so itself: what is stored and told back is the same. `surfaces` are those that may be
+    named. Raises ApiError 400."""
+    allowed: dict[str, Collection[str]] = {DETERMINISTIC: ("true", "false"), SURFACE: surfaces}
+    said: dict[str, str] = {}
+    for header, pair in IN_METADATA.items():
+        value = headers.get(header)
+        if value is None:
+            continue
+        if value not in allowed[pair]:
+            message = f"Invalid '{header}': it is one of {', '.join(allowed[pair])}."
+            raise ApiError(400, message, param=header, code="invalid_value")
+        said[pair] = value
+    return body.model_copy(update={"metadata": {**(body.metadata or {}), **said}}) if said else body

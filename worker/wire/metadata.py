@@ -11,6 +11,7 @@ from agents.turn import Limits
 from worker.wire import limits
 
 DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
+SURFACE = "firsttoken:surface"  # where the answer is read, from a header
 STEPS, SECONDS, COST = "max_steps", "max_seconds", "max_cost"  # budgets of the turn that have no field of their own
 
 
