@@ -12,7 +12,8 @@ from training.conversations import lexicon
 
 T = TypeVar("T")
 HELD_OUT_SHARE = 10  # one word in so many is for the evaluation
-BLENDS_SHARE = 0.25  # of the words, in training
+BLENDS_SHARE = 0.3  # of the words, in training
+COMPOUNDS_SHARE = 0.5  # of the blends begin with a whole held-out word
 PIECE_RANGE = (2, 5)  # letters of a word that a blend takes
 
 _CONSONANTS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
@@ -29,7 +30,9 @@ class Names:
     def __init__(self, seed: str, split: Split, words: Sequence[str]) -> None:
         self.random = random.Random(f"{seed}/{split}")
         self._test = split == "test"
-        self._whole = [word.lower() for word in (*words, *lexicon.NOUNS, *lexicon.CITIES, *lexicon.FIRST)]
+        everything = [word.lower() for word in (*words, *lexicon.NOUNS, *lexicon.CITIES, *lexicon.FIRST)]
+        self._whole = [word for word in everything if word.isalpha()]
+        self._others = [word for word in self._whole if held_out(word) != self._test]
         self._words = self._mine(words)
         self._nouns = self._mine(lexicon.NOUNS)
         self._attributes = self._mine([f"{a} {g}" for a in lexicon.ADJS for g in lexicon.GENERIC] + lexicon.GENERIC)
@@ -60,11 +63,14 @@ class Names:
                 return word
 
     def blend(self) -> str:
-        """The beginning of a word and the end of another: also of held-out ones, whose tokens nothing else teaches."""
+        """A new word out of two: the beginning of one, or all of a held-out one, and the end of another. So no token is
+        new to a model that has learnt, as those would be of which only held-out words are made."""
         while True:
             first, last = (self.random.randint(*PIECE_RANGE) for _ in range(2))
-            word = self.pick(self._whole)[:first] + self.pick(self._whole)[-last:]
-            if word.isalpha() and held_out(word) == self._test:
+            compound = self.chance(COMPOUNDS_SHARE)
+            begun = self.pick(self._others) if compound else self.pick(self._whole)[:first]
+            word = begun + self.pick(self._whole)[-last:]
+            if held_out(word) == self._test:
                 return word
 
     def proper(self) -> str:
