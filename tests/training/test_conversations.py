@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
@@ -148,6 +151,16 @@ def test_the_platforms_own_documentation_is_read_in_training_alone() -> None:
     train, test = ([document.title for document in generator(split=split).prose] for split in ("train", "test"))
     assert "Handbook > Lamps" in train
     assert "Handbook > Lamps" not in test
+
+
+def test_the_same_seed_writes_the_same_conversations_in_every_process() -> None:
+    told = (
+        "from tests.training.conftest import generator; made = generator();"
+        "print([list(made.conversation('invented', 2).schemas) for _ in range(60)])"
+    )
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    one, other = (subprocess.check_output([sys.executable, "-c", told], env=each) for each in environments)
+    assert one == other
 
 
 def test_the_same_seed_writes_the_same_conversations() -> None:

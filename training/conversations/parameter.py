@@ -198,7 +198,7 @@ def _choice(names: Names) -> Parameter:
     name = names.pick(
         ("priority", "unit", "size", "format", "status", "frequency", "mode", "category", "class", names.word())
     )
-    options = names.pick((*_SETS, tuple({names.word() for _ in range(3)}), tuple({names.word() for _ in range(4)})))
+    options = names.pick((*_SETS, _words(names, 3), _words(names, 4)))
     schema = _described(names, {"type": "string"}, ("One of the allowed values", "Which kind", "The option")) | {
         "enum": list(options)
     }
@@ -208,6 +208,11 @@ def _choice(names: Names) -> Parameter:
         return made, names.pick(("with {p} {v}", "with {v} {p}", "{p} {v}")).format(v=made, p=spaced(name))
 
     return Parameter(name, schema, make)
+
+
+def _words(names: Names, count: int) -> tuple[str, ...]:
+    """Each once, in the order in which they came up: that of a set differs from process to process."""
+    return tuple(dict.fromkeys(names.word() for _ in range(count)))
 
 
 def _switch(names: Names) -> Parameter:
