@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,17 @@ def torch_logits(model: Model, ids: Sequence[int]) -> NDArray[np.float32]:
     return np.asarray(logits[0].numpy())
 
 
-def llama_logits(path: Path, rows: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float32]]:
-    """[tokens, vocabulary] for each row."""
+def llama_logits(path: Path, rows: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+    """[tokens, vocabulary] for each row.
+
+    On a thread of its own: llama.cpp sets a thread's AMX tiles up once, and PyTorch's kernels leave those of theirs set
+    up otherwise. What llama.cpp computes there next is wrong, or an illegal instruction.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: list(_llama_logits(path, rows))).result()
+
+
+def _llama_logits(path: Path, rows: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float32]]:
     longest = max(map(len, rows))
     model = LlamaModel.load(path)
     context = LlamaContext(model, slots=1, context=longest, rows_max=ROWS, threads=1, outputs_max=ROWS)
