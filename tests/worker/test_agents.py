@@ -138,6 +138,12 @@ async def test_a_request_names_the_surface_where_its_answer_is_read(client: Clie
     assert [row["surface"] for row in (await get(client, "/ops/api/summary"))["surfaces"]] == ["desk"]
 
 
+async def test_a_header_makes_no_room_for_more_metadata(client: Client) -> None:
+    body = {"input": "hi", "metadata": {str(i): "x" for i in range(16)}}
+    async with client.post("/v1/responses", json=body, headers={"X-Firsttoken-Surface": "desk"}) as refused:
+        assert (refused.status, (await refused.json())["error"]["param"]) == (400, "metadata")
+
+
 async def test_metadata_makes_no_surface_up(client: Client) -> None:
     await post(client, "/v1/responses", {"input": "hi", "metadata": {"firsttoken:surface": "moon"}})
     assert [row["surface"] for row in (await get(client, "/ops/api/summary"))["surfaces"]] == ["embedded"]

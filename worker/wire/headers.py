@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from worker.errors import ApiError
 from worker.wire.chat_request import ChatRequest
+from worker.wire.limits import METADATA_PAIRS_MAX
 from worker.wire.metadata import DETERMINISTIC, SURFACE
 from worker.wire.response_request import ResponseRequest
 
@@ -27,4 +28,8 @@ def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[st
             message = f"Invalid '{header}': it is one of {', '.join(allowed[pair])}."
             raise ApiError(400, message, param=header, code="invalid_value")
         said[pair] = value
-    return body.model_copy(update={"metadata": {**(body.metadata or {}), **said}}) if said else body
+    pairs = {**(body.metadata or {}), **said}
+    if len(pairs) > METADATA_PAIRS_MAX:
+        message = f"Invalid 'metadata': with the headers it has more than {METADATA_PAIRS_MAX} pairs."
+        raise ApiError(400, message, param="metadata", code="invalid_value")
+    return body.model_copy(update={"metadata": pairs}) if said else body
