@@ -15,6 +15,7 @@ from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.trace import Trace
 from worker import sse
+from worker.failures import refusal
 from worker.ledger import Ledger
 from worker.relay import gather, relay
 from worker.services import PRINCIPAL, SERVICES, TRACE
@@ -65,6 +66,9 @@ class Choice:
         except (ClientGone, asyncio.CancelledError):
             status = "cancelled"
             raise
+        except Exception as error:
+            status = refusal(error)
+            raise
         finally:
             self.ledger.record(status)
 
@@ -78,6 +82,9 @@ class Choice:
             return finished
         except asyncio.CancelledError:
             status = "cancelled"
+            raise
+        except Exception as error:
+            status = refusal(error)
             raise
         finally:
             self.ledger.record(status)

@@ -48,6 +48,13 @@ def to_api_error(error: BaseException) -> ApiError | None:
     return None
 
 
+def refusal(error: Exception) -> str:
+    """The status of a turn that was not begun: `invalid` where its request is to blame, `refused` where we are."""
+    answer = to_api_error(error)
+    blames_request = answer is not None and answer.status < 500 and answer.status != 429
+    return "invalid" if blames_request else "refused"
+
+
 def _from_http(error: web.HTTPException) -> ApiError:
     messages = {
         404: "There is nothing at this address.",

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # people read some ten tokens a second
+FAILED = ("failed", "refused")
+NOT_JUDGED = ("cancelled", "invalid")
 _TARGET = re.compile(r"([a-z][a-z0-9_-]{0,31})=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 
 
@@ -46,8 +48,9 @@ class Targets:
         return cls(found)
 
     def met(self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> bool | None:
-        """None for what is not judged: surfaces without a target, and answers that nobody waited for to the end."""
+        """None for what is not judged: surfaces without a target, answers that nobody waited for to the end, and
+        requests that no server could have answered."""
         target = self.by_surface.get(surface)
-        if target is None or status == "cancelled":
+        if target is None or status in NOT_JUDGED:
             return None
-        return status != "failed" and target.met(ttft_ms, tpot_ms)
+        return status not in FAILED and target.met(ttft_ms, tpot_ms)

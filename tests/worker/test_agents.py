@@ -127,6 +127,16 @@ async def test_the_answers_of_a_surface_are_held_to_its_target(client: Client) -
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_what_no_worker_could_answer_is_not_held_against_it(client: Client, path: str) -> None:
+    long = "word " * 50_000
+    body = {"messages": [{"role": "user", "content": long}]} if path.endswith("completions") else {"input": long}
+    assert (await post(client, path, body, 400))["error"]["code"] == "context_length_exceeded"
+    (surface,) = (await get(client, "/ops/api/summary"))["surfaces"]
+    assert (surface["requests"], surface["judged"]) == (1, 0)
+    assert len((await get(client, "/ops/api/traces?status=invalid"))["data"]) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 async def test_a_request_names_the_surface_where_its_answer_is_read(client: Client, path: str) -> None:
     body = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
     async with client.post(path, json=body, headers={"X-Firsttoken-Surface": "desk"}) as answer:

@@ -41,7 +41,9 @@ def test_an_answer_is_in_time_where_it_begins_and_goes_on_in_time(
     [
         ("chat", "incomplete", True),  # as long as it was allowed to be
         ("chat", "failed", False),
+        ("chat", "refused", False),  # by a worker that had no room for it
         ("chat", "cancelled", None),
+        ("chat", "invalid", None),
         ("batch", "completed", None),
     ],
 )

@@ -9,6 +9,7 @@ from aiohttp import web
 from agents.compaction import compact
 from agents.message import Compaction, new_id
 from worker.checks import check_model
+from worker.failures import refusal
 from worker.ledger import Ledger
 from worker.reply import reply
 from worker.response_turn import hydrate
@@ -41,6 +42,9 @@ async def create(request: web.Request) -> web.Response:
         ledger.close(status)
     except asyncio.CancelledError:
         status = "cancelled"
+        raise
+    except Exception as error:
+        status = refusal(error)
         raise
     finally:
         ledger.record(status)

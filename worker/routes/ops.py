@@ -32,7 +32,7 @@ class TracesQuery(BaseModel):
     window_s: Annotated[float, Field(ge=1, le=WINDOW_S_MAX)] = WINDOW_S_MAX
     limit: Annotated[int, Field(ge=1, le=TRACES_MAX)] = 50
     order: Literal["recent", "slowest"] = "recent"
-    status: Literal["completed", "incomplete", "failed", "cancelled"] | None = None
+    status: Literal["completed", "incomplete", "failed", "cancelled", "refused", "invalid"] | None = None
 
 
 def routes() -> list[web.RouteDef]:

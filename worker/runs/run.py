@@ -18,7 +18,7 @@ from agents.events import Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
 from inference.trace import Trace
 from worker import sse, timing
-from worker.failures import to_api_error
+from worker.failures import refusal, to_api_error
 from worker.feed import TOKENS
 from worker.ledger import Ledger
 from worker.relay import BROKE
@@ -157,6 +157,7 @@ class Run:
         except Exception as error:
             if self._accepted.done():
                 raise
+            status = refusal(error)
             self._accepted.set_exception(error)
         finally:
             self._held.close()
