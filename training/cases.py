@@ -15,8 +15,8 @@ from training.conversations.generator import Generator
 from training.conversations.names import Names
 from training.conversations.passages import NOT_FOUND, asked, passages
 from training.conversations.scene import Scene
-from training.conversations.talk import TALK
-from training.conversations.tools import Offered, Search
+from training.conversations.talk import TALK, unknown
+from training.conversations.tools import PAGE, Offered, Search
 
 _MARK = re.compile(r" ?\[(\d+)\]")
 
@@ -163,19 +163,33 @@ def _tells(text: str, value: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
-def _documents(*, answerable: bool, double: bool = False) -> Cases:
+def _documents(*, answerable: bool, double: bool = False, kind: str = "documents") -> Cases:
     def cases(generator: Generator) -> Iterator[Case]:
         while True:
             found = passages(generator.names, generator.prose)
             one = found.ask(answerable=answerable, double=double)
             if one.answerable != answerable or (answerable and (len(_MARK.findall(one.answer)) == 2) != double):
                 continue
-            scene, _ = generator.scene("documents")
+            scene, _ = generator.scene(kind)
             scene.user(found.prompt(asked(generator.names, one.question)))
             scene.answer(one.answer)
             yield Case(scene, (len(scene.messages) - 1,))
 
     return cases
+
+
+def _calls_behind_passages(generator: Generator) -> Iterator[Case]:
+    for case in _with_tools(PAGE, dialogue.single, _calls_once)(generator):
+        generator.distract(case.scene, case.at[0] - 1)
+        yield case
+
+
+def _unknown(generator: Generator) -> Iterator[Case]:
+    while True:
+        scene, _ = generator.scene(PAGE)
+        unknown(generator.names, scene)
+        if len(scene.messages) > 1:
+            yield Case(scene, (len(scene.messages) - 1,))
 
 
 def first_questions(generator: Generator) -> Iterator[Case]:
@@ -239,6 +253,10 @@ CATEGORIES = (
     Category("documents, one passage", _documents(answerable=True), cited),
     Category("documents, two passages", _documents(answerable=True, double=True), cited),
     Category("documents, unanswerable", _documents(answerable=False), declined),
+    Category("documents and tools, a call", _calls_behind_passages, calls_right),
+    Category("documents and tools, one passage", _documents(answerable=True, kind=PAGE), cited),
+    Category("documents and tools, unanswerable", _documents(answerable=False, kind=PAGE), declined),
+    Category("documents and tools, neither helps", _unknown, told),
     Category("first questions", first_questions, calls_right),
     SMALL_TALK,
 )

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -119,6 +120,7 @@ def _wait(members: Sequence[BaseProcess]) -> None:
 
 def _member(rank: int, size: int, work: Callable[[Team], None], meeting: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started the team ends it
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
@@ -130,3 +132,10 @@ def _member(rank: int, size: int, work: Callable[[Team], None], meeting: Path) -
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _leave_with_parent() -> None:
+    """A team that nobody leads any more would train on, beside the next one."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)

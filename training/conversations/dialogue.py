@@ -18,14 +18,14 @@ from training.conversations.tools import Offered
 
 JOINTS_TWO = (" and ", ", and ", " and also ", "; ", ". Also ", " and ")
 JOINTS_THREE = (", ", "; ")
-DRILLED_PAIRS_SHARE = 0.25
+DRILLED_CALLS = (1, 1, 1, 2, 2, 3)  # of one request, as shares
 LIST_SHARE = 0.4  # of the parallel calls are one question about several things
 TRIPLE_SHARE = 0.3
 FAILED_SHARE = 0.1  # of the parallel calls have one that failed
 FOLLOWED_MAX = 4  # questions after one that go on with its result
 # Of single, parallel, sequential, followed, failing, incomplete, concluded and unsuited turns. With the server's own
 # tools alone a single call is soon known by heart, and what has to be learnt is in the others.
-SHARES = (0.2, 0.38, 0.21, 0.04, 0.05, 0.05, 0.04, 0.03)
+SHARES = (0.13, 0.47, 0.21, 0.03, 0.05, 0.05, 0.03, 0.03)
 SHARES_OF_OWN = (0.1, 0.34, 0.3, 0.14, 0.05, 0.0, 0.04, 0.03)
 OUT_OF_CALLS = "I could not finish that because the tool budget is used up."
 NO_TOOL = "I do not have a tool for that."
@@ -45,9 +45,9 @@ def drill(names: Names, scene: Scene, tools: Offered) -> bool:
     fresh = unused(scene, tools)
     if not fresh:
         return False
-    count = 2 if len(fresh) > 1 and names.chance(DRILLED_PAIRS_SHARE) else 1
+    count = min(len(fresh), names.pick(DRILLED_CALLS))
     requests = [tool.request(names) for tool in names.random.sample(fresh, count)]
-    scene.user(said(names, names.pick(JOINTS_TWO).join(request.ask for request in requests)))
+    scene.user(said(names, _joined(names, [request.ask for request in requests])))
     scene.calls(*(request.call for request in requests))
     return True
 
@@ -87,7 +87,7 @@ def _listed(names: Names, tools: Offered, count: int) -> Several | None:
 
 
 def _joined(names: Names, asks: Sequence[str]) -> str:
-    if len(asks) == 2:
+    if len(asks) < 3:
         return names.pick(JOINTS_TWO).join(asks)
     joint = names.pick(JOINTS_THREE)
     return f"{asks[0]}{joint}{asks[1]}{names.pick((' and ', ', and ', joint))}{asks[2]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -13,20 +13,23 @@ from training.conversations.names import Names
 from training.conversations.passages import asked, passages
 from training.conversations.prose import Document, documents, whole
 from training.conversations.scene import Piece, Scene
-from training.conversations.talk import talk
-from training.conversations.tools import DRILL, Offered, offered
+from training.conversations.talk import talk, unknown
+from training.conversations.tools import DRILL, PAGE, Offered, offered
 from training.prose import Prose
 
 ROOM_MIN = 120  # tokens; a shorter rest of a row stays empty
 TURN_ROOM = 80  # tokens that a conversation's first turn takes at least
 TURNS_MAX = 60
 TALK_TURNS_SHARE = 0.15  # after each turn of small talk, that it ends
-OWN_SHARE = 0.12  # of the real sentences are of the platform's own documentation
+OWN_SHARE = 0.2  # of the real sentences are of the platform's own documentation
 TALK_SHARE = 0.06  # of the turns of any conversation
 PROSE_ROWS_SHARE = 0.02
 FORGOTTEN_SHARE = 0.12  # of the questions come after one whose passages are gone
 FURTHER_SHARE = 0.85  # of the passages are asked about again: more to learn from what was read
 FURTHER_MAX = 16
+PAGE_TOOLS_SHARE = 0.3  # of the turns with documents and tools
+PAGE_UNKNOWN_SHARE = 0.1  # of them ask what neither has
+PAGE_PASSAGES_SHARE = 0.6  # of the calls come with passages that say nothing of it
 DEFAULT_SYSTEM = "You are a helpful assistant."
 SYSTEMS = (
     "You are a concise assistant.",
@@ -56,6 +59,9 @@ KINDS = (
     "documents",
     "documents",
     "documents",
+    PAGE,
+    PAGE,
+    PAGE,
 )
 SMALL_KINDS = ("documents", "documents", DRILL, "talk")  # that fit what is left of a row
 SMALL_ROOM = 700
@@ -79,7 +85,9 @@ class Generator:
 
     def turn(self, scene: Scene, tools: Offered | None, kind: str) -> None:
         """One exchange more, or several that belong together. A drill that is over adds nothing."""
-        if kind == "talk" or (kind != DRILL and self.names.chance(TALK_SHARE)):
+        if kind == PAGE and tools is not None:
+            self._page(scene, tools)
+        elif kind == "talk" or (kind != DRILL and self.names.chance(TALK_SHARE)):
             talk(self.names, scene)
         elif tools is None:
             self._documents(scene)
@@ -151,6 +159,31 @@ class Generator:
             further = found.ask()
             scene.user(f"Question: {asked(names, further.question)}")
             scene.answer(further.answer)
+
+    def _page(self, scene: Scene, tools: Offered) -> None:
+        """A question about documents beside tools, or something else, of which the passages say nothing."""
+        names, chance = self.names, self.names.random.random()
+        if chance < TALK_SHARE:
+            talk(names, scene)
+        elif chance < TALK_SHARE + PAGE_UNKNOWN_SHARE:
+            question = passages(names, self.prose).ask(answerable=names.chance(0.5)).question
+            unknown(names, scene, names.pick(("", question[0].lower() + question[1:])))
+        elif chance < TALK_SHARE + PAGE_UNKNOWN_SHARE + PAGE_TOOLS_SHARE:
+            self._distracted(scene, tools)
+        else:
+            self._documents(scene)
+
+    def _distracted(self, scene: Scene, tools: Offered) -> None:
+        """A turn with tools, now and then behind passages that were found all the same."""
+        start = len(scene.messages)
+        dialogue.turn(self.names, scene, tools)
+        if scene.messages[-1].content != dialogue.NO_TOOL and self.names.chance(PAGE_PASSAGES_SHARE):
+            self.distract(scene, start)
+
+    def distract(self, scene: Scene, at: int) -> None:
+        """Put passages before a request, which say nothing of it."""
+        request = scene.messages[at]
+        scene.messages[at] = replace(request, content=passages(self.names, self.prose).prompt(request.content))
 
     def _prose(self, tokenizer: Tokenizer, length: int) -> tuple[list[int], list[int]]:
         ids: list[int] = []

@@ -130,7 +130,8 @@ def _parameters(names: Names) -> tuple[Parameter, ...]:
     count = names.pick(PARAMETERS)
     while len(made) < count:
         new = parameter(names)
-        made.setdefault(new.name, replace(new, required=not made or names.chance(REQUIRED_SHARE)))
+        required = not made or names.chance(REQUIRED_SHARE)
+        made.setdefault(new.name, replace(new.beside(made.values()), required=required))
     return tuple(made.values())
 
 

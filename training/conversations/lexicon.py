@@ -239,3 +239,13 @@ DONE = _words(
     "built founded opened closed cleaned checked serviced repaired renewed painted tested moved planned restarted"
 )
 OFFICES = _words("owner director manager engineer captain author editor keeper chief chair designer teacher")
+VAGUE = frozenset(  # that nobody names who asks about a sentence
+    _words(
+        """
+        about after again also always another because been before between both does each either else even every from
+        have here into itself just like many more most much must need needs never none often once only other others
+        over same should since some still such than that their them then there these they this those through under
+        until very well were what when where whether which while will with without would your
+        """
+    )
+)

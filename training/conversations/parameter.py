@@ -1,12 +1,12 @@
 """Parameters of tools that do not exist: a name, a schema, and values with the words that ask for them.
 
-A phrase is unambiguous: either its preposition belongs to the kind, or it says the parameter's name.
+A phrase is unambiguous: it says the parameter's name, or its preposition belongs to no other parameter of the tool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from training.conversations import lexicon
@@ -15,19 +15,42 @@ from training.conversations.names import Names
 Value: TypeAlias = str | int | float | bool
 
 
+NAMED = "with {p} {v}"
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`make` gives a value and its phrase; `lists` is how several values are asked for at once, with a {}."""
+    """`phrases` ask for a value {v}, with the parameter's name in words {p} or without; `negated` for False."""
 
     name: str
     schema: Mapping[str, Any]
-    make: Callable[[Names], tuple[Value, str]]
+    value: Callable[[Names], Value]
+    phrases: tuple[str, ...]
+    negated: tuple[str, ...] = ()
     required: bool = True
-    lists: str = ""
 
     @property
     def title(self) -> str:
         return spaced(self.name)
+
+    @property
+    def lists(self) -> str:
+        """How several values are asked for at once, with a {}; empty where nobody would."""
+        first = self.phrases[0]
+        choice = "enum" in self.schema or self.schema["type"] == "boolean"
+        return "" if choice or "'" in first else first.format(p=self.title, v="{}")
+
+    def make(self, names: Names) -> tuple[Value, str]:
+        """A value, and the words that ask for it."""
+        value = self.value(names)
+        phrases = self.negated if value is False else self.phrases
+        return value, names.pick(phrases).format(v=value, p=self.title)
+
+    def beside(self, others: Iterable[Parameter]) -> Parameter:
+        """The same without the prepositions that already belong to others: "for Lima for Nina" tells of neither what
+        it is."""
+        taken = {phrase for other in others for phrase in other.phrases if "{p}" not in phrase}
+        return replace(self, phrases=tuple(phrase for phrase in self.phrases if phrase not in taken) or (NAMED,))
 
 
 def spaced(name: str) -> str:
@@ -183,15 +206,7 @@ def _parameter(
     value: Callable[[Names], Value],
     type: str = "string",
 ) -> Parameter:
-    schema = _described(names, {"type": type}, described)
-    words = spaced(name)
-
-    def make(names: Names) -> tuple[Value, str]:
-        made = value(names)
-        return made, names.pick(phrases).format(v=made, p=words)
-
-    lists = "" if "'" in phrases[0] else phrases[0].replace("{p}", words).replace("{v}", "{}")
-    return Parameter(name, schema, make, lists=lists)
+    return Parameter(name, _described(names, {"type": type}, described), value, phrases)
 
 
 def _choice(names: Names) -> Parameter:
@@ -203,11 +218,8 @@ def _choice(names: Names) -> Parameter:
         "enum": list(options)
     }
 
-    def make(names: Names) -> tuple[Value, str]:
-        made = names.pick(options)
-        return made, names.pick(("with {p} {v}", "with {v} {p}", "{p} {v}")).format(v=made, p=spaced(name))
-
-    return Parameter(name, schema, make)
+    phrases = ("with {p} {v}", "with {v} {p}", "{p} {v}")
+    return Parameter(name, schema, lambda names: names.pick(options), phrases)
 
 
 def _words(names: Names, count: int) -> tuple[str, ...]:
@@ -221,14 +233,8 @@ def _switch(names: Names) -> Parameter:
     )
     schema = _described(names, {"type": "boolean"}, ("Whether to do so", "Flag"))
 
-    def make(names: Names) -> tuple[Value, str]:
-        on = names.chance(0.5)
-        words = (
-            ("with {p} on", "with {p} true", "with {p}") if on else ("with {p} off", "with {p} false", "without {p}")
-        )
-        return on, names.pick(words).format(p=spaced(name))
-
-    return Parameter(name, schema, make)
+    on, off = ("with {p} on", "with {p} true", "with {p}"), ("with {p} off", "with {p} false", "without {p}")
+    return Parameter(name, schema, lambda names: names.chance(0.5), on, off)
 
 
 def _described(names: Names, schema: dict[str, Any], descriptions: tuple[str, ...]) -> dict[str, Any]:

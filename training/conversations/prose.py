@@ -10,6 +10,8 @@ from training.conversations import lexicon
 from training.conversations.names import Names
 
 WORDS_MAX = 20  # longer sentences cost more to read than they teach
+ASKED_SHARE = 0.5  # of the questions without a form of their own are a few of the sentence's words
+BENT_SHARE = 0.3  # of such words are asked for in another form
 TEST_SHARE = 20  # one document in so many is for the evaluation
 
 _THING = r"(?:The|A|An|Each|Every) (?:[\w`.-]+ ){0,2}?[\w`.-]+|(?:The )?[\w`.-]+ of the \w+|[A-Z][\w-]+"
@@ -42,6 +44,34 @@ _ABOUT = (
     "What do I need to know about {}",
     "How about {}",
 )
+# Words of a sentence, made into what people ask without having read it.
+_BY_ONE = (
+    "How do I use {}",
+    "Can I use {}",
+    "What is {}",
+    "What are {}",
+    "How does {} work",
+    "What does {} do",
+    "Where do I find {}",
+    "Is there a {}",
+)
+_BY_TWO = (
+    "How do I {} {}",
+    "How can I {} the {}",
+    "How do I {} my own {}",
+    "Can I {} {}",
+    "Does it {} {}",
+    "Which {} does the {} have",
+    "What is the {} of the {}",
+    "Is {} {}",
+    "Are {} {}",
+    "What happens to {} with {}",
+    "How many {} does {} take",
+    "When is {} {}",
+    "Why {} {}",
+)
+_WORD = re.compile(r"[`A-Za-z][\w`.-]*")
+_TELLING_LETTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +101,8 @@ def question(names: Names, sentence: str, others: Sequence[str]) -> str | None:
             if found := forms(names, sentence):
                 subject, asked = found
                 return None if any(subject.lower() in other.lower() for other in others) else asked
+    if names.chance(ASKED_SHARE):
+        return _asked(names, sentence, others)
     return _about(names, sentence, others)
 
 
@@ -132,6 +164,41 @@ def _about(names: Names, sentence: str, others: Sequence[str]) -> str | None:
     if any(all(word.lower() in other.lower() for word in telling) for other in others):
         return None
     return names.pick(_ABOUT).format(_lowered(text) if start == 0 else text)
+
+
+def _asked(names: Names, sentence: str, others: Sequence[str]) -> str | None:
+    """One or two of its words in a question that somebody asks who has not read it."""
+    telling = list(dict.fromkeys(word for word in _WORD.findall(sentence) if _tells(word)))
+    count = names.pick((1, 2, 2))
+    if len(telling) < count:
+        return None
+    chosen = names.random.sample(telling, count)
+    if any(all(_stem(word) in other.lower() for word in chosen) for other in others):
+        return None
+    words = [_bent(names, word) for word in chosen]
+    return names.pick(_BY_ONE if count == 1 else _BY_TWO).format(*words)
+
+
+def _tells(word: str) -> bool:
+    bare = _bare(word)
+    long = len(word) >= _TELLING_LETTERS or word.startswith("`")
+    return long and bare not in lexicon.STOP and bare not in lexicon.VAGUE
+
+
+def _stem(word: str) -> str:
+    word = word.lower().strip("`.")
+    for ending in ("ing", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) - len(ending) >= _TELLING_LETTERS - 1:
+            return word.removesuffix(ending)
+    return word
+
+
+def _bent(names: Names, word: str) -> str:
+    """As it stands, or as its stem: `kept` stays, `keys` becomes `key`."""
+    word = word.strip(".")
+    plain = word.isalpha() and not word.isupper()
+    bent = _stem(word) if plain and names.chance(BENT_SHARE) else word.lower() if plain else word
+    return bent.strip("`") if names.chance(0.8) else bent
 
 
 def _bare(word: str) -> str:

@@ -207,6 +207,25 @@ FACTQ = [
     "why do {w} {w2}",
     "is {w} better than {w2}",
     "what causes {w}",
+    "who wrote {w} {w2}",
+    "what is the weather like in {C}",
+    "what's the weather in {C}",
+    "will it rain in {C} tomorrow",
+    "how far is it from {C} to {C2}",
+    "what is the population of {C}",
+    "which language is spoken in {C}",
+    "what is the largest {w} in {C}",
+    "recommend a {w} for {P}",
+    "give me a recipe with {w}",
+    "how do I make a {w}",
+    "should I buy a {w} or a {w2}",
+    "define {w}",
+    "what does {w} mean",
+    "what is the price of {w}",
+    "who is {P}",
+    "what is the news about {w}",
+    "what happened in {C}",
+    "can you explain {w} to me",
 ]
 COUNTED = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -223,7 +242,7 @@ def talk(names: Names, scene: Scene) -> None:
     elif chance < 0.92:
         _remembered(names, scene)
     else:
-        _unknown(names, scene)
+        unknown(names, scene)
 
 
 def _ordinary(names: Names, scene: Scene) -> None:
@@ -273,10 +292,13 @@ def _remembered(names: Names, scene: Scene) -> None:
         scene.answer(f"The {key} is {value}.")
 
 
-def _unknown(names: Names, scene: Scene) -> None:
-    if scene.schemas:
+def unknown(names: Names, scene: Scene, text: str = "") -> None:
+    """What nothing here tells: of the world, or the `text` given. Nothing where a tool could find it."""
+    text = text or names.pick(FACTQ).format(
+        C=names.city(), C2=names.city(), P=names.person(), w=names.word(), w2=names.word()
+    )
+    tools = {word for schema in scene.schemas for word in schema["function"]["name"].split("_")}
+    if "search" in tools or tools & set(text.lower().split()):
         return
-    form = names.pick(FACTQ)
-    text = form.format(C=names.city(), P=names.person(), w=names.word(), w2=names.word())
     scene.user((text[0].upper() + text[1:] if names.chance(0.6) else text) + ("?" if names.chance(0.85) else ""))
     scene.answer(DUNNO)

@@ -22,6 +22,8 @@ WHOLE_SET_SHARE = 0.6  # of the conversations with built-in tools have all of th
 INVENTED = (1, 2, 2, 3, 3, 4)  # tools of a conversation, as shares
 DRILL = "drill"  # many tools, each called once
 DRILLED = (4, 5, 6, 7, 8)
+PAGE = "page"  # documents are searched before each turn, as the chat page has it, so there is no tool for that
+PAGE_INVENTED_SHARE = 0.3  # of such conversations have other tools too
 _SEARCH = (
     "search the documents: {}",
     "look in the documents: {}",
@@ -111,14 +113,19 @@ class Offered:
 
 
 def offered(names: Names, prose: Sequence[Document], kind: str) -> Offered:
-    """`kind`: built-in, invented, mixed or drill."""
-    own: list[Tool] = [CALCULATOR, CURRENT_TIME, CONVERT_UNITS, Search(prose)]
+    """`kind`: built-in, invented, mixed, drill or page."""
+    small: list[Tool] = [CALCULATOR, CURRENT_TIME, CONVERT_UNITS]
+    own = [*small, Search(prose)]
     if kind == "built-in":
         if names.chance(WHOLE_SET_SHARE):
             return Offered(tuple(own))
         return Offered(tuple(names.random.sample(own, names.random.randint(1, 4))))
     made: dict[str, Tool] = {}
-    if kind == "mixed":
+    if kind == PAGE:
+        made = {tool.name: tool for tool in (small if names.chance(WHOLE_SET_SHARE) else names.random.sample(small, 2))}
+        if not names.chance(PAGE_INVENTED_SHARE):
+            return Offered(tuple(made.values()))
+    elif kind == "mixed":
         made = {tool.name: tool for tool in names.random.sample(own, names.random.randint(1, 3))}
     for _ in range(names.pick(DRILLED if kind == DRILL else INVENTED)):
         tool = invent(names)
