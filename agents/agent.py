@@ -15,7 +15,7 @@ from agents.ahead import Ahead, before_question
 from agents.budget import ANSWER_TOKENS, Budget
 from agents.calls import RunningCalls, settled
 from agents.events import Event, ItemFinished, ItemStarted
-from agents.held import grammar_for
+from agents.held import held
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
 from agents.parser.choose import Format, Parser, choose
@@ -31,8 +31,8 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import shortened
 from agents.turn import Turn
-from inference.errors import InferenceError
-from inference.sequence import Generation, LanguageModel, Segment
+from inference.errors import InferenceError, InvalidSchema
+from inference.sequence import Generation, LanguageModel, Sampling, Segment
 from inference.trace import Trace, now_ns
 
 log = logging.getLogger(__name__)
@@ -151,8 +151,7 @@ class Agent:
         if turn.file_search and not budget.steps:
             progress.output = [found(turn, progress.passages)]
         tokens_max = min(turn.sampling.max_tokens, budget.remaining_tokens)
-        grammar = await self._grammar(progress, thinking)
-        sampling = replace(turn.sampling, max_tokens=tokens_max, grammar=grammar)
+        sampling = await self._held(replace(turn.sampling, max_tokens=tokens_max), progress, thinking)
         generation = self._model.generate(
             prompt,
             sampling,
@@ -201,9 +200,9 @@ class Agent:
             return True
         return False
 
-    async def _grammar(self, progress: Progress, thinking: bool) -> str | None:
-        """What the step is held to, compiled where it holds nobody up."""
-        grammar = grammar_for(
+    async def _held(self, sampling: Sampling, progress: Progress, thinking: bool) -> Sampling:
+        """With what the step is held to, compiled where it holds nobody up. Raises InvalidSchema."""
+        to = held(
             progress.turn,
             progress.offer,
             self._dialect,
@@ -211,9 +210,15 @@ class Agent:
             calls_max=self._calls_max(progress),
             thinking=thinking,
         )
-        if grammar is not None:
-            await asyncio.to_thread(self._model.prepare, grammar)
-        return grammar
+        if to is None:
+            return sampling
+        try:
+            await asyncio.to_thread(self._model.prepare, to.grammar)
+        except InvalidSchema:
+            if to.begins:
+                return sampling
+            raise
+        return replace(sampling, grammar=to.grammar, grammar_from=to.begins)
 
     def _parser(self, progress: Progress, thinking: bool) -> Parser:
         parser = self._dialect.parser(progress.offer.schemas, thinking=thinking)

@@ -54,6 +54,26 @@ class Constraint:
             raise GrammarFailed("the schema leaves too many ways open at once: make its alternatives differ sooner")
 
 
+class Help(Constraint):
+    """Follows the text from a token on. Before that anything goes, and again where the grammar gets too slow."""
+
+    def __init__(self, mask: Mask, sayable: NDArray[np.bool_], opening: int) -> None:
+        super().__init__(mask, sayable)
+        self._opening: int | None = opening
+        self._follows = False
+
+    def allows(self, token: int) -> bool:
+        return not self._follows or super().allows(token)
+
+    def accept(self, token: int) -> None:
+        self._follows = self._follows or token == self._opening
+        if self._follows:
+            try:
+                super().accept(token)
+            except GrammarFailed:
+                self._follows, self._opening = False, None
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     """A grammar at its beginning, and copies of it for the requests that were announced."""
@@ -83,12 +103,14 @@ class Grammars:
             if compiled is not None and len(compiled.ready) < READY_MAX:
                 compiled.ready.append(copy)
 
-    def start(self, grammar: str) -> Constraint:
-        """The beginning of a text; takes no time where it was prepared. Raises InvalidSchema."""
+    def start(self, grammar: str, opening: int | None = None) -> Constraint:
+        """The beginning of a text, or of what the token `opening` begins in one; takes no time where it was prepared.
+        Raises InvalidSchema."""
         with self._lock:
             compiled = self._kept.get(grammar)
             ready = compiled.ready.pop() if compiled is not None and compiled.ready else None
-        return Constraint(ready or self._copy(grammar), self._sayable)
+        mask = ready or self._copy(grammar)
+        return Constraint(mask, self._sayable) if opening is None else Help(mask, self._sayable, opening)
 
     def _copy(self, grammar: str) -> Mask:
         with self._lock:

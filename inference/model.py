@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
-from inference.constraint import Grammars
+from inference.constraint import Constraint, Grammars
 from inference.disk import DiskTier
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter, same_vocabulary
 from inference.engine import Engine
@@ -107,10 +107,23 @@ class ChatModel:
         priority: Priority = Priority.STANDARD,
         deadline_ns: int | None = None,
     ) -> Handle:
-        constraint = None if sampling.grammar is None else self._grammars.start(sampling.grammar)
         return self._engine.submit(
-            prompt, sampling, salt=salt, priority=priority, deadline_ns=deadline_ns, constraint=constraint
+            prompt,
+            sampling,
+            salt=salt,
+            priority=priority,
+            deadline_ns=deadline_ns,
+            constraint=self._constraint(sampling),
         )
+
+    def _constraint(self, sampling: Sampling) -> Constraint | None:
+        """None also where the grammar only helps and the mark that it begins with is no single token."""
+        if sampling.grammar is None:
+            return None
+        if not sampling.grammar_from:
+            return self._grammars.start(sampling.grammar)
+        opening = self._tokenizer.mark(sampling.grammar_from)
+        return None if opening is None else self._grammars.start(sampling.grammar, opening)
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         return self._engine.read_ahead(prompt, salt=salt, exact=exact)

@@ -51,6 +51,7 @@ class Sampling:
     deterministic: bool = False
     top_logprobs: int | None = None  # likeliest tokens told beside each token; None: no token's likelihood is told
     grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
+    grammar_from: str = ""  # this mark frees the text before it: the grammar only helps, and is let go of if it is slow
 
 
 @dataclass(slots=True)

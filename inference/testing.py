@@ -33,7 +33,7 @@ class ScriptedGeneration:
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
-        self._max_tokens = sampling.max_tokens
+        self.sampling = sampling
         self._deadline_ns = deadline_ns
         self._cancelled = asyncio.Event()
 
@@ -55,7 +55,7 @@ class ScriptedGeneration:
             if self._deadline_ns is not None and now_ns() >= self._deadline_ns:
                 self.finish = Finish.DEADLINE
                 return
-            if len(self.ids) == self._max_tokens:
+            if len(self.ids) == self.sampling.max_tokens:
                 self.finish = Finish.LENGTH
                 return
             self.ids.append(len(self.ids))

@@ -59,6 +59,11 @@ class Tokenizer:
         """Number of tokens of untrusted text."""
         return len(self._ids(Segment(text, trusted=False)))
 
+    def mark(self, text: str) -> int | None:
+        """The token that is this text; None where it takes several."""
+        ids = self._ids(Segment(text, trusted=True))
+        return ids[0] if len(ids) == 1 else None
+
     def _ids(self, segment: Segment) -> tuple[int, ...]:
         if segment.ids is not None:
             return segment.ids

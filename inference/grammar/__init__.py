@@ -2,9 +2,9 @@
 
 from inference.grammar.rules import Rules, Thought
 from inference.grammar.schema import SchemaConverter
-from inference.grammar.tools import CallableFunction, tool_grammar
+from inference.grammar.tools import OPEN, CallableFunction, tool_grammar
 
-__all__ = ["CallableFunction", "Thought", "json_grammar", "tool_grammar"]
+__all__ = ["OPEN", "CallableFunction", "Thought", "json_grammar", "tool_grammar"]
 
 
 def json_grammar(schema: object, thought: Thought | None = None) -> str:

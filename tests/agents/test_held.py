@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from agents.agent import Agent
 from agents.errors import InvalidTurn
+from agents.held import SCHEMA_CHARS_MAX
 from agents.message import FunctionCall, Message
 from agents.parser.choose import Dialect, Format
 from agents.parser.events import Text, Thought
@@ -21,29 +23,57 @@ from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FunctionTool, Turn
 from inference.config import EngineConfig
 from inference.errors import InvalidSchema
+from inference.grammar.rules import RULES_MAX
 from inference.model import ChatModel
-from inference.sequence import Sampling
+from inference.sequence import Sampling, Segment
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double, run
 
+CALL = "<tool_call>"
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}
 AS_NUMBER = AnswerFormat(NUMBER, "text.format")
 SAVE = FunctionTool("save", "Save a number.", NUMBER, strict=True)
 LOOSE = FunctionTool("save", "Save a number.", NUMBER)
 
 
-async def grammars(turn: Turn, *replies: str, template: str = "") -> list[str]:
-    """The grammars of the steps that have one."""
-    model = ScriptedModel(replies or ("Hi",), chat_template=template)
+async def grammars(turn: Turn, *replies: str, template: str = "", begins: str = "") -> list[str]:
+    """The grammars of the steps that are held to one from their beginning, or from a mark on."""
+    model = ScriptedModel(replies or ("Hi",), chat_template=template, context_length=1_000_000)
     await run(model, turn, [double])
-    return model.grammars
+    held = [generation.sampling for generation in model.generations]
+    return [sampling.grammar for sampling in held if sampling.grammar and sampling.grammar_from == begins]
 
 
 async def test_a_turn_that_asks_for_nothing_is_free() -> None:
-    assert await grammars(asked()) == []
-    assert await grammars(asked(functions=(LOOSE,))) == []
-    assert await grammars(asked(functions=(LOOSE,), tool_choice="none")) == []
+    for turn in (asked(), asked(functions=(LOOSE,), tool_choice="none")):
+        assert await grammars(turn) == await grammars(turn, begins=CALL) == []
+
+
+async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None:
+    turn = asked(functions=(LOOSE,), server_tools=("double",))
+    assert await grammars(turn) == []
+    for grammar in await grammars(turn, call("double", x=2), "4", begins=CALL):
+        assert "save" in grammar and "double" in grammar
+    assert await grammars(turn, template="[TOOL_CALLS]", begins=CALL) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "held"),
+    [
+        ({"not": {}}, True),  # as any object
+        ({"enum": [{"n": "long " * SCHEMA_CHARS_MAX}]}, True),
+        ({"type": "object", "properties": {f"p{i}": NUMBER for i in range(90)}}, True),
+        (None, False),
+    ],
+)
+async def test_what_cannot_be_held_to_a_schema_that_nobody_insists_on_is_not_refused(
+    parameters: dict[str, Any] | None, held: bool
+) -> None:
+    many = [FunctionTool(f"save_{i}", "", NUMBER) for i in range(RULES_MAX)]
+    functions = many if parameters is None else [FunctionTool("save", "", parameters)]
+    found = await grammars(asked(functions=tuple(functions)), begins=CALL)
+    assert bool(found) is held and all(len(grammar) < SCHEMA_CHARS_MAX for grammar in found)
 
 
 async def test_a_forced_call_binds_the_first_step_only() -> None:
@@ -132,3 +162,13 @@ async def test_the_bundled_model_makes_a_forced_strict_call(model: ChatModel, se
     turn = asked("hello", functions=(SAVE,), tool_choice="save", parallel_tool_calls=False, sampling=sampling)
     (item,) = (await bundled(model, turn)).output
     assert isinstance(item, FunctionCall) and item.name == "save" and 0 <= json.loads(item.arguments)["n"] <= 9
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_bundled_model_calls_nothing_that_is_not_there(model: ChatModel, seed: int) -> None:
+    """However wildly it is drawn from: every turn is made to begin with a call."""
+    opening = model.encode([Segment(CALL, trusted=True)])[-1]
+    sampling = Sampling(seed=seed, temperature=2.0, max_tokens=300, logit_bias={opening: 100.0})
+    ran = await bundled(model, asked("hello", functions=(LOOSE,), parallel_tool_calls=False, sampling=sampling))
+    (item,) = (item for item in ran.output if isinstance(item, FunctionCall))
+    assert item.name == "save" and 0 <= json.loads(item.arguments)["n"] <= 9

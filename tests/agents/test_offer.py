@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.errors import InvalidTurn
-from agents.held import grammar_for
+from agents.held import held
 from agents.offer import Offer
 from agents.parser.choose import Dialect, Format
 from agents.toolbox import Toolbox
@@ -36,14 +36,9 @@ def test_a_model_that_cannot_be_held_is_shown_only_what_is_allowed() -> None:
 
 def test_the_grammar_knows_only_what_is_allowed() -> None:
     offer = Offer.of(LIMITED, Toolbox([double]))
-    grammar = grammar_for(LIMITED, offer, HERMES, first=True, calls_max=4, thinking=False)
-    assert grammar is not None
-    assert "load" in grammar and "save" not in grammar and "double" not in grammar
-
-
-def test_without_a_limit_there_is_no_grammar() -> None:
-    turn = asked(functions=(SAVE, LOAD))
-    assert grammar_for(turn, Offer.of(turn, Toolbox(())), HERMES, first=True, calls_max=4, thinking=False) is None
+    limited = held(LIMITED, offer, HERMES, first=True, calls_max=4, thinking=False)
+    assert limited is not None and not limited.begins
+    assert "load" in limited.grammar and "save" not in limited.grammar and "double" not in limited.grammar
 
 
 @pytest.mark.parametrize("choice", ["teleport", "required"])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from inference import constraint as constraint_module
 from inference.config import EngineConfig
-from inference.constraint import Constraint, Grammars
+from inference.constraint import Constraint, Grammars, Help
 from inference.errors import GrammarFailed, InvalidSchema
 from inference.grammar import CallableFunction, json_grammar, tool_grammar
 from inference.model import ChatModel
@@ -155,6 +155,31 @@ def test_a_grammar_that_gets_slow_ends_its_request(monkeypatch: pytest.MonkeyPat
         sampler(ListedMask(frozenset({0}))).draw(ROW)
 
 
+def helped(mask: ListedMask) -> Sampler:
+    """Held from token 3 on."""
+    return Sampler(Sampling(temperature=0), Help(mask, np.ones(4, np.bool_), opening=3))
+
+
+def best(token: int) -> NDArray[np.float32]:
+    row = np.zeros(4, np.float32)
+    row[token] = 1
+    return row
+
+
+def test_what_stands_before_its_mark_is_not_followed() -> None:
+    drawing = helped(mask := ListedMask(frozenset({1, 3})))
+    assert [drawing.draw(best(token)) for token in (0, 2, 3, 1)] == [0, 2, 3, 1]
+    assert mask.accepted == [3, 1]
+    assert drawing.draw(best(0)) == 1  # what comes after is held
+
+
+def test_help_that_gets_slow_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constraint_module, "CHECK_S_MAX", -1.0)
+    drawing = helped(mask := ListedMask(frozenset({1, 3})))
+    assert [drawing.draw(best(token)) for token in (3, 0, 3, 0)] == [3, 0, 3, 0]
+    assert mask.accepted == [3]
+
+
 @pytest.fixture(scope="module")
 async def model() -> AsyncIterator[ChatModel]:
     model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=4, resident=2))
@@ -163,7 +188,7 @@ async def model() -> AsyncIterator[ChatModel]:
     await model.close()
 
 
-async def say(model: ChatModel, grammar: str, seed: int = 1, **sampling: Any) -> tuple[str, Finish | None]:
+async def say(model: ChatModel, grammar: str | None, seed: int = 1, **sampling: Any) -> tuple[str, Finish | None]:
     prompt = model.encode(model.render([ChatMessage("user", "Tell me about Ada.")]))
     asked = Sampling(**{"max_tokens": 400, "seed": seed, **sampling, "grammar": grammar})
     generation = model.generate(prompt, asked)
@@ -194,6 +219,11 @@ async def test_a_forced_call_is_a_call(model: ChatModel) -> None:
     text, finish = await say(model, grammar)
     call = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
     assert finish is Finish.STOP and call["name"] == "save_person" and call["arguments"].keys() == {"name", "age"}
+
+
+async def test_a_mark_of_several_tokens_holds_nothing(model: ChatModel) -> None:
+    free = await say(model, 'root ::= "a"', grammar_from="Ada and nobody else")
+    assert free[0] != "a" and free == await say(model, None)
 
 
 async def test_a_stop_string_and_the_token_limit_still_end_an_answer(model: ChatModel) -> None:
