@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import asyncpg
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 # Embedded Postgres allows 40 connections; four workers of eight leave room for migrations and psql.
 POOL_SIZE_MAX = 8
 COMMAND_TIMEOUT_S = 30.0
+# What stands between this machine and another forgets idle connections. On this machine nothing does, and whoever asks
+# after a pause would wait for a new connection that has planned nothing yet.
+IDLE_S_MAX = 300.0
 
 # Row-level security binds neither superusers nor whoever owns a table, directly or through a role.
 MAY_BYPASS_SECURITY = """
@@ -59,6 +63,7 @@ class Database:
             dsn,
             min_size=1,
             max_size=size_max,
+            max_inactive_connection_lifetime=0 if _is_local(dsn) else IDLE_S_MAX,
             command_timeout=COMMAND_TIMEOUT_S,
             init=_prepare,
             reset=_leave_as_it_is,
@@ -130,6 +135,12 @@ async def _refuse_mighty_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
             f"The database role '{name}' is a superuser or owns the tables, so nothing would keep tenants apart: "
             "serve as firsttoken_app, which the migrations make, or as another role that was granted it."
         )
+
+
+def _is_local(dsn: str) -> bool:
+    """Whether it names a socket of this machine."""
+    url = urlsplit(dsn)
+    return not url.hostname and parse_qs(url.query).get("host", ["/"])[0].startswith("/")
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -212,7 +212,7 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         await services.runs.start(services)
         stack.push_async_callback(services.intake.close)
         services.intake.start()
-        await _share_beginnings(services.agent, roster)
+        await asyncio.gather(_share_beginnings(services.agent, roster), services.passages.warm_up())
         yield services
 
 

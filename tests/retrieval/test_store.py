@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from inference.windows import PassageVectors, unit
 from migrations.database import Database
+from migrations.embedded import EmbeddedPostgres
 from retrieval.candidate import Candidate
 from retrieval.errors import FileNotFound, StoreNotFound
 from retrieval.records import NewFile, VectorStore
@@ -281,3 +282,25 @@ async def test_a_search_that_is_cancelled_leaves_the_pool_whole(database: Databa
             async with asyncio.timeout(tenths_ms / 10_000):
                 await find(store, tenant_id, "harbour", 0)
     assert len(await find(store, tenant_id, "harbour", 0)) == 1
+
+
+async def test_a_connection_that_was_warmed_up_plans_nothing_for_the_first_question(
+    postgres: EmbeddedPostgres, tenant_id: UUID
+) -> None:
+    database = await Database.connect(postgres.app_dsn, size_max=1)
+    store = PassageStore(database)
+    opened = await open_store(store, tenant_id)
+    await store.put(tenant_id, opened.id, new_file("/a.txt", "harbour"))
+    cold = await planned(database)
+    await store.warm_up()
+    warm = await planned(database)
+    found = await store.search(tenant_id, [opened], query="harbour", vector=vector(0), limit=1)
+    assert await store.read(tenant_id, found.candidates)
+    assert await store.windows(tenant_id, [hit.key for hit in found.candidates])
+    assert cold < warm == await planned(database)
+    await database.close()
+
+
+async def planned(database: Database) -> int:
+    async with database.anonymous() as connection:
+        return int(await connection.fetchval("select count(*) from pg_prepared_statements where not from_sql"))
