@@ -11,9 +11,9 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
-from agents.ahead import Ahead, before_question
+from agents.ahead import Ahead, before_missing, before_question
 from agents.budget import ANSWER_TOKENS, Budget
-from agents.calls import RunningCalls, settled
+from agents.calls import RunningCalls, settled, takes_long
 from agents.events import Event, ItemFinished, ItemStarted
 from agents.held import held
 from agents.message import FunctionCall, Message
@@ -72,17 +72,20 @@ class Agent:
                         yield event
                 for event in self._end(progress, step):
                     yield event
-                if step.calls.pending:
-                    with trace.span("tools", calls=len(step.calls.pending)) as span:
-                        for call, pending in step.calls.pending:
-                            result = await settled(pending)
-                            add_tool(trace, span, call, result)
-                            for event in self._answer(progress, step, call, result):
-                                yield event
-                if not step.goes_on or progress.budget.remaining_tokens <= 0:
-                    break
-                progress.concluding = progress.budget.spent(now_ns())
-                step = await self._begin(progress)
+                with Ahead(self._model, trace) as progress.ahead:
+                    if calls := step.calls.pending:
+                        with trace.span("tools", calls=len(calls)) as span:
+                            for number, (call, pending) in enumerate(calls):
+                                if number and step.goes_on and await takes_long(pending):
+                                    await self._read_results(progress, missing=len(calls) - number)
+                                result = await settled(pending)
+                                add_tool(trace, span, call, result)
+                                for event in self._answer(progress, step, call, result):
+                                    yield event
+                    if not step.goes_on or progress.budget.remaining_tokens <= 0:
+                        break
+                    progress.concluding = progress.budget.spent(now_ns())
+                    step = await self._begin(progress)
             yield progress.finished(step)
         except Exception as error:  # the boundary: whatever breaks a turn that has begun is told as its end
             if not isinstance(error, InferenceError):
@@ -138,6 +141,13 @@ class Agent:
 
     async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
         ahead.read(await self._prefix(turn, offer), salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
+
+    async def _read_results(self, progress: Progress, missing: int) -> None:
+        """Read the results that are there, while tools whose results stand behind them still run."""
+        turn = progress.turn
+        segments = self._model.render(assemble(turn, progress.output, progress.passages), progress.offer.schemas)
+        prefix = await self._encode(before_missing(segments, missing))
+        progress.ahead.read(prefix, salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
 
     async def _prefix(self, turn: Turn, offer: Offer) -> list[int]:
         return await self._encode(before_question(self._model.render(assemble(turn), offer.schemas)))

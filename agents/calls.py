@@ -12,6 +12,8 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.trace import now_ns
 
+MOMENT_S = 0.005  # the shortest wait that it pays to read in: as long as it takes to make a prompt, and a small step
+
 Pending: TypeAlias = asyncio.Task[ToolResult] | ToolResult
 
 
@@ -48,6 +50,13 @@ class RunningCalls:
         for _, result in self.pending:
             if isinstance(result, asyncio.Task):
                 result.cancel()
+
+
+async def takes_long(pending: Pending) -> bool:
+    """Whether its result is not there in a moment."""
+    if isinstance(pending, asyncio.Task):
+        await asyncio.wait({pending}, timeout=MOMENT_S)
+    return isinstance(pending, asyncio.Task) and not pending.done()
 
 
 async def settled(pending: Pending) -> ToolResult:

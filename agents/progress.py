@@ -28,7 +28,7 @@ class Progress:
     offer: Offer
     budget: Budget
     context: ToolContext
-    ahead: Ahead
+    ahead: Ahead  # of the step that runs
     in_prompt: int = 0
     concluding: str | None = None  # the budget that was spent: the model answers from what it has
     output: list[Item] = field(default_factory=list)
@@ -60,8 +60,9 @@ class Progress:
         """Account for a step that has ended."""
         generation = step.generation
         self.output += step.reply.items
-        cached = generation.cached_tokens if self.budget.steps else self.ahead.cached(generation)
-        usage = Usage(generation.prompt_tokens, cached, len(generation.ids), step.reasoning_tokens)
+        usage = Usage(
+            generation.prompt_tokens, self.ahead.cached(generation), len(generation.ids), step.reasoning_tokens
+        )
         self.budget.add_step(usage)
         self.usage += usage
 

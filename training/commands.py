@@ -98,8 +98,9 @@ def evaluate(model: Path, prose: Path, draft: Path | None, count: int, seed: str
     if draft:
         accepted = asyncio.run(evaluation.acceptance(model, draft, held_out(), max(1, count // len(CATEGORIES))))
         print(f"\nDrafted tokens accepted, {evaluation.DRAFTED} at a time: {100 * accepted:.1f} %")
-    for wrong in evaluation.examples(free, shown):
-        print(f"\n{wrong}")
+    for how, scores in (("Freely", free), ("Under the grammar", held)):
+        for wrong in evaluation.examples(scores, shown) if scores else ():
+            print(f"\n{how}: {wrong}")
 
 
 def average(first: Path, second: Path, target: Path, share: float) -> None:

@@ -1,0 +1,153 @@
+"""What reading results gains: time from the last result of a step to the first word of the answer, with the results
+that were there before read while the last tool still ran, and read with it.
+
+    python -m benchmarks.results [--rounds 11] [--json FILE]
+
+The agent, the bundled model and two tools in this process. One tool returns a text at once, the other one a word after
+SLOW_S. Both ways take turns, so that a busy machine slows both; the ratio is that of the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from agents.agent import Agent
+from agents.events import TextDelta
+from agents.message import FunctionCall, Message
+from agents.progress import Progress
+from agents.tool import Tool, tool
+from agents.toolbox import Toolbox
+from agents.turn import Turn
+from benchmarks.engine.synthetic import WORDS
+from inference.bundled import CHAT_MODEL
+from inference.config import EngineConfig
+from inference.model import ChatModel
+from inference.sequence import Sampling
+from inference.trace import Trace, now_ns
+from worker.config import prepare_process
+
+RESULTS = (100, 300, 600, 1000)  # tokens; more have no room in the model's context
+SLOW_S = 0.5
+QUESTION = "Get the page for Oslo and check the price of Rome."
+
+
+class SerialAgent(Agent):
+    """As if results were read when all of them are there."""
+
+    async def _read_results(self, progress: Progress, missing: int) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    result_tokens: int
+    serial_ms: float
+    ahead_ms: float
+    ratio: float  # median of ahead to serial, pair by pair
+
+
+@dataclass(slots=True)
+class Bench:
+    """`text` is what the quick tool returns next, `last_ns` when the slow one came back."""
+
+    model: ChatModel
+    random: random.Random = field(default_factory=lambda: random.Random(7))
+    text: str = ""
+    last_ns: int = 0
+
+    def tools(self) -> list[Tool]:
+        @tool
+        async def get_page(page: str) -> str:
+            """Get the page."""
+            return self.text
+
+        @tool
+        async def check_price(item: str) -> str:
+            """Check the price of an item."""
+            await asyncio.sleep(SLOW_S)
+            self.last_ns = now_ns()
+            return "12"
+
+        return [get_page, check_price]
+
+    async def row(self, agents: tuple[Agent, Agent], tokens: int, rounds: int) -> Row:
+        pairs = []
+        for number in range(rounds + 1):
+            order = agents if number % 2 else reversed(agents)
+            ran = {agent: await self.first_word_ms(agent, tokens) for agent in order}
+            pairs.append([ran[agent] for agent in agents])
+        del pairs[0]  # it warms up
+        middle = statistics.median
+        return Row(
+            tokens,
+            serial_ms=middle(serial for serial, _ in pairs),
+            ahead_ms=middle(ahead for _, ahead in pairs),
+            ratio=middle(ahead / serial for serial, ahead in pairs),
+        )
+
+    async def first_word_ms(self, agent: Agent, tokens: int) -> float:
+        """From the last result to the first text behind it."""
+        self.text = self.fresh(tokens)
+        turn = Turn(
+            UUID(int=1),
+            (Message("user", QUESTION),),
+            server_tools=("get_page", "check_price"),
+            sampling=Sampling(max_tokens=120, temperature=0),
+        )
+        called = 0
+        async with aclosing(agent.run(turn, Trace())) as events:
+            async for event in events:
+                called += isinstance(getattr(event, "item", None), FunctionCall)
+                if isinstance(event, TextDelta):
+                    break
+        if not self.last_ns or called < 2:
+            raise RuntimeError("the model did not call both tools")
+        return (now_ns() - self.last_ns) / 1e6
+
+    def fresh(self, tokens: int) -> str:
+        """Text of so many tokens that nobody has read."""
+        words: list[str] = []
+        while (missing := tokens - self.model.count(" ".join(words))) > 0:
+            words += self.random.choices(WORDS, k=max(1, missing // 5))
+        return " ".join(words)
+
+
+async def measure(rounds: int) -> list[Row]:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(model_path=CHAT_MODEL))
+    await model.start()
+    try:
+        bench = Bench(model)
+        toolbox = Toolbox(bench.tools())
+        agents = SerialAgent(model, None, toolbox), Agent(model, None, toolbox)
+        rows = []
+        for tokens in RESULTS:
+            rows.append(await bench.row(agents, tokens, rounds))
+            row = rows[-1]
+            print(f"{row.result_tokens:14}{row.serial_ms:12.1f}{row.ahead_ms:12.1f}{row.ratio:10.2f}", flush=True)
+        return rows
+    finally:
+        await model.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11, help="pairs per row (default 11)")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    options = parser.parse_args()
+    prepare_process()
+    print(f"{'result tokens':>14}{'serial ms':>12}{'ahead ms':>12}{'ratio':>10}")
+    rows = asyncio.run(measure(options.rounds))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))
+
+
+if __name__ == "__main__":
+    main()
