@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from agents.ahead import Ahead, before_missing, before_question
@@ -73,15 +74,9 @@ class Agent:
                 for event in self._end(progress, step):
                     yield event
                 with Ahead(self._model, trace) as progress.ahead:
-                    if calls := step.calls.pending:
-                        with trace.span("tools", calls=len(calls)) as span:
-                            for number, (call, pending) in enumerate(calls):
-                                if number and step.goes_on and await takes_long(pending):
-                                    await self._read_results(progress, missing=len(calls) - number)
-                                result = await settled(pending)
-                                add_tool(trace, span, call, result)
-                                for event in self._answer(progress, step, call, result):
-                                    yield event
+                    async with aclosing(self._results(progress, step)) as results:
+                        async for event in results:
+                            yield event
                     if not step.goes_on or progress.budget.remaining_tokens <= 0:
                         break
                     progress.concluding = progress.budget.spent(now_ns())
@@ -141,6 +136,20 @@ class Agent:
 
     async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
         ahead.read(await self._prefix(turn, offer), salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
+
+    async def _results(self, progress: Progress, step: Step) -> AsyncGenerator[Event, None]:
+        """The results of the step's calls, in the order of the calls."""
+        calls = step.calls.pending
+        if not calls:
+            return
+        with progress.trace.span("tools", calls=len(calls)) as span:
+            for number, (call, pending) in enumerate(calls):
+                if number and step.goes_on and await takes_long(pending):
+                    await self._read_results(progress, missing=len(calls) - number)
+                result = await settled(pending)
+                add_tool(progress.trace, span, call, result)
+                for event in self._answer(progress, step, call, result):
+                    yield event
 
     async def _read_results(self, progress: Progress, missing: int) -> None:
         """Read the results that are there, while tools whose results stand behind them still run."""
