@@ -116,12 +116,11 @@ class Agent:
         return Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
 
     async def _prepare(self, turn: Turn, trace: Trace, ahead: Ahead) -> Progress:
-        """Check the turn and search for passages, while the model reads what they cannot change."""
+        """Check the turn and search for passages, while the model reads what they cannot change. The search goes first:
+        the database works while the prompt is made."""
         offer = self._offer(turn)
         budget = Budget(turn.limits, now_ns(), self._prices)
-        if turn.file_search and self._retriever and question(turn):
-            await self._read_ahead(turn, offer, ahead)
-        sources = await search(turn, self._retriever, trace)
+        sources, _ = await asyncio.gather(search(turn, self._retriever, trace), self._read_ahead(turn, offer, ahead))
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         return Progress(
             turn,
@@ -135,6 +134,8 @@ class Agent:
         )
 
     async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
+        if not (turn.file_search and self._retriever and question(turn)):
+            return
         ahead.read(await self._prefix(turn, offer), salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
 
     async def _results(self, progress: Progress, step: Step) -> AsyncGenerator[Event, None]:

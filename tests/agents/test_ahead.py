@@ -94,15 +94,24 @@ def test_a_template_that_hides_its_results_has_nothing_to_read() -> None:
     assert before_missing([Segment("Hello", trusted=False), Segment(UNANSWERED, trusted=True)], 1) == []
 
 
-class SlowShelf(ShelfSearcher):
-    """Looks at the model while it searches, and comes back when it is let go."""
+class Noticed(ScriptedModel):
+    """Tells when it is given something to read ahead."""
 
-    def __init__(self, model: ScriptedModel, passages: Sequence[Passage]) -> None:
+    def __init__(self, *replies: str) -> None:
+        super().__init__(replies)
+        self.noticed = asyncio.Event()
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+        self.noticed.set()
+        return super().read_ahead(prompt, salt=salt, exact=exact)
+
+
+class SlowShelf(ShelfSearcher):
+    """Comes back when it is let go, by the model as soon as that reads."""
+
+    def __init__(self, model: Noticed, passages: Sequence[Passage]) -> None:
         super().__init__(passages)
-        self.model = model
-        self.read: list[str] = []
-        self.searching, self.go = asyncio.Event(), asyncio.Event()
-        self.go.set()
+        self.searching, self.go = asyncio.Event(), model.noticed
 
     async def retrieve(
         self,
@@ -115,17 +124,16 @@ class SlowShelf(ShelfSearcher):
         trace: Trace,
         filters: Filter | None = None,
     ) -> list[Passage]:
-        self.read = list(self.model.ahead)
         self.searching.set()
         await self.go.wait()
         return list(self.passages)
 
 
 async def test_the_beginning_is_read_while_the_search_runs() -> None:
-    model = ScriptedModel(["Fact 1 [1]."])
+    model = Noticed("Fact 1 [1].")
     shelf = SlowShelf(model, [passage(1)])
     ran = await run(model, asked("Which?", history=HISTORY, file_search=DOCS), searcher=shelf)
-    [ahead] = shelf.read
+    [ahead] = model.ahead
     assert "It is a mark." in ahead and "Which?" not in ahead
     assert model.prompts[0].startswith(ahead)
     assert model.generations[0].cancelled, "the prompt goes on from there"
@@ -134,17 +142,14 @@ async def test_the_beginning_is_read_while_the_search_runs() -> None:
 
 
 async def test_what_the_turn_itself_read_ahead_does_not_count_as_cached() -> None:
-    model = ScriptedModel(["Fact 1 [1]."])
-    shelf = SlowShelf(model, [passage(1)])
-
-    class Warm(ScriptedModel):
+    class Warm(Noticed):
         def generate(self, *args: Any, **rest: Any) -> Any:
             generation = super().generate(*args, **rest)
             self.generations[0].cached_tokens, generation.cached_tokens = 10, 25
             return generation
 
-    model = shelf.model = Warm(["Fact 1 [1]."])
-    ran = await run(model, asked("Which?", file_search=DOCS), searcher=shelf)
+    model = Warm("Fact 1 [1].")
+    ran = await run(model, asked("Which?", file_search=DOCS), searcher=SlowShelf(model, [passage(1)]))
     assert ran.finished.usage.cached_tokens == 10
     [span] = [span for span in ran.trace.spans if span.lane == "prefix"]
     assert span.attributes == {"new_tokens": 15, "cached_tokens": 10}
@@ -159,12 +164,12 @@ async def test_without_a_search_nothing_is_read_ahead(searches: FileSearch | Non
 
 
 async def test_who_leaves_during_the_search_stops_the_reading() -> None:
-    model = ScriptedModel(["Fact 1 [1]."])
+    model = Noticed("Fact 1 [1].")
     shelf = SlowShelf(model, [passage(1)])
-    shelf.go.clear()
+    shelf.go = asyncio.Event()
     async with aclosing(Agent(model, shelf, Toolbox()).run(asked(file_search=DOCS), Trace())) as events:
         first = asyncio.create_task(anext(events))
-        await shelf.searching.wait()
+        await asyncio.gather(shelf.searching.wait(), model.noticed.wait())
         [reading] = model.generations
         assert not reading.cancelled
         first.cancel()
@@ -192,18 +197,6 @@ async def sleep() -> str:
 async def look() -> str:
     """Look at once."""
     return "A long view."
-
-
-class Noticed(ScriptedModel):
-    """Tells when it is given something to read ahead."""
-
-    def __init__(self, *replies: str) -> None:
-        super().__init__(replies)
-        self.noticed = asyncio.Event()
-
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
-        self.noticed.set()
-        return super().read_ahead(prompt, salt=salt, exact=exact)
 
 
 async def test_a_result_is_read_while_the_tool_behind_it_runs() -> None:
