@@ -1,6 +1,6 @@
 """What a newcomer tries first is answered right: by the bundled model, its tools and the sample documents.
 
-Greedy, and each as the first question of a conversation, as the chat page sends it.
+Greedy, and each as the first question of a conversation. The last ones have what the chat page sends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ TOOLS: Any = [
     {"type": f"firsttoken:{name}"} for name in ("calculator", "current_time", "convert_units", "search_documents")
 ]
 DOCUMENTS: Any = [{"type": "file_search", "vector_store_ids": ["docs"]}]
+PAGE: Any = [
+    {"type": "file_search", "vector_store_ids": ["docs"], "ranking_options": {"score_threshold": 0.4}},
+    *TOOLS[:3],
+]
+UNKNOWN = "I am only a small demo model and I do not know that. Ask me about your documents, or give me a tool for it."
 DECLINED = "I could not find that in the documents."
 CLOCK_LEEWAY_S = 120  # between the tool's look at the clock and ours
 
@@ -157,3 +162,25 @@ def test_what_the_documents_do_not_say_is_declined(client: OpenAI, question: str
 )
 def test_small_talk_is_answered_in_kind(client: OpenAI, greeting: str, answer: str) -> None:
     assert ask(client, greeting, []).output_text == answer
+
+
+@pytest.mark.parametrize(
+    ("question", "fact"),
+    [
+        ("What is 127 * 49?", "6223"),
+        ("How many meters are 12 feet?", "3.6576"),
+        ("How long are traces kept?", "seven days"),
+        ("Which port does the worker listen on?", "8080"),
+        ("Who are you?", "the built-in demo model"),
+    ],
+)
+def test_with_documents_and_tools_the_right_one_answers(client: OpenAI, question: str, fact: str) -> None:
+    assert fact in ask(client, question, PAGE).output_text
+
+
+@pytest.mark.parametrize(
+    "question", ["What is the capital of France?", "Explain quantum computing.", "Who is the president of the USA?"]
+)
+def test_what_nothing_here_tells_is_not_made_up(client: OpenAI, question: str) -> None:
+    response = ask(client, question, PAGE)
+    assert not calls(response) and response.output_text in (UNKNOWN, DECLINED)
