@@ -120,7 +120,13 @@ class Agent:
         the database works while the prompt is made."""
         offer = self._offer(turn)
         budget = Budget(turn.limits, now_ns(), self._prices)
-        sources, _ = await asyncio.gather(search(turn, self._retriever, trace), self._read_ahead(turn, offer, ahead))
+        searching = asyncio.create_task(search(turn, self._retriever, trace))
+        try:
+            await asyncio.sleep(0)  # its first query is sent
+            await self._read_ahead(turn, offer, ahead)
+            sources = await searching
+        finally:
+            searching.cancel()
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         return Progress(
             turn,

@@ -22,6 +22,7 @@ from inference.grammar import OPEN, CallableFunction, Thought, json_grammar, too
 
 # Of a schema that nobody asked to be held to. Long ones are mostly lists of words; one of 5,200 takes 0.2 seconds.
 SCHEMA_CHARS_MAX = 8_000
+OFFER_CHARS_MAX = 100_000  # of all names and schemas together: some ms to write, and kept
 OFFERS_KEPT = 64  # as many as the model keeps compiled grammars; writing one takes a third of a millisecond and more
 
 
@@ -48,7 +49,8 @@ def held(turn: Turn, offer: Offer, dialect: Dialect, *, first: bool, calls_max: 
         return None if schema is None else Held(json_grammar(schema, thought))
     forced = first and turn.tool_choice != "auto"
     if not forced and schema is None and not offer.limited and not any(function.strict for function in functions):
-        return _helping(json.dumps([(function.name, function.parameters) for function in functions]))
+        offered = json.dumps([(function.name, function.parameters) for function in functions])
+        return _helping(offered) if len(offered) <= OFFER_CHARS_MAX else None
     return Held(tool_grammar(functions, calls_max=calls_max, required=forced, answer_schema=schema, thought=thought))
 
 

@@ -55,7 +55,8 @@ class Constraint:
 
 
 class Help(Constraint):
-    """Follows the text from a token on. Before that anything goes, and again where the grammar gets too slow."""
+    """Follows the text from a token on. Before that anything goes, and again where the grammar gets too slow or leads
+    nowhere."""
 
     def __init__(self, mask: Mask, sayable: NDArray[np.bool_], opening: int) -> None:
         super().__init__(mask, sayable)
@@ -65,13 +66,23 @@ class Help(Constraint):
     def allows(self, token: int) -> bool:
         return not self._follows or super().allows(token)
 
+    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        fitting = super().allowed(tokens)
+        if len(tokens) == len(self._sayable) and not fitting.any():
+            self._let_go()
+            return np.ones(len(tokens), np.bool_)
+        return fitting
+
     def accept(self, token: int) -> None:
         self._follows = self._follows or token == self._opening
         if self._follows:
             try:
                 super().accept(token)
-            except GrammarFailed:
-                self._follows, self._opening = False, None
+            except (GrammarFailed, ValueError):  # too slow, or a beginning that the grammar does not know
+                self._let_go()
+
+    def _let_go(self) -> None:
+        self._follows, self._opening = False, None
 
 
 @dataclass(frozen=True, slots=True)

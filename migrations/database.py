@@ -138,9 +138,8 @@ async def _refuse_mighty_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
 
 
 def _is_local(dsn: str) -> bool:
-    """Whether it names a socket of this machine."""
-    url = urlsplit(dsn)
-    return not url.hostname and parse_qs(url.query).get("host", ["/"])[0].startswith("/")
+    """Whether it names a socket of this machine. One that names no host leaves it to the environment."""
+    return parse_qs(urlsplit(dsn).query).get("host", [""])[0].startswith("/")
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.windows import Windows
+from migrations.database import DATABASE_AWAY
 from retrieval.candidate import Candidate, ChunkKey, Hit
 from retrieval.errors import FileNotFound, StoreExists
 from retrieval.filter import Filter
@@ -267,15 +269,16 @@ class PassageStore:
 
     async def warm_up(self) -> None:
         """Have some connections know the tables and plan the statements that a first search would wait for: 20 ms of
-        each. Reads nobody's rows."""
+        each. Reads nobody's rows. A server that has no room for so many gives as many as it has."""
         nobody, nothing = UUID(int=0), [[""], [""], [0]]
         store = VectorStore("", "", "", 1, {}, datetime.now(UTC), 0, None)
 
         async def one() -> None:
-            async with self._database.tenant(nobody) as connection:
-                await search(connection, nobody, [store], query="any", vector=np.ones(1, np.float32), limit=1)
-                await connection.fetch(_WINDOWS, nobody, *nothing)
-                await connection.fetch(_READ, nobody, *nothing)
+            with suppress(*DATABASE_AWAY):
+                async with self._database.tenant(nobody) as connection:
+                    await search(connection, nobody, [store], query="any", vector=np.ones(1, np.float32), limit=1)
+                    await connection.fetch(_WINDOWS, nobody, *nothing)
+                    await connection.fetch(_READ, nobody, *nothing)
 
         await asyncio.gather(*(one() for _ in range(WARM_CONNECTIONS)))
 

@@ -57,6 +57,18 @@ class ListedMask:
         self.accepted.append(token)
 
 
+class RefusingMask(ListedMask):
+    """As llama.cpp's, it takes no token that it does not allow. After its first token nothing fits."""
+
+    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        return super().allowed(tokens) & (not self.accepted)
+
+    def accept(self, token: int) -> None:
+        if not self.allows(token):
+            raise ValueError(token)
+        super().accept(token)
+
+
 def sampler(mask: ListedMask, vocabulary: int = 4, **sampling: Any) -> Sampler:
     return Sampler(Sampling(**sampling), Constraint(mask, np.ones(vocabulary, np.bool_)))
 
@@ -178,6 +190,12 @@ def test_help_that_gets_slow_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = helped(mask := ListedMask(frozenset({1, 3})))
     assert [drawing.draw(best(token)) for token in (3, 0, 3, 0)] == [3, 0, 3, 0]
     assert mask.accepted == [3]
+
+
+@pytest.mark.parametrize("allowed", [{3}, {1}], ids=["it leads nowhere", "it knows no such beginning"])
+def test_help_that_has_nothing_to_say_is_let_go(allowed: set[int]) -> None:
+    drawing = helped(RefusingMask(frozenset(allowed)))
+    assert [drawing.draw(best(token)) for token in (3, 0, 0)] == [3, 0, 0]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ def test_the_embedded_server_is_local(postgres: EmbeddedPostgres) -> None:
 @pytest.mark.parametrize(
     ("dsn", "local"),
     [
-        ("postgresql:///firsttoken", True),
+        ("postgresql:///firsttoken", False),
         ("postgresql://me@/firsttoken?host=/var/run/postgresql", True),
         ("postgresql://me@db.example/firsttoken", False),
         ("postgresql://me@/firsttoken?host=db.example", False),
