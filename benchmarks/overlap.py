@@ -29,6 +29,7 @@ from agents.offer import Offer
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from benchmarks.engine.synthetic import WORDS
+from benchmarks.pairs import pairs, unread
 from inference.sequence import LanguageModel, Sampling
 from inference.trace import Trace, now_ns
 from retrieval.filter import Filter
@@ -99,20 +100,15 @@ class Bench:
     random: random.Random
 
     async def row(self, database: str, agents: tuple[Agent, Agent], tokens: int, rounds: int) -> Row:
-        pairs = []
-        for number in range(rounds + 1):
-            order = agents if number % 2 else reversed(agents)
-            ran = {agent: await self.first_token_ms(agent, tokens) for agent in order}
-            pairs.append([ran[agent] for agent in agents])
-        del pairs[0]  # it warms up
+        measured = await pairs(agents, lambda agent: self.first_token_ms(agent, tokens), rounds)
         middle = statistics.median
         return Row(
             database,
             tokens,
-            retrieve_ms=middle(retrieve for _, (_, retrieve) in pairs),
-            serial_ms=middle(serial for (serial, _), _ in pairs),
-            overlap_ms=middle(overlap for _, (overlap, _) in pairs),
-            ratio=middle(overlap / serial for (serial, _), (overlap, _) in pairs),
+            retrieve_ms=middle(retrieve for _, (_, retrieve) in measured),
+            serial_ms=middle(serial for (serial, _), _ in measured),
+            overlap_ms=middle(overlap for _, (overlap, _) in measured),
+            ratio=middle(overlap / serial for (serial, _), (overlap, _) in measured),
         )
 
     async def first_token_ms(self, agent: Agent, tokens: int) -> tuple[float, float]:
@@ -121,7 +117,7 @@ class Bench:
         turn = Turn(
             self.tenant_id,
             (Message("user", question),),
-            instructions=self.prefix(tokens),
+            instructions=unread(self.model, self.random, tokens),
             file_search=FileSearch((STORE,), max_num_results=3),
             sampling=Sampling(max_tokens=2, temperature=0),
         )
@@ -132,13 +128,6 @@ class Bench:
                     break
         ms = (now_ns() - began) / 1e6
         return ms, next(span.duration_ms for span in trace.spans if span.name == "retrieve")
-
-    def prefix(self, tokens: int) -> str:
-        """Text of so many tokens that no other prompt begins with."""
-        words: list[str] = []
-        while (missing := tokens - self.model.count(" ".join(words))) > 0:
-            words += self.random.choices(WORDS, k=max(1, missing // 5))
-        return " ".join(words)
 
 
 async def measure(config: Config, rounds: int) -> list[Row]:

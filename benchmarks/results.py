@@ -26,7 +26,7 @@ from agents.progress import Progress
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn
-from benchmarks.engine.synthetic import WORDS
+from benchmarks.pairs import pairs, unread
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.model import ChatModel
@@ -79,23 +79,18 @@ class Bench:
         return [get_page, check_price]
 
     async def row(self, agents: tuple[Agent, Agent], tokens: int, rounds: int) -> Row:
-        pairs = []
-        for number in range(rounds + 1):
-            order = agents if number % 2 else reversed(agents)
-            ran = {agent: await self.first_word_ms(agent, tokens) for agent in order}
-            pairs.append([ran[agent] for agent in agents])
-        del pairs[0]  # it warms up
+        measured = await pairs(agents, lambda agent: self.first_word_ms(agent, tokens), rounds)
         middle = statistics.median
         return Row(
             tokens,
-            serial_ms=middle(serial for serial, _ in pairs),
-            ahead_ms=middle(ahead for _, ahead in pairs),
-            ratio=middle(ahead / serial for serial, ahead in pairs),
+            serial_ms=middle(serial for serial, _ in measured),
+            ahead_ms=middle(ahead for _, ahead in measured),
+            ratio=middle(ahead / serial for serial, ahead in measured),
         )
 
     async def first_word_ms(self, agent: Agent, tokens: int) -> float:
         """From the last result to the first text behind it."""
-        self.text = self.fresh(tokens)
+        self.text = unread(self.model, self.random, tokens)
         turn = Turn(
             UUID(int=1),
             (Message("user", QUESTION),),
@@ -111,13 +106,6 @@ class Bench:
         if not self.last_ns or called < 2:
             raise RuntimeError("the model did not call both tools")
         return (now_ns() - self.last_ns) / 1e6
-
-    def fresh(self, tokens: int) -> str:
-        """Text of so many tokens that nobody has read."""
-        words: list[str] = []
-        while (missing := tokens - self.model.count(" ".join(words))) > 0:
-            words += self.random.choices(WORDS, k=max(1, missing // 5))
-        return " ".join(words)
 
 
 async def measure(rounds: int) -> list[Row]:

@@ -15,11 +15,10 @@ from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.trace import Trace
 from worker import sse
-from worker.failures import refusal
 from worker.ledger import Ledger
 from worker.relay import gather, relay
 from worker.services import PRINCIPAL, SERVICES, TRACE
-from worker.stream import ClientGone, EventStream
+from worker.stream import EventStream
 from worker.wire.chat_choice import ChoiceNarrator
 from worker.wire.chat_completion import Chunk, Completion, failure
 
@@ -53,41 +52,23 @@ class Choice:
         def spell(event: Event) -> bytes:
             return b"".join(sse.encode_data(frame(piece)) for piece in self.narrator.tell(event))
 
-        status = "refused"
-        try:
+        with self.ledger.recording() as outcome:
             finished = await self._relayed(stream, spell)
-            status = finished.status
+            outcome.status = finished.status
             failed = finished.status == "failed"
             last = {"error": failure(finished)} if failed else frame(self.narrator.conclude(finished))
             with self.trace.span("flush", blocked_ms=stream.blocked_ns / 1e6):
                 await stream.write(sse.encode_data(last))
-            self.ledger.close(status)
+            self.ledger.close(finished.status)
             return finished
-        except (ClientGone, asyncio.CancelledError):
-            status = "cancelled"
-            raise
-        except Exception as error:
-            status = refusal(error)
-            raise
-        finally:
-            self.ledger.record(status)
 
     async def whole(self) -> TurnFinished:
         """Wait for the end of the choice. Raises what refuses the turn."""
-        status = "refused"
-        try:
+        with self.ledger.recording() as outcome:
             finished = await gather(self.agent.run(self.turn, self.trace), self.trace)
-            status = finished.status
-            self.ledger.close(status)
+            outcome.status = finished.status
+            self.ledger.close(finished.status)
             return finished
-        except asyncio.CancelledError:
-            status = "cancelled"
-            raise
-        except Exception as error:
-            status = refusal(error)
-            raise
-        finally:
-            self.ledger.record(status)
 
     async def _relayed(self, stream: EventStream, spell: Callable[[Event], bytes]) -> TurnFinished:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +12,19 @@ from aiohttp import web
 
 from inference.trace import Trace
 from worker import timing
+from worker.failures import refusal
 from worker.principal import Principal
 from worker.services import PRINCIPAL, SERVICES, TRACE, Services
+from worker.stream import ClientGone
 from worker.telemetry import trace_payload
 from worker.wire.metadata import SURFACE
+
+REFUSED = "refused"
+
+
+@dataclass(slots=True)
+class Outcome:
+    status: str = REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,23 @@ class Ledger:
 
     def record(self, status: str) -> None:
         self.services.telemetry.record(self.trace, tenant_id=self.principal.tenant_id, **self._facts(status))
+
+    @contextmanager
+    def recording(self) -> Iterator[Outcome]:
+        """Record the turn at the end of the block, however that is left. Until its status is known it was refused, by
+        us or for the request's own sake."""
+        outcome = Outcome()
+        try:
+            yield outcome
+        except (ClientGone, asyncio.CancelledError):
+            outcome.status = "cancelled"
+            raise
+        except Exception as error:
+            if outcome.status == REFUSED:
+                outcome.status = refusal(error)
+            raise
+        finally:
+            self.record(outcome.status)
 
     def _facts(self, status: str) -> dict[str, Any]:
         surface, ttft_ms, tpot_ms = self.surface, timing.ttft_ms(self.trace), timing.tpot_ms(self.trace)

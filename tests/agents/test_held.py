@@ -65,13 +65,14 @@ async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None
         ({"enum": [{"n": "long " * SCHEMA_CHARS_MAX}]}, True),
         ({"type": "object", "properties": {f"p{i}": NUMBER for i in range(90)}}, True),
         (None, False),
+        ({"enum": ["long " * (SCHEMA_CHARS_MAX // 6)]}, False),  # no schema too large, but all of them together
     ],
 )
 async def test_what_cannot_be_held_to_a_schema_that_nobody_insists_on_is_not_refused(
     parameters: dict[str, Any] | None, held: bool
 ) -> None:
-    many = [FunctionTool(f"save_{i}", "", NUMBER) for i in range(RULES_MAX)]
-    functions = many if parameters is None else [FunctionTool("save", "", parameters)]
+    count = RULES_MAX if parameters is None else 1 if held else 20
+    functions = [FunctionTool(f"save_{i}", "", parameters or NUMBER) for i in range(count)]
     found = await grammars(asked(functions=tuple(functions)), begins=CALL)
     assert bool(found) is held and all(len(grammar) < SCHEMA_CHARS_MAX for grammar in found)
 

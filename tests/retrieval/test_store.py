@@ -301,6 +301,12 @@ async def test_a_connection_that_was_warmed_up_plans_nothing_for_the_first_quest
     await database.close()
 
 
+async def test_a_server_without_room_is_no_reason_not_to_warm_up(postgres: EmbeddedPostgres) -> None:
+    database = await Database.connect(postgres.app_dsn, size_max=1)
+    await database.close()
+    await PassageStore(database).warm_up()
+
+
 async def planned(database: Database) -> int:
     async with database.anonymous() as connection:
         return int(await connection.fetchval("select count(*) from pg_prepared_statements where not from_sql"))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 
 from agents.compaction import compact
 from agents.message import Compaction, new_id
 from worker.checks import check_model
-from worker.failures import refusal
 from worker.ledger import Ledger
 from worker.reply import reply
 from worker.response_turn import hydrate
@@ -32,22 +29,13 @@ async def create(request: web.Request) -> web.Response:
         body = parse(CompactRequest, await request.read())
         model = check_model(body.model, services)
     ledger = Ledger.of(request, new_id("resp"), model)
-    status = "refused"
-    try:
+    with ledger.recording() as outcome:
         with services.admission.turn(principal.tenant_id):
             with trace.span("hydrate"):
                 turn = await hydrate(services, principal, ResponseFrame(body.request, model))
             compacted = await compact(services.agent, services.model, turn.turn, trace)
-        status = "completed"
-        ledger.close(status)
-    except asyncio.CancelledError:
-        status = "cancelled"
-        raise
-    except Exception as error:
-        status = refusal(error)
-        raise
-    finally:
-        ledger.record(status)
+        outcome.status = "completed"
+        ledger.close(outcome.status)
     summary = Compaction(sealed(services.seals, principal.tenant_id, compacted.summary))
     output = (*compacted.before, summary, *compacted.recent)
     content = compaction_object(ledger.response_id, output, compacted.usage)

@@ -1,0 +1,33 @@
+"""Two ways to do the same, which take turns: a busy machine slows both, and the ratio is that of the pairs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from benchmarks.engine.synthetic import WORDS
+from inference.sequence import LanguageModel
+
+Way = TypeVar("Way")
+Measured = TypeVar("Measured")
+
+
+async def pairs(
+    ways: tuple[Way, Way], measure: Callable[[Way], Awaitable[Measured]], rounds: int
+) -> list[tuple[Measured, Measured]]:
+    """What each round measured of both ways, in their order. One round before warms up."""
+    measured = []
+    for number in range(rounds + 1):
+        order = (0, 1) if number % 2 else (1, 0)
+        ran = {at: await measure(ways[at]) for at in order}
+        measured.append((ran[0], ran[1]))
+    return measured[1:]
+
+
+def unread(model: LanguageModel, draw: random.Random, tokens: int) -> str:
+    """Text of so many tokens that no other prompt has."""
+    words: list[str] = []
+    while (missing := tokens - model.count(" ".join(words))) > 0:
+        words += draw.choices(WORDS, k=max(1, missing // 5))
+    return " ".join(words)
