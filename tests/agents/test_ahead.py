@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from agents.agent import Agent
+from agents.agent import ENCODE_CHARS_MAX, Agent
 from agents.ahead import before_missing, before_question
 from agents.calls import MOMENT_S
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
@@ -26,6 +26,7 @@ from inference.template import ChatTemplate
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.tokenizer import Tokenizer
 from inference.trace import Trace
+from retrieval.errors import StoreNotFound
 from retrieval.filter import Filter
 from retrieval.passage import Passage
 from tests.agents.turns import TENANT, ShelfSearcher, asked, call, double, passage, run, user
@@ -174,6 +175,20 @@ async def test_who_leaves_during_the_search_stops_the_reading() -> None:
         assert not reading.cancelled
         first.cancel()
         await asyncio.wait([first])
+    assert reading.cancelled
+
+
+class NoShelf(ShelfSearcher):
+    async def retrieve(self, *_: Any, **__: Any) -> list[Passage]:
+        raise StoreNotFound("notes")
+
+
+async def test_a_search_that_fails_leaves_no_reading_behind() -> None:
+    """The prompt is long enough to be encoded beside the event loop, and the search is over first."""
+    model = ScriptedModel(["Fact 1 [1]."])
+    with pytest.raises(StoreNotFound):
+        await run(model, asked(instructions="Be terse. " * ENCODE_CHARS_MAX, file_search=DOCS), searcher=NoShelf([]))
+    [reading] = model.generations
     assert reading.cancelled
 
 
