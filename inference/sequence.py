@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inference.outline import Part
 from inference.verdict import Miss, Verdict
@@ -77,9 +77,11 @@ class TokenLogprob:
     top: tuple[tuple[bytes, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """A piece of generated text (never half a character, never part of a stop string) and its token count."""
+class Delta(NamedTuple):
+    """A piece of generated text (never half a character, never part of a stop string) and its token count.
+
+    A tuple, because one is made for every token: that costs a third of a frozen dataclass.
+    """
 
     text: str
     tokens: int
@@ -87,11 +89,10 @@ class Delta:
 
 
 class Generation(Protocol):
-    """A running generation: iterate for deltas, cancel at any time; the rest is valid as it grows.
+    """A running generation: `stream` its deltas, cancel at any time; the rest is valid as it grows.
 
-    Iterating ends when `finish` is set. An engine failure raises InferenceError from the iterator.
-    Leaving the iteration early does not cancel: whoever started it calls `cancel()` in `finally`
-    (cancelling a finished generation does nothing).
+    Leaving `stream` early does not cancel: the caller calls `cancel()` in `finally` (cancelling a finished generation
+    does nothing).
     """
 
     stamps: Stamps
@@ -121,7 +122,13 @@ class Generation(Protocol):
         """Drafted tokens that became part of the answer."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        """Call `receive` with every delta, in the same turn of the event loop in which the step's tokens reach it;
+        return when `finish` is set. Deltas that wait together come as one.
+
+        Raises InferenceError when the engine fails, and what `receive` raises.
+        """
+        ...
 
     def cancel(self) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,10 @@ class ScriptedGeneration:
             self.stamps.last_token_ns = now_ns()
             yield Delta(piece, 1)
         self.finish = Finish.STOP
+
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        async for delta in self:
+            receive(delta)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 
-from inference.trace import Trace
+from worker.record import TurnRecord
 
 SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one label
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -55,25 +55,17 @@ class Metrics:
         self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
         self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
 
-    def observe(
-        self,
-        trace: Trace,
-        *,
-        surface: str,
-        status: str,
-        ttft_ms: float | None,
-        tpot_ms: float | None,
-        within_target: bool | None,
-    ) -> None:
+    def observe(self, record: TurnRecord) -> None:
         """Count a finished turn."""
-        self.turns.labels(surface, status).inc()
-        if within_target is not None:
-            self.judged.labels(surface, "yes" if within_target else "no").inc()
+        trace, surface = record.trace, record.surface
+        self.turns.labels(surface, record.status).inc()
+        if record.within_target is not None:
+            self.judged.labels(surface, "yes" if record.within_target else "no").inc()
         self.duration.labels(surface).observe(trace.duration_ms / 1e3)
-        if ttft_ms is not None:
-            self.ttft.labels(surface).observe(ttft_ms / 1e3)
-        if tpot_ms is not None:
-            self.tpot.labels(surface).observe(tpot_ms / 1e3)
+        if record.ttft_ms is not None:
+            self.ttft.labels(surface).observe(record.ttft_ms / 1e3)
+        if record.tpot_ms is not None:
+            self.tpot.labels(surface).observe(record.tpot_ms / 1e3)
         for kind, attribute in (("known", "firsttoken.citations"), ("unknown", "firsttoken.citations_unknown")):
             cited = trace.attributes.get(attribute)
             if isinstance(cited, int):

@@ -77,7 +77,7 @@ def open_loop(ready: Ready, api: str, count: int, rate: float, seconds: float) -
         "late_ms_p50": round(percentile(tally.late_us, 0.5) / 1000, 1),
         "late_ms_p99": round(percentile(tally.late_us, 0.99) / 1000, 1),
         "tokens_per_event": round(tally.tokens / max(1, tally.events), 2),
-        "bytes_per_token": round(tally.bytes / max(1, tally.tokens)),
+        "bytes_per_token": round(tally.size / max(1, tally.tokens)),
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from inference.detokenizer import TextStream
 from inference.engine import SWITCH_INTERVAL_S
-from inference.handle import Handle, News, deliver
+from inference.handle import Handle, News, Outbox
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.sequence import Finish, Generation, Sampling
@@ -42,12 +42,12 @@ class PacedModel(ScriptedModel):
         self._rate = rate
         self._running: dict[Handle, Request] = {}
         self._entering: list[tuple[Handle, Request]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outbox: Outbox | None = None
         self._steps = self._tokens = 0
 
     def start(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(asyncio.get_running_loop())
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, **_: Any) -> Any:
@@ -79,8 +79,8 @@ class PacedModel(ScriptedModel):
             entering, self._entering = self._entering, []
             self._running.update(entering)
             if news := self._step():
-                assert self._loop is not None
-                self._loop.call_soon_threadsafe(deliver, news)
+                assert self._outbox is not None
+                self._outbox.publish(news)
 
     def _step(self) -> list[News]:
         text, now, news = stamp(), now_ns(), []

@@ -24,7 +24,7 @@ class Tally:
     """What came in a while."""
 
     tokens: int = 0
-    bytes: int = 0
+    size: int = 0  # bytes
     events: int = 0
     ended: int = 0
     late_us: list[int] = field(default_factory=list)  # from the step that made a token to its arrival here
@@ -34,7 +34,7 @@ class Tally:
         late = [(now_us - int(made)) % WRAP_US for made in STAMP.findall(data)]
         self.late_us += late
         self.tokens += len(late)
-        self.bytes += len(data)
+        self.size += len(data)
         self.events += data.count(b"data: ")
 
 

@@ -29,7 +29,7 @@ def run(home: Path, ready: Path, rate: float) -> None:
             model.start()
             yield model
 
-        start.open_model = open_model
+        start.open_model = open_model  # type: ignore[assignment]
     config = Config(
         home=home,
         port=0,

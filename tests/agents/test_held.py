@@ -19,6 +19,7 @@ from agents.parser.choose import Dialect, Format
 from agents.parser.events import Text, Thought
 from agents.parser.formatted import FormattedParser
 from agents.parser.markup import ThoughtMarks
+from agents.sink import EventList
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FunctionTool, Turn
 from inference.config import EngineConfig
@@ -145,9 +146,10 @@ async def model() -> AsyncIterator[ChatModel]:
 
 
 async def bundled(model: ChatModel, turn: Turn) -> Ran:
-    events = [event async for event in Agent(model, None, Toolbox([double])).run(turn, Trace())]
-    check_order(events)
-    return Ran(events, Trace())
+    told = EventList()
+    await Agent(model, None, Toolbox([double])).run(turn, Trace(), told)
+    check_order(told.events)
+    return Ran(told.events, Trace())
 
 
 @pytest.mark.parametrize("seed", range(5))

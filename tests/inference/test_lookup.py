@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from inference.config import EngineConfig
 from inference.detokenizer import TextStream
 from inference.engine import Engine
+from inference.handle import Handle
 from inference.lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Lookup, Ngrams
 from inference.model import ChatModel
 from inference.request import Request
 from inference.sampler import Sampler
-from inference.sequence import ChatMessage, Generation, Sampling
+from inference.sequence import ChatMessage, Sampling
 from inference.testing import ScriptedBackend
 
 VOCABULARY = 26
@@ -121,7 +122,7 @@ def expected(prompt: list[int], count: int) -> str:
     return b"".join(PIECES[token] for token in tokens[len(prompt) :]).decode()
 
 
-async def text(handle: Generation) -> str:
+async def text(handle: Handle) -> str:
     return "".join([delta.text async for delta in handle])
 
 
