@@ -66,7 +66,12 @@ class Request:
             return Phase.FINISHED
         if self.slot is None:
             return Phase.WAITING
-        return Phase.DECODE if self.generated and self.remaining == 1 else Phase.PREFILL
+        return Phase.DECODE if self.decodes else Phase.PREFILL
+
+    @property
+    def decodes(self) -> bool:
+        """Of one that has a slot: only its newest token is left to compute."""
+        return bool(self.generated) and self.remaining == 1
 
     @property
     def tokens(self) -> list[int]:

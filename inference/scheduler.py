@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from inference.commons import Commons
 from inference.config import EngineConfig
@@ -43,25 +44,24 @@ CANDIDATES_MAX = 32
 AHEAD_TOKENS_MIN = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes three times as long to make: one is made for each token
 class Work:
     """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be drawn; with a draft
-    behind the newest token there is one for each drafted token more."""
+    behind the newest token there is one for each drafted token more.
+
+    `apart`: a prompt of an exact request, see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others.
+    """
 
     request: Request
     slot: int
     position: int
     tokens: Sequence[int]
     outputs: int
+    apart: bool = False
 
     @property
     def draft(self) -> Sequence[int]:
         return self.tokens[len(self.tokens) - self.outputs + 1 :] if self.outputs > 1 else ()
-
-    @property
-    def apart(self) -> bool:
-        """A prompt of an exact request: see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others."""
-        return self.request.exact and len(self.tokens) > 1
 
     def with_draft(self, draft: Sequence[int]) -> Work:
         return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft))
@@ -87,7 +87,7 @@ class Plan:
     def is_told_by_rows(self, *, parted: bool) -> bool:
         """Whether its time tells of other steps of as many rows: drafts of different lengths fall into parts of their
         own (see inference.parts) where slots have KV streams of their own."""
-        return not parted or len({len(work.draft) for work in self.work}) == 1
+        return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
 
 class Scheduler:
@@ -145,13 +145,18 @@ class Scheduler:
         """The next step: a row for every stream, then as much of the prompts as fits beside them."""
         plan = Plan()
         self._admit(plan)
-        decoding = [r for r in self._running if r.phase is Phase.DECODE]
-        prefilling = [r for r in self._running if r.phase is Phase.PREFILL]
-        new = sum(len(r.prompt) - r.reused for r in prefilling)
-        bites = divide(self.bite(len(decoding), new), prefilling) if prefilling else []
-        for request, tokens in [*((r, 1) for r in decoding), *bites]:
-            self._take(plan, request, tokens)
-        plan.work.sort(key=lambda work: work.slot)
+        prefilling = []
+        for request in self._running:
+            if request.decodes:
+                assert request.slot is not None
+                plan.work.append(Work(request, request.slot, request.computed, request.generated[-1:], outputs=1))
+            else:
+                prefilling.append(request)
+        if prefilling:
+            new = sum(len(r.prompt) - r.reused for r in prefilling)
+            for request, tokens in divide(self.bite(len(plan.work), new), prefilling):
+                self._take(plan, request, tokens)
+        plan.work.sort(key=attrgetter("slot"))
         return plan
 
     def start_over(self, plan: Plan, request: Request, placement: Placement) -> None:
@@ -165,7 +170,7 @@ class Scheduler:
     def computed(self, done: Sequence[Work]) -> None:
         """That work is in the cache now. Drafts in it count only when they are accepted."""
         for work in done:
-            self.advance(work.request, len(work.tokens) - len(work.draft))
+            self.advance(work.request, len(work.tokens) - max(0, work.outputs - 1))
 
     def advance(self, request: Request, tokens: int) -> None:
         """That many more tokens of a request are in the cache."""
@@ -194,6 +199,8 @@ class Scheduler:
         return min(BITES[-1], self._config.prefill_tokens_alone)
 
     def _admit(self, plan: Plan) -> None:
+        if not self._waiting:
+            return
         order = {request: place for place, request in enumerate(self._waiting)}
         ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.salt), order[r]))
         for request in ranked[:CANDIDATES_MAX]:
@@ -238,9 +245,8 @@ class Scheduler:
     def _take(plan: Plan, request: Request, tokens: int) -> None:
         assert request.slot is not None
         bite = request.uncomputed[:tokens]
-        plan.work.append(
-            Work(request, request.slot, request.computed, bite, outputs=int(len(bite) == request.remaining))
-        )
+        outputs, apart = int(len(bite) == request.remaining), request.exact and len(bite) > 1
+        plan.work.append(Work(request, request.slot, request.computed, bite, outputs, apart))
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
