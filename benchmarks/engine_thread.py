@@ -41,14 +41,17 @@ SAMPLINGS = {
 
 
 class IdleDevice:
-    """Computes nothing. `own_ns` has the thread's time before each step that gives every stream a token."""
+    """Computes nothing. `own_ns` has the thread's time before each step that gives every stream a token; `done` is set
+    when there are `steps` of them."""
 
     context = CONTEXT
     exact = streams = rewinds = True
 
-    def __init__(self, streams: int, config: EngineConfig, logits: NDArray[np.float32]) -> None:
+    def __init__(self, streams: int, config: EngineConfig, logits: NDArray[np.float32], steps: int) -> None:
         self.slots, self.rows_max = config.slots, config.rows_max
         self.own_ns: list[int] = []
+        self.done = asyncio.Event()
+        self._steps = steps
         self._streams, self._logits = streams, logits
         self._batch = Batch(self.rows_max)
         self._loop = asyncio.get_running_loop()
@@ -59,6 +62,8 @@ class IdleDevice:
         outputs = self._batch.fill(chunks, self.slots, self.context)
         if self._left_ns and outputs == len(chunks) == self._streams:
             self.own_ns.append(thread_time_ns() - self._left_ns)
+            if len(self.own_ns) == self._steps:
+                self._loop.call_soon_threadsafe(self.done.set)
         self._wait_for_delivery()
         self._left_ns = thread_time_ns()
         return self._logits[:outputs]
@@ -95,12 +100,11 @@ class Cost:
 async def measure(rows: int, logits: NDArray[np.float32], sampling: Sampling, steps: int) -> Cost:
     """Stream `rows` answers with logits [at least rows, vocabulary] for that many steps."""
     config = EngineConfig(parallel=rows, resident=8, parked_bytes_max=0)
-    device = IdleDevice(rows, config, logits)
+    device = IdleDevice(rows, config, logits, WARM_UP_STEPS + steps)
     engine = Engine(device, [b"word "] * logits.shape[1], frozenset(), config)
     engine.start()
     handles = [engine.submit([row, *range(PROMPT_TOKENS)], sampling) for row in range(rows)]
-    while len(device.own_ns) < WARM_UP_STEPS + steps:
-        await asyncio.sleep(0.01)
+    await device.done.wait()
     own_ns = device.own_ns[WARM_UP_STEPS : WARM_UP_STEPS + steps]
     for handle in handles:
         handle.cancel()

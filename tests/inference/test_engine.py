@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -337,3 +338,41 @@ async def test_a_conversation_returns_while_the_one_that_makes_room_for_it_takes
         assert await text(engine.submit(prompt, GREEDY)) == expected(prompt, 5)
     assert engine.tiers.stats()["restored_total"] == 1
     await asyncio.to_thread(engine.close)
+
+
+class Undecided(ScriptedBackend):
+    """Logits that make any token possible, and follow from the last two tokens."""
+
+    def _logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
+        return np.random.default_rng(list(prefix[-2:])).normal(0, 2, self.vocabulary).astype(np.float32)
+
+
+async def test_a_seeded_answer_is_the_same_whatever_is_computed_beside_it() -> None:
+    config = EngineConfig(parallel=8, resident=0)
+    backend = Undecided(config.slots, context=100, rows_max=config.rows_max, vocabulary=2000)
+    engine = Engine(backend, [b"a"] * 2000, frozenset(), config)
+    engine.start()
+    usual = Sampling(temperature=1, max_tokens=20, seed=1)
+    samplings = [
+        usual,
+        usual,
+        replace(usual, seed=2),
+        replace(usual, temperature=0),
+        replace(usual, temperature=0.7, top_p=0.9),
+        replace(usual, temperature=1.5, top_k=40, min_p=0.01),
+        replace(usual, temperature=0, frequency_penalty=0.5),
+        replace(usual, temperature=0, top_logprobs=2, logit_bias={3: 4.0}),
+    ]
+
+    async def ids(sampling: Sampling) -> list[int]:
+        handle = engine.submit([1, 2], sampling)
+        await text(handle)
+        return handle.ids
+
+    alone = [await ids(sampling) for sampling in samplings]
+    together = await asyncio.gather(*map(ids, samplings))
+    greedy = await asyncio.gather(*(ids(samplings[3]) for _ in range(8)))
+    await asyncio.to_thread(engine.close)
+    assert together == alone
+    assert greedy == [alone[3]] * 8
+    assert alone[0] == alone[1] != alone[2]
