@@ -123,21 +123,21 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self._waiting.append(request)
-        self._shares.join(request.salt)
+        self._shares.join(request.scope.tenant)
 
     def overtaken(self, request: Request) -> list[Request]:
         """Which reading ahead is over now that this request is there: of its own beginning, as it goes on from there;
         and the request itself, if it only reads ahead what others have read."""
         if request.ahead:
-            needless = self.slots.lacking(request.prompt, request.region) < AHEAD_TOKENS_MIN
+            needless = self.slots.lacking(request.prompt, request.scope) < AHEAD_TOKENS_MIN
             return [request] if needless else []
-        ahead = [other for other in self.requests if other.ahead and other.region == request.region]
+        ahead = [other for other in self.requests if other.ahead and other.scope == request.scope]
         return [other for other in ahead if other.prompt == request.prompt[: len(other.prompt)]]
 
     def remove(self, request: Request) -> None:
         """Take a finished or cancelled request out; what it computed stays resident."""
         (self._waiting if request.slot is None else self._running).remove(request)
-        self._shares.leave(request.salt)
+        self._shares.leave(request.scope.tenant)
         if request.slot is not None:
             self.slots.release(request.slot, request.kept)
 
@@ -164,7 +164,7 @@ class Scheduler:
         self.slots.advance(placement.slot, -request.computed)
         request.computed = 0
         if request.miss is placement.miss:  # its first place: nothing was cached after all
-            request.reused, request.miss = 0, self.slots.lost(request.prompt, request.region)
+            request.reused, request.miss = 0, self.slots.lost(request.prompt, request.scope)
         plan.work = [work for work in plan.work if work.request is not request]
 
     def computed(self, done: Sequence[Work]) -> None:
@@ -177,7 +177,7 @@ class Scheduler:
         assert request.slot is not None
         request.computed += tokens
         self.slots.advance(request.slot, tokens)
-        self._shares.charge(request.salt, tokens)
+        self._shares.charge(request.scope.tenant, tokens)
 
     def bite(self, streams: int, new: int) -> int:
         """Prompt tokens for a step with that many streams, of prompts with so many new tokens in all."""
@@ -202,7 +202,7 @@ class Scheduler:
         if not self._waiting:
             return
         order = {request: place for place, request in enumerate(self._waiting)}
-        ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.salt), order[r]))
+        ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.scope.tenant), order[r]))
         for request in ranked[:CANDIDATES_MAX]:
             lower = [r for r in self._running if r.priority > request.priority]
             full = self.running >= self._config.parallel
@@ -217,11 +217,11 @@ class Scheduler:
 
     def _leaders(self, request: Request) -> list[Request]:
         """Who is computing what this one begins with."""
-        slots = self.slots.leaders(request.lasting, request.region, fresh=request.fresh)
+        slots = self.slots.leaders(request.lasting, request.scope, fresh=request.fresh)
         return [r for r in self._running if r.slot in slots]
 
     def _place(self, plan: Plan, request: Request) -> None:
-        placement = self.slots.place(request.lasting, request.region, fresh=request.fresh, ahead=request.ahead)
+        placement = self.slots.place(request.lasting, request.scope, fresh=request.fresh, ahead=request.ahead)
         assert placement is not None, "fewer requests run than there are slots"
         self._waiting.remove(request)
         self._running.append(request)

@@ -59,7 +59,7 @@ class Tiers:
         """Whether the request waits for the disk first: it has more of the prompt than memory has."""
         if self._arrivals is None:
             return False
-        held = self._slots.longest(request.prompt, request.region)
+        held = self._slots.longest(request.prompt, request.scope)
         reading = self._arrivals.hold(request, held, token_s, now_ns())
         if reading is not None:
             reading.add_done_callback(lambda _: self._wake())
@@ -71,7 +71,7 @@ class Tiers:
             return []
         ready = self._arrivals.ready(now_ns())
         for entry in self._arrivals.read():
-            if self.parked.wants(entry.tokens, entry.salt):
+            if self.parked.wants(entry.tokens, entry.scope):
                 self._park(entry)
         return ready
 
@@ -88,7 +88,7 @@ class Tiers:
 
     def save(self, saved: Saved) -> None:
         """Copy a slot's state to host memory."""
-        self._park(Entry(saved.tokens, saved.salt, self._backend.save(saved.slot)))
+        self._park(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
 
     def place(self, request: Request, placement: Placement) -> None:
         """Make a slot hold what its new request can use. Raises InferenceError."""
@@ -158,7 +158,7 @@ class Tiers:
         diverges = placement.miss is not None and bool(placement.miss.held)
         if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
             return
-        tokens, salt = request.tokens, request.region
+        tokens, scope = request.tokens, request.scope
         beginning = tuple(tokens[: placement.reused])
-        if self._roots.left(tokens, placement.reused, salt) and not self._disk.holds(beginning, salt, root=True):
-            self._disk.write(Entry(beginning, salt, self._backend.save(placement.slot)), root=True)
+        if self._roots.left(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope, root=True):
+            self._disk.write(Entry(beginning, scope, self._backend.save(placement.slot)), root=True)
