@@ -268,11 +268,7 @@ class Engine:
             return
         saved = self._scheduler.slots.unsaved()
         if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
-            self._scheduler.slots[saved.slot].parked = True  # also when that fails: it would fail again and again
-            try:
-                self.tiers.save(saved)
-            except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
-                log.error("a conversation could not be parked: %s", error)
+            self.tiers.park(saved)
 
     def _accept(self, request: Request, token: int) -> None:
         """A request got its next token."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from inference.commons import Commons
 from inference.parked import PARK_TOKENS_MIN, Entry, Parked
@@ -30,6 +31,14 @@ SHARED_PREFILL_MIN = 32
 NOBODY = CacheScope("")  # of a slot that was never used
 
 
+class Parking(StrEnum):
+    """Whether the state of an idle slot was copied for host memory, which may let go of the copy later."""
+
+    DUE = "due"
+    DONE = "done"
+    FAILED = "failed"  # not tried again in a pause, as it may fail again and again; once more when the slot is taken
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """`tokens` are those indexed; the first `computed` of them are in the cache. Live: the whole prompt is indexed."""
@@ -40,7 +49,7 @@ class Slot:
     scope: CacheScope = NOBODY
     live: bool = False
     ahead: bool = False  # used by what nobody asked for yet
-    parked: bool = False  # host memory holds these tokens too
+    parking: Parking = Parking.DUE
     used: int = 0  # order of last use
 
     @property
@@ -160,7 +169,7 @@ class Slots:
             saves=self._saves(target, prefix),
         )
         target.tokens, target.computed, target.scope = list(prompt), prefix.tokens, scope
-        target.live, target.ahead, target.parked = True, ahead, False
+        target.live, target.ahead, target.parking = True, ahead, Parking.DUE
         self._index.insert(target.number, target.tokens, scope)
         self._touch(target)
         return placement
@@ -190,11 +199,15 @@ class Slots:
         return max(self._index.match(prompt, scope)[1], self.parked.match(prompt, scope)[1])
 
     def unsaved(self) -> Saved | None:
-        """The resident slot used last whose state host memory wants and does not have."""
-        idle = (slot for slot in self._slots if not slot.live and not slot.parked)
+        """The resident slot used last whose state host memory wants and was not offered yet."""
+        idle = (slot for slot in self._slots if not slot.live and slot.parking is Parking.DUE)
         wanted = (slot for slot in idle if self.parked.wants(slot.tokens, slot.scope))
         slot = max(wanted, key=lambda slot: slot.used, default=None)
         return Saved(slot.number, tuple(slot.tokens), slot.scope) if slot else None
+
+    def parking_ended(self, number: int, *, copied: bool) -> None:
+        """The state of an idle slot was copied to host memory, or could not be."""
+        self._slots[number].parking = Parking.DONE if copied else Parking.FAILED
 
     def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
         """The longest beginning that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
@@ -249,7 +262,7 @@ class Slots:
     def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
         """What would be lost in the slot, if host memory wants it."""
         kept = prefix.tokens if target is prefix.slot else 0
-        if target.parked or target.computed - kept <= TAIL_LOSS_MAX:
+        if target.parking is Parking.DONE or target.computed - kept <= TAIL_LOSS_MAX:
             return None
         if not self.parked.wants(target.tokens, target.scope):
             return None

@@ -6,6 +6,7 @@ prompt arrives, before that is scheduled. Beginnings that several conversations 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from inference.request import Request
 from inference.roots import Roots
 from inference.slots import Placement, Saved, Slots
 from inference.trace import now_ns
+
+log = logging.getLogger("firsttoken.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,14 @@ class Tiers:
         """How long the engine may sleep at most for those who wait."""
         return self._arrivals.wait_s(now_ns()) if self._arrivals else None
 
-    def save(self, saved: Saved) -> None:
-        """Copy a slot's state to host memory."""
-        self._park(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
+    def park(self, saved: Saved) -> None:
+        """Copy the state of an idle slot to host memory, if that goes."""
+        self._slots.parking_ended(saved.slot, copied=self._save(saved))
 
     def place(self, request: Request, placement: Placement) -> None:
         """Make a slot hold what its new request can use. Raises InferenceError."""
         if placement.saves:
-            self.save(placement.saves)
+            self._save(placement.saves)
         if placement.restored is not None:
             self._restore(placement, placement.restored)
         elif placement.source == placement.slot:
@@ -107,8 +110,7 @@ class Tiers:
         if self._disk is None:
             return
         while (saved := self._slots.unsaved()) is not None:
-            self.save(saved)
-            self._slots[saved.slot].parked = True
+            self.park(saved)
         for entry in self.parked.entries:
             self._disk.write(entry, patient=True)
         self._disk.close()
@@ -135,6 +137,15 @@ class Tiers:
             "disk_written_total": disk.totals["written"] if disk else 0,
             "disk_damaged_total": disk.totals["damaged"] if disk else 0,
         }
+
+    def _save(self, saved: Saved) -> bool:
+        """Offer a copy of a slot's state to host memory; whether there was one."""
+        try:
+            self._park(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
+        except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
+            log.error("a conversation could not be parked: %s", error)
+            return False
+        return True
 
     def _park(self, entry: Entry) -> None:
         for gone in self.parked.put(entry, self._backend.regions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -323,6 +323,51 @@ async def test_a_state_that_does_not_fit_costs_time_and_nobodys_answer(backend: 
     assert await text(neighbour) == expected([3], 5)
     assert (backend.refuse_next, handle.cached_tokens, handle.miss and handle.miss.cached) == (False, 0, 0)
     assert engine.totals["cached_tokens"] == 0
+    await asyncio.to_thread(engine.close)
+
+
+@dataclass
+class Forgetful(ScriptedBackend):
+    """Cannot save a state while `is_short`."""
+
+    is_short: bool = True
+    refused: threading.Event = field(default_factory=threading.Event)
+
+    def save(self, slot: int) -> NDArray[np.uint8]:
+        if self.is_short:
+            self.refused.set()
+            raise InferenceError("no memory for a state")
+        return super().save(slot)
+
+
+async def test_a_conversation_that_could_not_be_parked_once_is_parked_when_its_slot_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inference.engine.PARK_AFTER_S", 0.01)
+    backend = Forgetful(slots=1, context=1000, rows_max=1024, vocabulary=26)
+    engine = Engine(backend, PIECES, frozenset(), EngineConfig(parallel=1, resident=0))
+    engine.start()
+    conversation = [1] * 90
+    await text(engine.submit(conversation, GREEDY))
+    assert await asyncio.to_thread(backend.refused.wait, 10)
+    backend.is_short = False
+    await text(engine.submit([2] * 90, GREEDY))
+    back = engine.submit([*conversation, 3], GREEDY)
+    assert await text(back) == expected([*conversation, 3], 5)
+    assert back.cached_tokens == 90
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_conversation_that_cannot_be_saved_costs_the_next_one_nothing() -> None:
+    backend = Forgetful(slots=2, context=1000, rows_max=1024, vocabulary=26)
+    engine = Engine(backend, PIECES, frozenset(), EngineConfig(parallel=1, resident=1))
+    engine.start()
+    system = [1] * 90
+    for tail in (2, 3):
+        await text(engine.submit([*system, *[tail] * 90], GREEDY))
+    third = engine.submit([*system, *[4] * 90], GREEDY)
+    assert await text(third) == expected([*system, *[4] * 90], 5)
+    assert (backend.refused.is_set(), third.cached_tokens) == (True, 90)
     await asyncio.to_thread(engine.close)
 
 
