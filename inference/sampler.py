@@ -66,7 +66,7 @@ def draw(row: NDArray[np.float32], temperature: float, random: np.random.Generat
     if size <= 4 * _NOISY:
         return int((row - temperature * np.log(random.standard_exponential(size))).argmax())
     # All noise is told from log(size / _NOISY) on: above that height _NOISY points are expected, and in practice some.
-    noisy = random.integers(size, size=random.poisson(_NOISY))
+    noisy = (size * random.random(random.poisson(_NOISY))).astype(np.intp)
     heights = row[noisy] + temperature * random.standard_exponential(len(noisy), np.float32)
     first = heights.argmax()
     near = (row > heights[first]).nonzero()[0]
