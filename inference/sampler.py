@@ -1,7 +1,7 @@
 """Choosing the next token from a row of logits, in numpy.
 
-Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw; each is exact over the whole vocabulary. Nothing
-here sorts a row, and nothing can abort the process.
+Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw; each is exact over the whole vocabulary. Only a
+top-k and likelihoods need an order, and of few tokens. Nothing here can abort the process.
 
 With a grammar the drawn token is checked, which is cheap and mostly settles it. Only a refused one has the rest of the
 row checked too, and is drawn anew from what is left: together that is a draw from the renormalised rest.
