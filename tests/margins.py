@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 FILE = "TEST_MARGINS_FILE"  # environment variable: where draws are written down
 MARGIN_MIN_NATS = 0.5
 MARKER = "any_answer"
-CANDIDATES = 64  # tokens among which the second best is looked for: under a grammar most are refused
+CANDIDATES = 256  # tokens among which the second best is looked for: under a grammar most are refused
 SHOWN_TOKENS = 16  # of the question and of the answer before a draw
 
 
@@ -60,22 +61,21 @@ def note_draws(path: Path) -> None:
 
     def noted(self: Executor, request: Request, logits: NDArray[np.float32]) -> None:
         if isinstance(self._backend, LlamaContext) and request.sampler._sampling.temperature <= 0:
-            os.write(file, json.dumps(asdict(_draw(request, logits))).encode() + b"\n")
+            os.write(file, json.dumps(asdict(drawn(request, logits))).encode() + b"\n")
         draw(self, request, logits)
 
     Executor._draw = noted  # type: ignore[method-assign]
 
 
-def _draw(request: Request, logits: NDArray[np.float32]) -> Draw:
+def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:
     from inference.sampler import largest
 
     sampler, pieces = request.sampler, request.text._pieces
-    row = sampler._adjusted(logits)
-    tokens = [int(token) for token in largest(row, min(CANDIDATES, len(row)))]
-    if sampler._constraint is not None:
-        tokens = [token for token in tokens if sampler._constraint.allows(token)]
-    best = tokens[:1]
-    others = [token for token in tokens[1:] if pieces[token] != pieces[best[0]]][:1]  # ends of a turn are all the same
+    row, constraint = sampler._adjusted(logits), sampler._constraint
+    likeliest = map(int, largest(row, min(CANDIDATES, len(row))))
+    allowed = (token for token in likeliest if constraint is None or constraint.allows(token))
+    best = [*islice(allowed, 1)]
+    others = [*islice((token for token in allowed if pieces[token] != pieces[best[0]]), 1)]  # all ends are the same
     margin = float(row[best[0]] - row[others[0]]) if others else float("inf")
     shown = (request.prompt[-SHOWN_TOKENS:], request.generated[-SHOWN_TOKENS:], best, others)
     asked, said, token, other = (b"".join(pieces[t] for t in tokens).decode(errors="replace") for tokens in shown)
@@ -92,18 +92,17 @@ class Margins:
 
     def __init__(self, table: Path | None) -> None:
         self._folder = TemporaryDirectory(prefix="margins-")
-        self._path = Path(self._folder.name) / "draws.jsonl"
-        self._path.touch()
+        self.path = Path(self._folder.name) / "draws.jsonl"
+        self.path.touch()
         self._read_bytes = 0
         self._answers: set[str] = set()  # of earlier tests: one that was left may go on for some tokens
         self._table = table
         self._rows: list[tuple[float, str, str, str]] = []
-        os.environ[FILE] = str(self._path)
+        os.environ[FILE] = str(self.path)
 
-    @pytest.hookimpl
     def pytest_collection_finish(self) -> None:
         if "inference.executor" in sys.modules:  # else no test of these draws in this process
-            note_draws(self._path)
+            note_draws(self.path)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -126,7 +125,7 @@ class Margins:
 
     def _taken(self) -> list[Draw]:
         """The draws since the last test that belong to answers which began since."""
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._read_bytes)
             written = file.read()
         self._read_bytes += len(written)
