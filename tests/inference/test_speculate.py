@@ -260,7 +260,7 @@ async def test_a_grammar_penalties_a_stop_string_logprobs_and_cancelling_go_toge
     samplings = [
         replace(held, top_logprobs=3),
         replace(held, stop=('"age"',), presence_penalty=0.5),
-        replace(held, grammar=None, stop=("the",), top_logprobs=1),
+        replace(held, grammar=None, stop=("you",), top_logprobs=1),
     ]
     for model in pair:
         model.prepare(grammar)
@@ -276,7 +276,7 @@ Said = tuple[list[int], str, Finish | None, list[float]]
 
 
 async def _beside_one_that_leaves(model: ChatModel, samplings: list[Sampling]) -> list[Said]:
-    prompt = model.encode(model.render([ChatMessage("user", "Tell me about Ada.")]))
+    prompt = model.encode(model.render([ChatMessage("user", "My name is Ada.")]))
 
     async def say(sampling: Sampling, tokens_max: int = 1000) -> Said:
         generation, text, logprobs = model.generate(prompt, sampling), "", list[float]()
