@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test bench format clean help
+.PHONY: run setup test test-builds bench format clean help
 
 run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -18,6 +18,9 @@ test: setup ## Lint, types, layers and all tests. Options: make test ARGS="-k te
 	@deploy/browser.sh >/dev/null
 	@$(BIN)/pytest -q $(ARGS)
 
+test-builds: setup ## All tests on each build of llama.cpp for this CPU, with one thread and with two; hours
+	@$(BIN)/python -m deploy.builds $(ARGS)
+
 bench: setup ## Time the spans of a turn
 	@$(BIN)/python -m benchmarks.turn $(ARGS)
 
@@ -26,8 +29,8 @@ format: setup ## Put the source into its one format
 	@$(BIN)/ruff format .
 
 clean: ## Remove .venv and what tools left; neither your data nor the compiled wheel
-	rm -rf .venv *.egg-info artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build *.egg-info artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## This list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1	/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20
