@@ -10,7 +10,8 @@ from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
 
-LIMITS = Limits(wall_s=20, cpu_s=20)  # a book takes one or two; somebody waits for the first token
+# A book takes one or two seconds. Somebody waits for its first token, but others wait for their next one.
+LIMITS = Limits(wall_s=20, cpu_s=20, niceness=5)
 
 
 class FileReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import subprocess
 import sys
@@ -34,18 +35,23 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
+        """Raises OSError when no process can be started."""
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)  # it takes hundreds of files, and the pool sends three
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", MAIN, str(ROOT)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={},
-                cwd="/",
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", MAIN, str(ROOT)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError:
+                self._control.close()
+                raise
 
     @property
     def pid(self) -> int:
@@ -87,6 +93,11 @@ class Reader:
         self._link = link
         self._lease = lease
         self._lease.settimeout(LAST_WORD_S)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is there for a file: a spare one may have been killed, for whatever reason."""
+        return not select.select([self._lease], [], [], 0)[0]
 
     def run(self, job: Job, data: bytes) -> Ended:
         """Blocks until it ended. Raises TimeoutError when the server does not say how, and UnreadableFile."""

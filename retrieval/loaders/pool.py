@@ -111,15 +111,19 @@ class LoaderPool:
 
     def _begun(self) -> Reader:
         """Raises OSError when processes or descriptors run out."""
-        if self._spare:
-            reader, self._spare = self._spare, None
-            return reader
-        if self._server and not self._server.alive:
+        spare, self._spare = self._spare, None
+        if spare and spare.waits:
+            return spare
+        if spare:
+            spare.close()
+        if self._server:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                return self._server.begin()
             log.warning("the fork server of the document readers died; starting another one")
+            self._server.kill()
             self._server.close()
             self._server = None
-        if self._server is None:
-            self._server = ForkServer()
+        self._server = ForkServer()
         return self._server.begin()
 
 
@@ -163,6 +167,8 @@ def _parsed(answer: bytes) -> Read:
         raise UnreadableFile(BROKEN)
     if header.unreadable:
         raise UnreadableFile(header.unreadable)
+    if len(answer) < body or not header.media_type:
+        raise ValueError("the answer is not whole")
     text = answer[body:].decode()
     sections = tuple(Section(*section) for section in header.sections)
     pieces = [Piece(*piece) for piece in header.pieces]
