@@ -159,6 +159,7 @@ async def _read_samples(services: Services) -> None:
             tenant_id=tenant_id,
             store=services.passages,
             embedders=services.embedders,
+            loaders=services.loaders,
         )
     except (RetrievalError, InferenceError) as error:  # its model is not here: all other stores may be fine
         log.warning("the sample knowledge base is not up to date: %s", error)
