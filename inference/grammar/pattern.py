@@ -12,6 +12,8 @@ from inference.errors import InvalidSchema
 
 CHARS_MAX = 2_000  # of one expression: the longest of zod's own, of IPv6 ranges, has some 700
 ANY = r"[^\n\r\u2028\u2029]"  # what a dot stands for
+# What pydantic says of a Decimal: its only way around is that a text of signs alone is no number.
+KNOWN = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})?$"}
 
 _CODE = r"x[0-9a-fA-F]{2}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
 _ONE = rf"\\(?:[nrtf]|{_CODE}|[^\sA-Za-z0-9])"  # an escape that stands for one character
@@ -26,6 +28,8 @@ _MEMBERS = re.compile(rf"({_MEMBER})-(?!\])({_MEMBER})|{_SET}(?!-[^\]])|{_MEMBER
 
 def translated(pattern: str, path: str) -> str:
     """Raises InvalidSchema naming the place of the pattern."""
+    if pattern in KNOWN:
+        return KNOWN[pattern]
     if len(pattern) > CHARS_MAX:
         raise InvalidSchema(f"this pattern cannot be held: it has more than {CHARS_MAX} characters", path)
     return "".join(_Reader(pattern, path).parts())

@@ -212,10 +212,10 @@ class _Restating:
         values = False if closed else self._inside(others, at(path, "additionalProperties"), depth)
         return {"patternProperties": held, "additionalProperties": values}
 
-    @staticmethod
-    def _names_of(said: Mapping[str, Any], values: Any, path: str) -> dict[str, Any]:
+    def _names_of(self, said: Mapping[str, Any], values: Any, path: str) -> dict[str, Any]:
         """The properties of a map that has such values, if its names are held to something."""
-        names, place = said.get("propertyNames", {}), at(path, "propertyNames")
+        place = at(path, "propertyNames")
+        names = self._resolved(said.get("propertyNames", {}), place)
         asked = asserted(names) if isinstance(names, Mapping) else {"type": None}
         if asked.pop("type", "string") == "string":
             match asked:

@@ -47,7 +47,9 @@ def sampler(grammar: str, **sampling: Any) -> Sampler:
 
 def row(*shares: float) -> NDArray[np.float32]:
     """Likelihoods of the first tokens; the others are most unlikely."""
-    return np.log(np.array([*shares, *[1e-6] * (len(PIECES) - len(shares))], np.float32))
+    filled = np.full(len(PIECES), 1e-6, np.float32)
+    filled[: len(shares)] = shares
+    return np.asarray(np.log(filled), np.float32)
 
 
 ROW = row(0.5, 0.25, 0.15, 0.1)
