@@ -49,7 +49,8 @@ def row(*shares: float) -> NDArray[np.float32]:
     """Likelihoods of the first tokens; the others are most unlikely."""
     filled = np.full(len(PIECES), 1e-6, np.float32)
     filled[: len(shares)] = shares
-    return np.asarray(np.log(filled), np.float32)
+    logs: NDArray[np.float32] = np.log(filled)
+    return logs
 
 
 ROW = row(0.5, 0.25, 0.15, 0.1)
