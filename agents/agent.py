@@ -15,7 +15,7 @@ from agents.ahead import Ahead, before_missing, before_question
 from agents.budget import ANSWER_TOKENS, Budget
 from agents.calls import RunningCalls, settled, takes_long
 from agents.events import ItemFinished, ItemStarted, TurnFinished
-from agents.held import held
+from agents.held import Stage, held
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
 from agents.parser.choose import Format, Parser, choose
@@ -33,7 +33,7 @@ from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import shortened
 from agents.turn import Turn
 from inference.errors import InferenceError, InvalidSchema
-from inference.sequence import Generation, LanguageModel, Sampling, Segment
+from inference.sequence import Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.trace import Trace, now_ns
 
 log = logging.getLogger(__name__)
@@ -230,24 +230,29 @@ class Agent:
         return False
 
     async def _held(self, sampling: Sampling, progress: Progress, thinking: bool) -> Sampling:
-        """With what the step is held to, compiled where it holds nobody up. Raises InvalidSchema."""
-        to = held(
-            progress.turn,
-            progress.offer,
-            self._dialect,
-            first=not progress.budget.steps,
-            calls_max=self._calls_max(progress),
-            thinking=thinking,
-        )
-        if to is None:
+        """With what the step is held to, compiled where it holds nobody up. Raises InvalidTurn, InvalidSchema."""
+        turn, calls_max = progress.turn, self._calls_max(progress)
+        if not calls_max and turn.answer_format is None:
             return sampling
+        stage = Stage(not progress.budget.steps and turn.tool_choice != "auto", calls_max, thinking)
+        if stage not in progress.grammars:
+            progress.grammars[stage] = await asyncio.to_thread(self._grammar, turn, progress.offer, stage)
+        return replace(sampling, grammar=progress.grammars[stage])
+
+    def _grammar(self, turn: Turn, offer: Offer, stage: Stage, *, loosely: bool = False) -> Grammar | None:
+        """Raises InvalidTurn, and InvalidSchema where the caller insists on a schema that cannot be held."""
+        to = held(turn, offer, self._dialect, stage, loosely=loosely)
+        if to is None:
+            return None
         try:
-            await asyncio.to_thread(self._model.prepare, to.grammar)
-        except InvalidSchema:
+            return self._model.prepare(to.grammar, to.begins)
+        except InvalidSchema as error:
+            if not loosely:  # it may be one that nobody insists on
+                return self._grammar(turn, offer, stage, loosely=True)
             if to.begins:
-                return sampling
+                return None
+            error.param = turn.answer_format.param if turn.answer_format else None
             raise
-        return replace(sampling, grammar=to.grammar, grammar_from=to.begins)
 
     def _parser(self, progress: Progress, thinking: bool) -> Parser:
         parser = self._dialect.parser(progress.offer.schemas, thinking=thinking)

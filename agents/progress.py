@@ -8,13 +8,14 @@ from agents.ahead import Ahead
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
+from agents.held import Stage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Turn
 from inference.errors import InferenceError
-from inference.sequence import Finish
+from inference.sequence import Finish, Grammar
 from inference.trace import Trace
 from retrieval.passage import Passage
 
@@ -35,6 +36,7 @@ class Progress:
     usage: Usage = field(default_factory=Usage)
     _step: Step | None = None
     turns_dropped: int = 0  # of the conversation's beginning, where the context was too small
+    grammars: dict[Stage, Grammar | None] = field(default_factory=dict)  # compiled once for all steps of a kind
 
     @property
     def step(self) -> Step:

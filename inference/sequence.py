@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from inference.constraint import Constraint
 from inference.outline import Part
 from inference.verdict import Miss, Verdict
 
@@ -30,6 +31,12 @@ class Finish(StrEnum):
     ERROR = "error"
 
 
+class Grammar(Protocol):
+    """What the texts of a turn are held to, or from a mark on: `LanguageModel.prepare` makes it."""
+
+    def start(self) -> Constraint: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text.
@@ -50,8 +57,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     deterministic: bool = False
     top_logprobs: int | None = None  # likeliest tokens told beside each token; None: no token's likelihood is told
-    grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
-    grammar_from: str = ""  # this mark frees the text before it: the grammar only helps, and is let go of if it is slow
+    grammar: Grammar | None = None
 
 
 @dataclass(slots=True)
@@ -191,10 +197,12 @@ class LanguageModel(Protocol):
         """Why the prompt had to be read as far as it was; None before the generation was admitted."""
         ...
 
-    def prepare(self, grammar: str) -> None:
-        """Compile a grammar, so that `generate` finds it ready. Takes milliseconds; thread-safe.
+    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+        """Compile a grammar (see `inference.grammar`) for texts that follow each other. Takes milliseconds;
+        thread-safe.
 
-        Raises InvalidSchema.
+        The mark `begins` frees the text before it: the grammar only helps then, and is let go of where it is too much
+        or leads nowhere; None where the mark is no single token. Raises InvalidSchema.
         """
         ...
 
