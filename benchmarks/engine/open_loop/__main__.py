@@ -21,56 +21,34 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import prompts
 from benchmarks.engine.measures import THROUGHPUT
 from benchmarks.engine.open_loop.goodput import Goodput, Targets, judge
+from benchmarks.engine.open_loop.plan import CONTEXT, WINDOW_S_MAX, WINDOW_S_MIN, Plan
 from benchmarks.engine.open_loop.replay import Texts, replay
 from benchmarks.engine.open_loop.report import Row, good, head, verdict
 from benchmarks.engine.open_loop.search import Search
-from benchmarks.engine.open_loop.sessions import ANSWER_TOKENS, THINK_S, TURNS_MAX, trace
+from benchmarks.engine.open_loop.sessions import SYSTEM_TOKENS
 from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.prompts import Message
 from benchmarks.engine.servers import Setup, firsttoken
 from benchmarks.engine.servers import llama_server as llama_server_process
 from benchmarks.engine.synthetic import SHAPES, synthetic
-from benchmarks.engine.target import Endpoint, Listener, session
+from benchmarks.engine.target import Endpoint, Listener, Refused, session
 from benchmarks.engine.workloads import warm
 from worker.config import prepare_process
 
-CONTEXT = 2048  # holds the longest conversation that a trace can have
-LEAD_S = 10.0  # as long as a usual session: the load is then what it stays
-WINDOW_S_MIN, WINDOW_S_MAX = 20.0, 120.0
 RATE_MIN, RATE_MAX = 1 / 32, 32.0
 STREAMS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a rate is measured."""
-
-    targets: Targets
-    share: float
-    rounds: int
-    sessions: int
-    seed: str
-
-    def window_s(self, rate: float) -> float:
-        return min(WINDOW_S_MAX, max(WINDOW_S_MIN, self.sessions / rate))
-
-    @property
-    def cut_off_s(self) -> float:
-        """The longest session takes as long when all of its turns are just in time."""
-        turn_s = self.targets.ttft_s + ANSWER_TOKENS.high * self.targets.tpot_s
-        return TURNS_MAX * turn_s + (TURNS_MAX - 1) * THINK_S.high
+QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # what was hung up on is noticed within a step or two
 
 
 @asynccontextmanager
-async def sides(setup: Setup) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
+async def sides(setup: Setup, seed: str) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
     """Ours, and llama-server with or without flash attention, whichever answers eight clients sooner."""
     program = await asyncio.to_thread(llama_server, cache_folder())
     async with session() as http:
@@ -86,23 +64,36 @@ async def sides(setup: Setup) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
         ):
             for side in (ours, theirs):
                 await warm(8, 2).run(side, "nothing is measured yet")
+                for number in range(len(SYSTEM_TOKENS)):
+                    await quiet(side, [Texts(seed, "").system(number)])
             yield ours, theirs
 
 
 async def play(target: Endpoint, rate: float, number: int, plan: Plan) -> Goodput:
     """One round at one rate."""
-    window_s = plan.window_s(rate)
-    played = trace(f"{plan.seed}/{number}", rate, lead_s=LEAD_S, window_s=window_s, tail_s=plan.cut_off_s)
     texts = Texts(systems=plan.seed, questions=f"{plan.seed}/{number}/{rate}")
-    judged = judge(await replay(target, played, texts, cut_off_s=plan.cut_off_s), plan.targets, window_s)
-    # What was hung up on is still being computed for a moment: a short question comes behind it.
-    await Listener().listen(target, prompts.alone(f"{texts.questions}/quiet", 8), 1)
+    outcomes = await replay(target, plan.trace(rate, number), texts, cut_off_s=plan.cut_off_s)
+    judged = judge(outcomes, plan.targets, plan.window_s(rate))
+    await quiet(target)
     told = f"{judged.in_time} of {judged.turns} turns in time ({judged.share:.0%}), {judged.late} late"
     lost = f"{judged.refused} refused, {judged.failed} failed, {judged.cut_off} cut off, {judged.unasked} unasked"
     pace = f"TTFT p50/p95 {_ms(judged.ttft_p50_ms)}/{_ms(judged.ttft_p95_ms)} ms"
     pace += f", TPOT {_ms(judged.tpot_p50_ms)}/{_ms(judged.tpot_p95_ms)} ms"
     print(f"{rate:.3g} sessions/s | {number} | {target.name} | {told}, {lost}; {pace}", file=sys.stderr, flush=True)
     return judged
+
+
+async def quiet(target: Endpoint, said: Sequence[Message] = ()) -> None:
+    """Ask a short question and wait for its answer: what was hung up on before is over then. Raises Refused if the
+    target stays too busy for it."""
+    for left in reversed(range(QUIET_TRIES)):
+        try:
+            await Listener().listen(target, [*said, Message("user", "Hello.")], 1)
+            return
+        except Refused:
+            if not left:
+                raise
+            await asyncio.sleep(QUIET_PAUSE_S)
 
 
 async def at(rate: float, ours: Endpoint, theirs: Endpoint, plan: Plan) -> Row:
@@ -138,7 +129,7 @@ async def measure(options: argparse.Namespace) -> None:
     print(head(), flush=True)
     for name in options.models:
         setup = Setup(synthetic(SHAPES[name], cache_folder() / "models"), options.streams, CONTEXT)
-        async with sides(setup) as (ours, theirs):
+        async with sides(setup, plan.seed) as (ours, theirs):
             if options.rates:
                 rows = [await at(rate, ours, theirs, plan) for rate in sorted(set(options.rates))]
             else:

@@ -57,15 +57,21 @@ def good(sides: Mapping[float, Sequence[Goodput]], share: float) -> Good:
 def verdict(model: str, peer: str, rows: Iterable[Row], share: float) -> str:
     """The highest rates that were good, and their ratio."""
     rows = list(rows)
+    rates = [row.rate for row in rows]
     ours = highest(good({row.rate: row.ours for row in rows}, share))
     theirs = highest(good({row.rate: row.theirs for row in rows}, share))
-    lowest = min(row.rate for row in rows)
-    told = [f"below {lowest:.3g}" if rate is None else f"{rate:.3g}" for rate in (ours, theirs)]
-    by = ""
+    told = f"ours {_bounded(ours, rates)}, llama-server {peer} {_bounded(theirs, rates)}"
     if ours is not None and theirs is not None:
         ratio = round(ours / theirs, 2)
-        by = f": {ratio:.2f} times as many (goal {RATIO_GOAL:g} {'✓' if ratio >= RATIO_GOAL else '✗'})"
-    return f"{model}: {share:.0%} in time up to {told[0]} sessions/s, llama-server {peer} up to {told[1]}{by}"
+        told += f", {ratio:.2f} times as many (goal {RATIO_GOAL:g} {'✓' if ratio >= RATIO_GOAL else '✗'})"
+    return f"{model}: sessions a second with {share:.0%} of the turns in time: {told}"
+
+
+def _bounded(rate: float | None, tried: Sequence[float]) -> str:
+    """Where the highest good rate is as far as it is known."""
+    if rate is None:
+        return f"below {min(tried):.3g}"
+    return f"{rate:.3g}" + (" or more" if rate == max(tried) else "")
 
 
 def _is_settled(rounds: Sequence[Goodput], most: int, share: float) -> bool:
