@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test bench format clean help
+.PHONY: run setup test bench format docs clean help
 
 run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -24,6 +24,9 @@ bench: setup ## Time the spans of a turn
 format: setup ## Put the source into its one format
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
+
+docs: setup ## Write docs/settings.md from the settings
+	@$(BIN)/python -m deploy.settings_page > docs/settings.md
 
 clean: ## Remove .venv and what tools left; neither your data nor the compiled wheel
 	rm -rf .venv *.egg-info artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
