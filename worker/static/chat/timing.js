@@ -33,7 +33,7 @@ function numbers(trace) {
   const parts = [
     ["First token", duration(trace.ttft_ms)],
     ["", pace(trace.tpot_ms)],
-    ["total", duration(trace.duration_ms)],
+    ["Total", duration(trace.duration_ms)],
   ];
   return parts
     .filter(([, value]) => value !== null)
