@@ -145,7 +145,9 @@ async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scri
     await timing.locator("summary").click()
     await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %) was spent reading the prompt, 30 new tokens.")
     await expect(timing).to_contain_text("70 of 100 prompt tokens came from the cache")
-    await expect(timing).to_contain_text("The cache matched up to the system prompt, which changed since the last turn.")
+    await expect(timing).to_contain_text(
+        "The cache matched up to the system prompt, which changed since the last turn."
+    )
     names = await timing.locator(".legend-name").all_inner_texts()
     assert names == ["prefill", "decode", "tool:calculator", "between spans"]
     await expect(timing.get_by_role("link", name="Open the trace")).to_have_attribute(
