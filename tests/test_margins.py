@@ -12,22 +12,22 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from inference.constraint import Constraint
+from inference.constraint import Vocabulary
 from inference.detokenizer import TextStream
 from inference.request import Request
 from inference.sampler import Sampler
+from inference.scope import CacheScope
 from inference.sequence import Sampling
-from tests.inference.test_constraint import ListedMask
 from tests.margins import FILE, MARKER, Draw, Margins, drawn
 
 PIECES = [b"yes", b"no", b"", b"perhaps", b""]
 ROW = np.array([1, 2, 4, 1.5, 3.75], np.float32)
 
 
-def asked(allowed: set[int] | None = None, **sampling: Any) -> Request:
-    mask = None if allowed is None else Constraint(ListedMask(frozenset(allowed)), np.ones(len(PIECES), np.bool_))
-    sampler = Sampler(Sampling(temperature=0, **sampling), mask)
-    return Request([0, 3], 5, sampler, TextStream(PIECES))
+def asked(grammar: str | None = None, **sampling: Any) -> Request:
+    held = Vocabulary(PIECES, frozenset({2, 4})).compile(grammar).start() if grammar else None
+    sampler = Sampler(Sampling(temperature=0, **sampling), held)
+    return Request([0, 3], 5, sampler, TextStream(PIECES), CacheScope("tenant"))
 
 
 def test_a_margin_lies_between_what_is_said_and_the_best_other_text() -> None:
@@ -37,9 +37,9 @@ def test_a_margin_lies_between_what_is_said_and_the_best_other_text() -> None:
 
 
 def test_what_is_refused_is_no_choice() -> None:
-    draw = drawn(asked({0, 3}), ROW)
+    draw = drawn(asked('start: "yes" | "perhaps"'), ROW)
     assert (draw.margin, draw.token, draw.other) == (0.5, "perhaps", "yes")
-    assert drawn(asked({0}), ROW).margin == float("inf")
+    assert drawn(asked('start: "yes"'), ROW).margin == float("inf")
     assert drawn(asked(logit_bias={0: 9.0}), ROW).token == "yes"
 
 
