@@ -36,7 +36,8 @@ log = logging.getLogger("firsttoken.serve")
 
 BACKLOG = 512
 SAMPLE_STORE = "docs"
-NOT_FOR_USERS = ("ARCHITECTURE.md", "LOG.md")  # of our own documentation: they answered users' questions in its place
+# Pages of our own documentation that would answer users' questions in place of those written for users.
+NOT_FOR_USERS = ("ARCHITECTURE.md", "HISTORY.md", "LOG.md", "settings.md")
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
