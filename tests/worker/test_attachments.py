@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.loaders.job import Limits
 from tests.retrieval.loaders.hostile import ENDLESS
 from tests.retrieval.loaders.test_pdf import make_pdf
