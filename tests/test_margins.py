@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +14,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from inference.bundled import DRAFT_MODEL
+from inference.config import EngineConfig
 from inference.constraint import Constraint
 from inference.detokenizer import TextStream
+from inference.grammar import json_grammar
+from inference.model import ChatModel
 from inference.request import Request
 from inference.sampler import Sampler
-from inference.sequence import Sampling
+from inference.sequence import ChatMessage, Sampling
 from tests.inference.test_constraint import ListedMask
 from tests.margins import FILE, MARKER, Draw, Margins, drawn
 
@@ -41,6 +47,28 @@ def test_what_is_refused_is_no_choice() -> None:
     assert (draw.margin, draw.token, draw.other) == (0.5, "perhaps", "yes")
     assert drawn(asked({0}), ROW).margin == float("inf")
     assert drawn(asked(logit_bias={0: 9.0}), ROW).token == "yes"
+
+
+def noted() -> int:
+    """Draws, by whomever, since these tests began."""
+    return Path(os.environ[FILE]).read_text().count("\n")
+
+
+@pytest.mark.parametrize("draft", [None, DRAFT_MODEL], ids=["alone", "with drafts"])
+async def test_every_greedy_draw_of_a_real_model_is_noted(draft: Path | None) -> None:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(draft_path=draft, draft_min=3, draft_max=3))
+    await model.start()
+    prompt = model.encode(model.render([ChatMessage("user", "hello")]))
+    held = json_grammar({"enum": [12]})
+    for sampling in (Sampling(temperature=0), Sampling(temperature=0, grammar=held), Sampling(temperature=1.0)):
+        before = noted()
+        generation = model.generate(prompt, sampling)
+        async for _ in generation:
+            pass
+        assert noted() - before == (
+            0 if sampling.temperature else len(generation.ids) + 1
+        )  # the last one ends the turn
+    await model.close()
 
 
 @pytest.fixture
