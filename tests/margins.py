@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FILE = "TEST_MARGINS_FILE"  # environment variable: where draws are written down
 MARGIN_MIN_NATS = 0.5
 MARKER = "any_answer"
+VOCABULARY_MIN = 1000  # tokens of a real model; those of scripted devices have less
 CANDIDATES = 256  # tokens among which the second best is looked for: under a grammar most are refused
 SHOWN_TOKENS = 16  # of the question and of the answer before a draw
 
@@ -54,14 +55,16 @@ class Draw:
 def note_draws(path: Path) -> None:
     """From now on this process appends its greedy draws to `path`, a line of JSON each."""
     from inference.executor import Executor
-    from inference.llama import LlamaContext
 
     draw = Executor._draw
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    def noted(self: Executor, request: Request, logits: NDArray[np.float32]) -> None:
-        if isinstance(self._backend, LlamaContext) and request.sampler._sampling.temperature <= 0:
+    def note(request: Request, logits: NDArray[np.float32]) -> None:
+        if len(logits) >= VOCABULARY_MIN and request.sampler._sampling.temperature <= 0:
             os.write(file, json.dumps(asdict(drawn(request, logits))).encode() + b"\n")
+
+    def noted(self: Executor, request: Request, logits: NDArray[np.float32]) -> None:
+        note(request, logits)
         draw(self, request, logits)
 
     Executor._draw = noted  # type: ignore[method-assign]

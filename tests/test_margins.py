@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +23,7 @@ from inference.model import ChatModel
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.sequence import ChatMessage, Sampling
+from tests.inference.machine import request
 from tests.inference.test_constraint import ListedMask
 from tests.margins import FILE, MARKER, Draw, Margins, drawn
 
@@ -33,7 +34,7 @@ ROW = np.array([1, 2, 4, 1.5, 3.75], np.float32)
 def asked(allowed: set[int] | None = None, **sampling: Any) -> Request:
     mask = None if allowed is None else Constraint(ListedMask(frozenset(allowed)), np.ones(len(PIECES), np.bool_))
     sampler = Sampler(Sampling(temperature=0, **sampling), mask)
-    return Request([0, 3], 5, sampler, TextStream(PIECES))
+    return replace(request([0, 3]), sampler=sampler, text=TextStream(PIECES))
 
 
 def test_a_margin_lies_between_what_is_said_and_the_best_other_text() -> None:
