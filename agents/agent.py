@@ -1,22 +1,21 @@
 """The agent loop: assemble, generate, run the tools that were called, again, until there is an answer.
 
 What can be refused is refused before the first event. From then on the turn always ends with TurnFinished, except
-when the caller closes the iterator: that cancels the generation and the tools at once.
+when the task is cancelled: that cancels the generation and the tools at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agents.ahead import Ahead, before_missing, before_question
 from agents.budget import ANSWER_TOKENS, Budget
 from agents.calls import RunningCalls, settled, takes_long
-from agents.events import Event, ItemFinished, ItemStarted
-from agents.held import held
+from agents.events import ItemFinished, ItemStarted, TurnFinished
+from agents.held import Stage, held
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
 from agents.parser.choose import Format, Parser, choose
@@ -26,6 +25,7 @@ from agents.progress import Progress
 from agents.prompt import answer_message, assemble, question
 from agents.reply import CALLS_MAX, Reply
 from agents.search import Searcher, found, search
+from agents.sink import EventSink
 from agents.spans import StepSpans, add_tool
 from agents.step import Step
 from agents.tool import ToolContext
@@ -33,7 +33,7 @@ from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import shortened
 from agents.turn import Turn
 from inference.errors import InferenceError, InvalidSchema
-from inference.sequence import Generation, LanguageModel, Sampling, Segment
+from inference.sequence import Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.trace import Trace, now_ns
 
 log = logging.getLogger(__name__)
@@ -56,40 +56,43 @@ class Agent:
         # What passages and results leave for the answer; a small context cannot spare the usual room.
         self._answer_tokens = min(ANSWER_TOKENS, model.context_length // 8)
 
-    async def run(self, turn: Turn, trace: Trace) -> AsyncGenerator[Event, None]:
-        """The events of one turn, in the order that agents/events.py states.
+    async def run(self, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
+        """Write the events of one turn to the sink and return the last one.
 
-        Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped.
+        Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped, and
+        what opening the sink raises.
         """
         with Ahead(self._model, trace) as ahead:
             progress = await self._prepare(turn, trace, ahead)
-            step = await self._begin(progress)
+            progress.step = await self._begin(progress)
+        try:
+            await sink.open()
+            finished = await self._run_steps(progress, sink)
+            sink.write(finished)
+            return finished
+        finally:
+            progress.step.cancel()
+
+    async def _run_steps(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
             for event in progress.opening():
-                yield event
+                sink.write(event)
             while True:
-                async for delta in step.generation:
-                    for event in step.feed(delta):
-                        yield event
-                for event in self._end(progress, step):
-                    yield event
-                with Ahead(self._model, trace) as progress.ahead:
-                    async with aclosing(self._results(progress, step)) as results:
-                        async for event in results:
-                            yield event
+                step = progress.step
+                await step.run(sink)
+                self._end(progress, sink)
+                with Ahead(self._model, progress.trace) as progress.ahead:
+                    await self._results(progress, sink)
                     if not step.goes_on or progress.budget.remaining_tokens <= 0:
-                        break
+                        return progress.finished()
                     progress.concluding = progress.budget.spent(now_ns())
-                    step = await self._begin(progress)
-            yield progress.finished(step)
+                    await sink.drain()
+                    progress.step = await self._begin(progress)
         except Exception as error:  # the boundary: whatever breaks a turn that has begun is told as its end
             if not isinstance(error, InferenceError):
                 log.exception("turn failed")
-            for event in self._end(progress, step):
-                yield event
-            yield progress.failed(error)
-        finally:
-            step.cancel()
+            self._end(progress, sink)
+            return progress.failed(error)
 
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
@@ -144,8 +147,9 @@ class Agent:
             return
         ahead.read(await self._prefix(turn, offer), salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
 
-    async def _results(self, progress: Progress, step: Step) -> AsyncGenerator[Event, None]:
-        """The results of the step's calls, in the order of the calls."""
+    async def _results(self, progress: Progress, sink: EventSink) -> None:
+        """Write the results of the step's calls, in the order of the calls."""
+        step = progress.step
         calls = step.calls.pending
         if not calls:
             return
@@ -155,8 +159,7 @@ class Agent:
                     await self._read_results(progress, missing=len(calls) - number)
                 result = await settled(pending)
                 add_tool(progress.trace, span, call, result)
-                for event in self._answer(progress, step, call, result):
-                    yield event
+                self._answer(progress, call, result, sink)
 
     async def _read_results(self, progress: Progress, missing: int) -> None:
         """Read the results that are there, while tools whose results stand behind them still run."""
@@ -227,24 +230,29 @@ class Agent:
         return False
 
     async def _held(self, sampling: Sampling, progress: Progress, thinking: bool) -> Sampling:
-        """With what the step is held to, compiled where it holds nobody up. Raises InvalidSchema."""
-        to = held(
-            progress.turn,
-            progress.offer,
-            self._dialect,
-            first=not progress.budget.steps,
-            calls_max=self._calls_max(progress),
-            thinking=thinking,
-        )
-        if to is None:
+        """With what the step is held to, compiled where it holds nobody up. Raises InvalidTurn, InvalidSchema."""
+        turn, calls_max = progress.turn, self._calls_max(progress)
+        if not calls_max and turn.answer_format is None:
             return sampling
+        stage = Stage(not progress.budget.steps and turn.tool_choice != "auto", calls_max, thinking)
+        if stage not in progress.grammars:
+            progress.grammars[stage] = await asyncio.to_thread(self._grammar, turn, progress.offer, stage)
+        return replace(sampling, grammar=progress.grammars[stage])
+
+    def _grammar(self, turn: Turn, offer: Offer, stage: Stage, *, loosely: bool = False) -> Grammar | None:
+        """Raises InvalidTurn, and InvalidSchema where the caller insists on a schema that cannot be held."""
+        to = held(turn, offer, self._dialect, stage, loosely=loosely)
+        if to is None:
+            return None
         try:
-            await asyncio.to_thread(self._model.prepare, to.grammar)
-        except InvalidSchema:
+            return self._model.prepare(to.grammar, to.begins)
+        except InvalidSchema as error:
+            if not loosely:  # it may be one that nobody insists on
+                return self._grammar(turn, offer, stage, loosely=True)
             if to.begins:
-                return sampling
+                return None
+            error.param = turn.answer_format.param if turn.answer_format else None
             raise
-        return replace(sampling, grammar=to.grammar, grammar_from=to.begins)
 
     def _parser(self, progress: Progress, thinking: bool) -> Parser:
         parser = self._dialect.parser(progress.offer.schemas, thinking=thinking)
@@ -260,19 +268,22 @@ class Agent:
             return 0
         return CALLS_MAX if progress.turn.parallel_tool_calls and not self._dialect.one_call else 1
 
-    def _end(self, progress: Progress, step: Step) -> list[Event]:
+    def _end(self, progress: Progress, sink: EventSink) -> None:
         """Close the step's items and account for it; nothing the second time."""
+        step = progress.step
         if step.ended:
-            return []
-        events = step.end(fallback=NOTHING_LEFT if progress.concluding else "")
+            return
+        for event in step.end(fallback=NOTHING_LEFT if progress.concluding else ""):
+            sink.write(event)
         progress.add(step)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids hold the stop string, the text does not
             self._model.remember(answer_message(step.reply.items), step.generation.ids)
-        return events
 
-    def _answer(self, progress: Progress, step: Step, call: FunctionCall, result: ToolResult) -> list[Event]:
+    def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
         """The result as an item, cut to its share of what the context still holds."""
+        step = progress.step
         used = step.generation.prompt_tokens + len(step.generation.ids) + self._answer_tokens
         share = (self._model.context_length - used) // len(step.calls.pending)
         index, item = progress.add_result(call, fit(result.output, share, self._model.count))
-        return [ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)]
+        sink.write(ItemStarted(index, replace(item, output="", status="in_progress")))
+        sink.write(ItemFinished(index, item))

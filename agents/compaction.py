@@ -6,13 +6,13 @@ What does not fit the context at once is summed up in parts, each together with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from agents.agent import Agent
 from agents.errors import HistoryTooLong, InvalidTurn
 from agents.events import TurnFinished, Usage
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.sink import EventList
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
 from inference.errors import InferenceError
@@ -88,11 +88,10 @@ _ASK = Message("user", SUM_UP)
 
 
 async def _answer(agent: Agent, turn: Turn, trace: Trace) -> TurnFinished:
-    async with aclosing(agent.run(turn, trace)) as events:
-        async for event in events:
-            if isinstance(event, TurnFinished) and event.status in ("completed", "incomplete"):
-                return event
-    raise InferenceError("The model could not sum up the conversation.")
+    finished = await agent.run(turn, trace, EventList())
+    if finished.status not in ("completed", "incomplete"):
+        raise InferenceError("The model could not sum up the conversation.")
+    return finished
 
 
 def _instructs(item: Item) -> bool:

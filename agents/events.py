@@ -65,7 +65,7 @@ class ItemStarted:
     item: Message | Reasoning | FunctionCall | FunctionCallOutput | Compaction  # status in_progress, texts empty
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every token, and that takes three times as long
 class TextDelta:
     output_index: int
     item_id: str
@@ -73,14 +73,14 @@ class TextDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every token, and that takes three times as long
 class ReasoningDelta:
     output_index: int
     item_id: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every token, and that takes three times as long
 class ArgumentsDelta:
     """Concatenated deltas of an item equal the arguments of its ItemFinished."""
 
@@ -119,3 +119,5 @@ Event: TypeAlias = (
     | ItemFinished
     | TurnFinished
 )
+
+TOKENS = (TextDelta, ReasoningDelta, ArgumentsDelta)  # the events that tell what the model says

@@ -8,13 +8,14 @@ from agents.ahead import Ahead
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
+from agents.held import Stage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Turn
 from inference.errors import InferenceError
-from inference.sequence import Finish
+from inference.sequence import Finish, Grammar
 from inference.trace import Trace
 from retrieval.passage import Passage
 
@@ -33,7 +34,19 @@ class Progress:
     concluding: str | None = None  # the budget that was spent: the model answers from what it has
     output: list[Item] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    _step: Step | None = None
     turns_dropped: int = 0  # of the conversation's beginning, where the context was too small
+    grammars: dict[Stage, Grammar | None] = field(default_factory=dict)  # compiled once for all steps of a kind
+
+    @property
+    def step(self) -> Step:
+        """The one that runs, or ran last; there is none before the first was begun."""
+        assert self._step is not None
+        return self._step
+
+    @step.setter
+    def step(self, step: Step) -> None:
+        self._step = step
 
     @property
     def passages(self) -> list[Passage]:
@@ -72,10 +85,10 @@ class Progress:
         self.output.append(item)
         return len(self.output) - 1, item
 
-    def finished(self, step: Step) -> TurnFinished:
+    def finished(self) -> TurnFinished:
         """How the turn ends after its last step, which either answered or ran into a limit."""
-        match step.generation.finish:
-            case Finish.STOP if not step.goes_on:
+        match self.step.generation.finish:
+            case Finish.STOP if not self.step.goes_on:
                 return self._finished("completed")
             case Finish.STOP | Finish.LENGTH:
                 return self._finished("incomplete", "max_output_tokens")

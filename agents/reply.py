@@ -28,7 +28,9 @@ class Reply:
     items: list[Item] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
     exact: bool = True  # the items tell all that was generated, and nothing else
-    _open: Message | Reasoning | FunctionCall | None = None
+    _open: Message | Reasoning | FunctionCall | None = None  # without its text
+    _texts: list[str] = field(default_factory=list)  # of the open item
+    _logprobs: list[TokenLogprob] = field(default_factory=list)
     _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is not out yet
     _space: str = ""  # white space that is shown only if visible text follows
 
@@ -41,7 +43,8 @@ class Reply:
         return isinstance(self._open, Reasoning)
 
     def feed(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[Event]:
-        self._told += logprobs
+        if logprobs:
+            self._told += logprobs
         return self._map(self.parser.feed(storable(text)))
 
     def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
@@ -106,32 +109,34 @@ class Reply:
 
     def _start(self, item: Message | Reasoning | FunctionCall) -> list[Event]:
         self._open = item
+        self._texts, self._logprobs = [], []
         return [ItemStarted(self._index, item)]
 
     def _grow(self, text: str) -> list[Event]:
-        if not isinstance(self._open, Message):
-            self._told = ()  # tokens of calls and thoughts are not told
-        match self._open:
-            case Message() as message:
-                told, self._told = self._told, ()
-                self._open = replace(message, text=message.text + text, logprobs=message.logprobs + told)
-                return [TextDelta(self._index, message.id, text, told)]
-            case Reasoning() as reasoning:
-                self._open = replace(reasoning, text=reasoning.text + text)
-                return [ReasoningDelta(self._index, reasoning.id, text)]
-            case FunctionCall() as call:
-                self._open = replace(call, arguments=call.arguments + text)
-                return [ArgumentsDelta(self._index, call.id, text)]
-        return []
+        item, told, self._told = self._open, self._told, ()
+        if item is None:
+            return []
+        self._texts.append(text)
+        if isinstance(item, Message):
+            if told:
+                self._logprobs += told
+            return [TextDelta(self._index, item.id, text, told)]
+        kind = ReasoningDelta if isinstance(item, Reasoning) else ArgumentsDelta  # their tokens are not told
+        return [kind(self._index, item.id, text)]
 
     def _close(self, status: Status) -> list[Event]:
         self._space = ""
         item, index = self._open, self._index
         if item is None:
             return []
+        text = "".join(self._texts)
         if isinstance(item, Message):
-            item = replace(item, citations=find_citations(item.text, self.sources))
-        item = replace(item, status=status)
+            citations = find_citations(text, self.sources)
+            item = replace(item, text=text, status=status, citations=citations, logprobs=tuple(self._logprobs))
+        elif isinstance(item, Reasoning):
+            item = replace(item, text=text, status=status)
+        else:
+            item = replace(item, arguments=text, status=status)
         self.items.append(item)
         self._open = None
         return [ItemFinished(index, item)]

@@ -22,14 +22,14 @@ class StepSpans:
     trace: Trace
     generation: Generation
     verdict: Callable[[], Verdict | None]
+    told_prefill: bool = False
     _prefill: Span | None = None
-    _prefilled: bool = False
     _decoded: bool = False
 
     def prefilled(self) -> None:
-        if self._prefilled:
+        if self.told_prefill:
             return
-        self._prefilled = True
+        self.told_prefill = True
         stamps = self.generation.stamps
         self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
         if stamps.admitted_ns:

@@ -10,6 +10,7 @@ from agents.events import Event, ItemFinished
 from agents.message import FunctionCall
 from agents.offer import Offer
 from agents.reply import Reply
+from agents.sink import EventSink
 from agents.spans import StepSpans
 from inference.sequence import Delta, Finish, Generation
 
@@ -24,8 +25,18 @@ class Step:
     ended: bool = False
     reasoning_tokens: int = 0
 
+    async def run(self, sink: EventSink) -> None:
+        """Write what the model says, as it says it. Raises InferenceError when the engine fails."""
+
+        def receive(delta: Delta) -> None:
+            for event in self.feed(delta):
+                sink.write(event)
+
+        await self.generation.stream(receive)
+
     def feed(self, delta: Delta) -> list[Event]:
-        self.spans.prefilled()
+        if not self.spans.told_prefill:
+            self.spans.prefilled()
         events = self._started(self.reply.feed(delta.text, delta.logprobs))
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
@@ -40,7 +51,7 @@ class Step:
         return self._started(self.reply.finish(cut_off=self.generation.finish is not Finish.STOP, fallback=fallback))
 
     def cancel(self) -> None:
-        """Free the sequence and stop the tools. Right at any time, and never waits."""
+        """Free the sequence and stop the tools. Idempotent, and never waits."""
         self.generation.cancel()
         self.calls.cancel()
         self.spans.decoded()

@@ -16,20 +16,19 @@ import random
 import statistics
 import tempfile
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import UUID
 
 from agents.agent import Agent
 from agents.ahead import Ahead
-from agents.events import TextDelta
 from agents.message import Message
 from agents.offer import Offer
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from benchmarks.engine.synthetic import WORDS
 from benchmarks.pairs import pairs, unread
+from benchmarks.sinks import FirstText
 from inference.sequence import LanguageModel, Sampling
 from inference.trace import Trace, now_ns
 from retrieval.filter import Filter
@@ -122,11 +121,9 @@ class Bench:
             sampling=Sampling(max_tokens=2, temperature=0),
         )
         trace, began = Trace(), now_ns()
-        async with aclosing(agent.run(turn, trace)) as events:
-            async for event in events:
-                if isinstance(event, TextDelta):
-                    break
-        ms = (now_ns() - began) / 1e6
+        told = FirstText()
+        await agent.run(turn, trace, told)
+        ms = (told.text_ns - began) / 1e6
         return ms, next(span.duration_ms for span in trace.spans if span.name == "retrieve")
 
 

@@ -14,19 +14,18 @@ import asyncio
 import json
 import random
 import statistics
-from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 from agents.agent import Agent
-from agents.events import TextDelta
 from agents.message import FunctionCall, Message
 from agents.progress import Progress
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from benchmarks.pairs import pairs, unread
+from benchmarks.sinks import FirstText
 from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.model import ChatModel
@@ -97,15 +96,12 @@ class Bench:
             server_tools=("get_page", "check_price"),
             sampling=Sampling(max_tokens=120, temperature=0),
         )
-        called = 0
-        async with aclosing(agent.run(turn, Trace())) as events:
-            async for event in events:
-                called += isinstance(getattr(event, "item", None), FunctionCall)
-                if isinstance(event, TextDelta):
-                    break
-        if not self.last_ns or called < 2:
+        told = FirstText()
+        await agent.run(turn, Trace(), told)
+        called = [event for event in told.events if isinstance(getattr(event, "item", None), FunctionCall)]
+        if not self.last_ns or len(called) < 2 or told.text_ns < self.last_ns:
             raise RuntimeError("the model did not call both tools")
-        return (now_ns() - self.last_ns) / 1e6
+        return (told.text_ns - self.last_ns) / 1e6
 
 
 async def measure(rounds: int) -> list[Row]:

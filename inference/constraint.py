@@ -1,139 +1,193 @@
-"""Holding the answers of requests to grammars: compiled once, then a state of its own for each request."""
+"""Holding the answers of requests to grammars: compiled by llguidance, then a state of its own for each text.
+
+The library works within limits that count work, so what a schema costs does not depend on how busy the machine is. Its
+compiler and its masks let go of the GIL; checking one token and taking it do not, and take microseconds.
+
+Nothing compiled is kept beyond its turn: most grammars take one or two milliseconds, on a thread where nobody waits.
+What is kept would have to be kept for each tenant, and a lexer that one request has filled would fail the next.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from time import thread_time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from inference.errors import GrammarFailed
+from inference.errors import GrammarFailed, InvalidSchema
 
-GRAMMARS_KEPT = 64  # compiled: tools and formats of the applications that use this model; some 100 kB each
-READY_MAX = 8  # copies of one for requests that are about to start; more are made when they do
-# A single token of an ordinary grammar takes 20 microseconds. One that leaves ever more ways open gets slower with each
-# token, and everybody waits for the thread that checks it.
-CHECK_S_MAX = 0.05
+# Of one grammar. The library's own limits are for one user: a quarter of a gigabyte of states, and 15 ms a token.
+LIMITS = LLParserLimits(
+    max_items_in_row=2_000,  # ways that are open at once: 2 ms to take a token
+    initial_lexer_fuel=1_000_000,  # to compile: some 20 ms
+    step_lexer_fuel=50_000,  # for a mask, and for the tokens up to the next one: some 4 ms
+    step_max_items=20_000,  # the same of the parser: 1 ms
+    max_lexer_states=30_000,  # at 1 to 2 kB each
+    max_grammar_size=100_000,  # symbols: some 10 MB
+    verbose_errors=False,  # they repeat the schema
+)
+REFILL_TOKENS = 16  # only masks refill the lexer's fuel; a long text of valid tokens would never need one
+REASON_CHARS_MAX = 300
+# A text that is forced is cut into tokens as the model likes it: none is chosen for it, so none has to be known here.
+HEADER = '%llguidance {"no_forcing": true}\n'
+_PREAMBLE = "failed to compile JSON schema: "
 
 
-class Mask(Protocol):
-    """What `inference.llama.GrammarMask` offers."""
+class Matcher(Protocol):
+    """What `llguidance.LLMatcher` offers."""
 
-    def clone(self) -> Mask: ...
+    def deep_copy(self) -> Matcher: ...
 
-    def allows(self, token: int) -> bool: ...
+    def is_error(self) -> bool: ...
 
-    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]: ...
+    def is_stopped(self) -> bool: ...
 
-    def accept(self, token: int) -> None: ...
+    def validate_tokens(self, tokens: list[int]) -> int: ...
+
+    def consume_token(self, sampled_token: int) -> bool: ...
+
+    def compute_bitmask(self) -> bytes: ...
+
+
+class Vocabulary:
+    """The tokens of a model, as an answer shows them. Thread-safe.
+
+    Control tokens have no text in an answer, so no grammar lets them through, but for those that end it.
+    """
+
+    def __init__(self, pieces: Sequence[bytes], end_tokens: frozenset[int]) -> None:
+        self.end_tokens = end_tokens
+        self.size = len(pieces)
+        # Without a token that ends a turn there is none to let through: the library insists on one all the same.
+        ends = sorted(end_tokens) or [len(pieces)]
+        tokens = [*pieces] if end_tokens else [*pieces, b""]
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Tokens(tokens, ends[0])), eos_token=ends)
+
+    def compile(self, grammar: str, opening: int | None = None) -> Grammar:
+        """The grammar of a whole text, or of what the token `opening` begins in one. Call it where nobody waits.
+
+        Raises InvalidSchema for what the library refuses, and for what leaves no way to begin.
+        """
+        matcher = LLMatcher(self._tokenizer, HEADER + grammar, log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # some grammars are too much from their first token on
+        if matcher.is_error():
+            raise InvalidSchema(f"no grammar can be made of this schema: {_reason(matcher.get_error())}")
+        return Grammar(matcher, self, opening)
+
+
+class Grammar:
+    """A compiled grammar. The texts of one turn follow each other, and share what the library has learnt of it."""
+
+    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, opening: int | None = None) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._opening = opening
+
+    def start(self) -> Constraint:
+        """The beginning of a text."""
+        matcher = self._matcher.deep_copy()
+        if self._opening is None:
+            return Constraint(matcher, self._vocabulary)
+        return Help(matcher, self._vocabulary, self._opening)
 
 
 class Constraint:
-    """What one request may say next. Raises GrammarFailed where the grammar gets too slow to follow."""
+    """What one request may say next. For one thread at a time. Raises GrammarFailed where the grammar gets too much to
+    follow."""
 
-    def __init__(self, mask: Mask, sayable: NDArray[np.bool_]) -> None:
-        self._mask = mask
-        self._sayable = sayable
+    def __init__(self, matcher: Matcher, vocabulary: Vocabulary) -> None:
+        self._matcher = matcher
+        self._end_tokens = vocabulary.end_tokens
+        self._size = vocabulary.size
+        self._mask: NDArray[np.bool_] | None = None  # of the place where the text stands
+        self._taken = 0
 
     def allows(self, token: int) -> bool:
-        return bool(self._sayable[token]) and self._mask.allows(token)
+        """Whether the token may come next; one that ends the turn may when the text is complete."""
+        if self._matcher.is_stopped():
+            self._check()
+            return token in self._end_tokens
+        return self._matcher.validate_tokens([token]) == 1
 
     def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        fitting: NDArray[np.bool_] = self._sayable[tokens] & self._mask.allowed(tokens)
+        """The same for many tokens at once."""
+        if self._mask is None:
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            self._check()
+            self._mask = np.unpackbits(bits, count=self._size, bitorder="little").astype(np.bool_)
+        fitting: NDArray[np.bool_] = self._mask[tokens]
         return fitting
 
     def accept(self, token: int) -> None:
-        started = thread_time()
-        self._mask.accept(token)
-        if thread_time() - started > CHECK_S_MAX:
-            raise GrammarFailed("the schema leaves too many ways open at once: make its alternatives differ sooner")
+        """The text goes on with this token, which is allowed."""
+        if not self._matcher.consume_token(token):
+            raise _too_much()
+        self._mask = None
+        self._taken += 1
+        if self._taken % REFILL_TOKENS == 0 and not self._matcher.is_stopped():
+            self._matcher.compute_bitmask()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise _too_much()
 
 
 class Help(Constraint):
-    """Follows the text from a token on. Before that anything goes, and again where the grammar gets too slow or leads
+    """Follows the text from a token on. Before that anything goes, and again where the grammar gets too much or leads
     nowhere."""
 
-    def __init__(self, mask: Mask, sayable: NDArray[np.bool_], opening: int) -> None:
-        super().__init__(mask, sayable)
+    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, opening: int) -> None:
+        super().__init__(matcher, vocabulary)
         self._opening: int | None = opening
         self._follows = False
 
     def allows(self, token: int) -> bool:
-        return not self._follows or super().allows(token)
+        try:
+            return not self._follows or super().allows(token)
+        except GrammarFailed:
+            self._let_go()
+            return True
 
     def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        fitting = super().allowed(tokens)
-        if len(tokens) == len(self._sayable) and not fitting.any():
+        try:
+            return super().allowed(tokens)
+        except GrammarFailed:
             self._let_go()
             return np.ones(len(tokens), np.bool_)
-        return fitting
 
     def accept(self, token: int) -> None:
         self._follows = self._follows or token == self._opening
         if self._follows:
             try:
                 super().accept(token)
-            except (GrammarFailed, ValueError):  # too slow, or a beginning that the grammar does not know
+            except GrammarFailed:
                 self._let_go()
 
     def _let_go(self) -> None:
         self._follows, self._opening = False, None
 
 
-@dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A grammar at its beginning, and copies of it for the requests that were announced."""
+class _Tokens:
+    """What the library asks a tokenizer for. It never has to cut a text into tokens itself: see HEADER."""
 
-    mask: Mask
-    ready: list[Mask] = field(default_factory=list)
+    bos_token_id = None
+
+    def __init__(self, tokens: Sequence[bytes], eos_token_id: int) -> None:
+        self.tokens = tokens
+        self.eos_token_id = eos_token_id
+        self.special_token_ids = [eos_token_id]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []
 
 
-class Grammars:
-    """Compiled grammars, the latest kept. Thread-safe.
+def _reason(error: str) -> str:
+    """The first line of what the library says, which goes on with the schema."""
+    return error.split(_PREAMBLE)[-1].split("\n")[0][:REASON_CHARS_MAX]
 
-    A copy of a large grammar takes a tenth of a second, so it is made by `prepare`, on a thread where nobody waits.
-    Control tokens have a text in llama.cpp's eyes and none in the answer, so no grammar ever lets them through.
-    """
 
-    def __init__(self, compile: Callable[[str], Mask], pieces: Sequence[bytes], end_tokens: frozenset[int]) -> None:
-        self._compile = compile
-        self._sayable = np.array([bool(piece) or token in end_tokens for token, piece in enumerate(pieces)])
-        self._kept: OrderedDict[str, _Compiled] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def prepare(self, grammar: str) -> None:
-        """Have a copy ready for `start`. Raises InvalidSchema."""
-        copy = self._copy(grammar)
-        with self._lock:
-            compiled = self._kept.get(grammar)
-            if compiled is not None and len(compiled.ready) < READY_MAX:
-                compiled.ready.append(copy)
-
-    def start(self, grammar: str, opening: int | None = None) -> Constraint:
-        """The beginning of a text, or of what the token `opening` begins in one; takes no time where it was prepared.
-        Raises InvalidSchema."""
-        with self._lock:
-            compiled = self._kept.get(grammar)
-            ready = compiled.ready.pop() if compiled is not None and compiled.ready else None
-        mask = ready or self._copy(grammar)
-        return Constraint(mask, self._sayable) if opening is None else Help(mask, self._sayable, opening)
-
-    def _copy(self, grammar: str) -> Mask:
-        with self._lock:
-            compiled = self._kept.get(grammar)
-        if compiled is None:
-            compiled = _Compiled(self._compile(grammar))
-            with self._lock:
-                self._keep(grammar, compiled)
-        return compiled.mask.clone()  # outside of the lock: others only read what is copied
-
-    def _keep(self, grammar: str, compiled: _Compiled) -> None:
-        self._kept[grammar] = compiled
-        self._kept.move_to_end(grammar)
-        while len(self._kept) > GRAMMARS_KEPT:
-            self._kept.popitem(last=False)
+def _too_much() -> GrammarFailed:
+    return GrammarFailed("the schema leaves too many ways open at once: make its alternatives differ sooner")

@@ -20,10 +20,11 @@ from inference.detokenizer import TextStream
 from inference.disk import DiskTier
 from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
 from inference.executor import Executor
-from inference.handle import Handle, News, deliver
+from inference.handle import Handle, News, Outbox
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import AHEAD_TOKENS_MIN, Scheduler
+from inference.scope import CacheScope
 from inference.sequence import Finish, Priority, Sampling
 from inference.speculation import Drafting, Speculation
 from inference.tiers import TierCosts, Tiers
@@ -69,7 +70,7 @@ class Engine:
         self._wake = threading.Event()
         self._closing = False
         self._failed: str | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outbox: Outbox | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._mean_request_s = 1.0
         self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
@@ -85,7 +86,7 @@ class Engine:
     def start(self) -> None:
         """Start the thread; results go to the event loop that calls this."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(asyncio.get_running_loop())
         self.tiers.start()
         self._thread.start()
 
@@ -100,7 +101,7 @@ class Engine:
         constraint: Constraint | None = None,
     ) -> Handle:
         """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
-        if self._closing or self._failed or self._loop is None:
+        if self._closing or self._failed or self._outbox is None:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
         if not prompt or room < 1:
@@ -121,8 +122,7 @@ class Engine:
             max_tokens=min(sampling.max_tokens, room),
             sampler=Sampler(sampling, constraint),
             text=TextStream(self._pieces, sampling.stop),
-            salt=salt,
-            exact=sampling.deterministic,
+            scope=CacheScope(salt, sampling.deterministic),
             priority=priority,
             deadline_ns=deadline_ns,
         )
@@ -130,7 +130,7 @@ class Engine:
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         """Compute the beginning of a prompt that will come, below all classes. None: it would not help."""
-        stopped = self._closing or self._failed or self._loop is None
+        stopped = self._closing or self._failed or self._outbox is None
         fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
         if stopped or not fits or self.waiting or self.running >= self._config.parallel:
             return None
@@ -139,8 +139,7 @@ class Engine:
             max_tokens=0,
             sampler=Sampler(Sampling()),
             text=TextStream(self._pieces),
-            salt=salt,
-            exact=exact,
+            scope=CacheScope(salt, exact),
             priority=Priority.AHEAD,
         )
         return self._enter(request)
@@ -269,11 +268,7 @@ class Engine:
             return
         saved = self._scheduler.slots.unsaved()
         if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
-            self._scheduler.slots[saved.slot].parked = True  # also when that fails: it would fail again and again
-            try:
-                self.tiers.save(saved)
-            except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
-                log.error("a conversation could not be parked: %s", error)
+            self.tiers.park(saved)
 
     def _accept(self, request: Request, token: int) -> None:
         """A request got its next token."""
@@ -315,8 +310,8 @@ class Engine:
         if not self._news:
             return
         news, self._news = self._news, []
-        assert self._loop is not None
+        assert self._outbox is not None
         try:
-            self._loop.call_soon_threadsafe(deliver, news)
+            self._outbox.publish(news)
         except RuntimeError:  # the loop is closed: nobody listens any more
             self._closing = True

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
-from inference.constraint import Constraint, Grammars
+from inference.constraint import Grammar, Vocabulary
 from inference.disk import DiskTier
 from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter, same_vocabulary
 from inference.engine import Engine
@@ -43,7 +43,7 @@ class ChatModel:
         if config.disk_folder and config.disk_bytes_max:
             disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
         self._engine = Engine(backend, self._pieces, end_tokens, config, drafter, disk)
-        self._grammars = Grammars(weights.grammar, self._pieces, end_tokens)
+        self._vocabulary = Vocabulary(self._pieces, end_tokens)
 
     @classmethod
     def load(cls, config: EngineConfig) -> ChatModel:
@@ -95,8 +95,9 @@ class ChatModel:
             return None
         return judge(self._tokenizer.outline(segments), generation.miss, self._pieces)
 
-    def prepare(self, grammar: str) -> None:
-        self._grammars.prepare(grammar)
+    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+        opening = self._tokenizer.mark(begins) if begins else None
+        return None if begins and opening is None else self._vocabulary.compile(grammar, opening)
 
     def generate(
         self,
@@ -113,17 +114,8 @@ class ChatModel:
             salt=salt,
             priority=priority,
             deadline_ns=deadline_ns,
-            constraint=self._constraint(sampling),
+            constraint=sampling.grammar.start() if sampling.grammar else None,
         )
-
-    def _constraint(self, sampling: Sampling) -> Constraint | None:
-        """None also where the grammar only helps and the mark that it begins with is no single token."""
-        if sampling.grammar is None:
-            return None
-        if not sampling.grammar_from:
-            return self._grammars.start(sampling.grammar)
-        opening = self._tokenizer.mark(sampling.grammar_from)
-        return None if opening is None else self._grammars.start(sampling.grammar, opening)
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         return self._engine.read_ahead(prompt, salt=salt, exact=exact)

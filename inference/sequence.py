@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from inference.constraint import Constraint
 from inference.outline import Part
 from inference.verdict import Miss, Verdict
 
@@ -30,6 +31,12 @@ class Finish(StrEnum):
     ERROR = "error"
 
 
+class Grammar(Protocol):
+    """What the texts of a turn are held to, or from a mark on: `LanguageModel.prepare` makes it."""
+
+    def start(self) -> Constraint: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text.
@@ -39,7 +46,7 @@ class Sampling:
 
     max_tokens: int = 512
     temperature: float = 1.0
-    top_k: int | None = None  # None: the engine's own limit, which bounds the cost; 0: the whole vocabulary
+    top_k: int = 0  # 0: the whole vocabulary
     top_p: float = 1.0
     min_p: float = 0.0
     presence_penalty: float = 0.0
@@ -50,8 +57,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     deterministic: bool = False
     top_logprobs: int | None = None  # likeliest tokens told beside each token; None: no token's likelihood is told
-    grammar: str | None = None  # GBNF that the whole text fits; `LanguageModel.prepare` it beforehand
-    grammar_from: str = ""  # this mark frees the text before it: the grammar only helps, and is let go of if it is slow
+    grammar: Grammar | None = None
 
 
 @dataclass(slots=True)
@@ -77,9 +83,11 @@ class TokenLogprob:
     top: tuple[tuple[bytes, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """A piece of generated text (never half a character, never part of a stop string) and its token count."""
+class Delta(NamedTuple):
+    """A piece of generated text (never half a character, never part of a stop string) and its token count.
+
+    A tuple, because one is made for every token: that costs a third of a frozen dataclass.
+    """
 
     text: str
     tokens: int
@@ -87,11 +95,10 @@ class Delta:
 
 
 class Generation(Protocol):
-    """A running generation: iterate for deltas, cancel at any time; the rest is valid as it grows.
+    """A running generation: `stream` its deltas, cancel at any time; the rest is valid as it grows.
 
-    Iterating ends when `finish` is set. An engine failure raises InferenceError from the iterator.
-    Leaving the iteration early does not cancel: whoever started it calls `cancel()` in `finally`
-    (cancelling a finished generation does nothing).
+    Leaving `stream` early does not cancel: the caller calls `cancel()` in `finally` (cancelling a finished generation
+    does nothing).
     """
 
     stamps: Stamps
@@ -121,7 +128,13 @@ class Generation(Protocol):
         """Drafted tokens that became part of the answer."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[Delta]: ...
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        """Call `receive` with every delta, in the same turn of the event loop in which the step's tokens reach it;
+        return when `finish` is set. Deltas that wait together come as one.
+
+        Raises InferenceError when the engine fails, and what `receive` raises.
+        """
+        ...
 
     def cancel(self) -> None: ...
 
@@ -184,10 +197,12 @@ class LanguageModel(Protocol):
         """Why the prompt had to be read as far as it was; None before the generation was admitted."""
         ...
 
-    def prepare(self, grammar: str) -> None:
-        """Compile a grammar, so that `generate` finds it ready. Takes milliseconds; thread-safe.
+    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+        """Compile a grammar (see `inference.grammar`) for texts that follow each other. Takes milliseconds;
+        thread-safe.
 
-        Raises InvalidSchema.
+        The mark `begins` frees the text before it: the grammar only helps then, and is let go of where it is too much
+        or leads nowhere; None where the mark is no single token. Raises InvalidSchema.
         """
         ...
 

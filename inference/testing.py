@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Chunk
+from inference.constraint import Constraint
 from inference.errors import InferenceError, PromptTooLong
 from inference.outline import Part
 from inference.sequence import ChatMessage, Delta, Finish, Generation, Priority, Sampling, Segment, Stamps
 from inference.tail import Region
 from inference.trace import now_ns
 from inference.verdict import Miss, Verdict
+
+
+@dataclass(frozen=True)
+class ScriptedGrammar:
+    """Its text and its mark; the replies are not held to it."""
+
+    text: str
+    begins: str
+
+    def start(self) -> Constraint:
+        raise NotImplementedError
 
 
 class ScriptedGeneration:
@@ -63,6 +75,10 @@ class ScriptedGeneration:
             yield Delta(piece, 1)
         self.finish = Finish.STOP
 
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        async for delta in self:
+            receive(delta)
+
 
 @dataclass
 class ScriptedModel:
@@ -81,7 +97,7 @@ class ScriptedModel:
     remembered: list[ChatMessage] = field(default_factory=list)
     ahead: list[str] = field(default_factory=list)  # read before the prompt that begins like it
     shared: list[str] = field(default_factory=list)
-    grammars: list[str] = field(default_factory=list)  # prepared; the replies are not held to them
+    grammars: list[ScriptedGrammar] = field(default_factory=list)  # prepared
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
@@ -102,8 +118,9 @@ class ScriptedModel:
     def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
         return None
 
-    def prepare(self, grammar: str) -> None:
-        self.grammars.append(grammar)
+    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar | None:
+        self.grammars.append(ScriptedGrammar(grammar, begins))
+        return self.grammars[-1]
 
     def generate(
         self,

@@ -38,8 +38,20 @@ select rolsuper or rolbypassrls or exists (
  where rolname = current_user
 """
 
-# What talking to a database raises that is away, or that went away in the middle.
-DATABASE_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+# What a statement raises because the database is away, went away in the middle or has no room, so that it may work when
+# it is tried again. A violated constraint is not among them: it would be violated for ever.
+DATABASE_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,  # it is stopped, crashed, starting, or ended this connection
+    asyncpg.InsufficientResourcesError,  # a full disk, no memory, too many connections
+    asyncpg.PostgresSystemError,
+    asyncpg.TransactionRollbackError,  # a deadlock, or another transaction was first
+    asyncpg.ReadOnlySQLTransactionError,  # a standby that is about to take over
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the driver, when a connection breaks while it is being read
+    OSError,
+    TimeoutError,
+)
 
 
 class UnsafeRole(Exception):

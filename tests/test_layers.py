@@ -16,6 +16,7 @@ PACKAGES = (*LAYERS, "migrations")
 # A library on the left is imported only by files whose path begins with one of those on the right.
 DOORS = {
     "llama_cpp": ("inference/llama/library.py",),
+    "llguidance": ("inference/constraint.py",),
     "aiohttp": ("worker/",),
     "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),

@@ -16,7 +16,7 @@ import pytest
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.constraint import Constraint
+from inference.constraint import Vocabulary
 from inference.detokenizer import TextStream
 from inference.grammar import json_grammar
 from inference.model import ChatModel
@@ -24,16 +24,15 @@ from inference.request import Request
 from inference.sampler import Sampler
 from inference.sequence import ChatMessage, Sampling
 from tests.inference.machine import request
-from tests.inference.test_constraint import ListedMask
 from tests.margins import FILE, MARKER, Draw, Margins, drawn
 
 PIECES = [b"yes", b"no", b"", b"perhaps", b""]
 ROW = np.array([1, 2, 4, 1.5, 3.75], np.float32)
 
 
-def asked(allowed: set[int] | None = None, **sampling: Any) -> Request:
-    mask = None if allowed is None else Constraint(ListedMask(frozenset(allowed)), np.ones(len(PIECES), np.bool_))
-    sampler = Sampler(Sampling(temperature=0, **sampling), mask)
+def asked(grammar: str | None = None, **sampling: Any) -> Request:
+    held = Vocabulary(PIECES, frozenset({2, 4})).compile(grammar).start() if grammar else None
+    sampler = Sampler(Sampling(temperature=0, **sampling), held)
     return replace(request([0, 3]), sampler=sampler, text=TextStream(PIECES))
 
 
@@ -44,9 +43,9 @@ def test_a_margin_lies_between_what_is_said_and_the_best_other_text() -> None:
 
 
 def test_what_is_refused_is_no_choice() -> None:
-    draw = drawn(asked({0, 3}), ROW)
+    draw = drawn(asked('start: "yes" | "perhaps"'), ROW)
     assert (draw.margin, draw.token, draw.other) == (0.5, "perhaps", "yes")
-    assert drawn(asked({0}), ROW).margin == float("inf")
+    assert drawn(asked('start: "yes"'), ROW).margin == float("inf")
     assert drawn(asked(logit_bias={0: 9.0}), ROW).token == "yes"
 
 
@@ -60,15 +59,14 @@ async def test_every_greedy_draw_of_a_real_model_is_noted(draft: Path | None) ->
     model = await asyncio.to_thread(ChatModel.load, EngineConfig(draft_path=draft, draft_min=3, draft_max=3))
     await model.start()
     prompt = model.encode(model.render([ChatMessage("user", "hello")]))
-    held = json_grammar({"enum": [12]})
+    held = model.prepare(json_grammar({"enum": [12]}))
     for sampling in (Sampling(temperature=0), Sampling(temperature=0, grammar=held), Sampling(temperature=1.0)):
         before = noted()
         generation = model.generate(prompt, sampling)
         async for _ in generation:
             pass
-        assert noted() - before == (
-            0 if sampling.temperature else len(generation.ids) + 1
-        )  # the last one ends the turn
+        draws = 0 if sampling.temperature else len(generation.ids) + 1  # the last one ends the turn
+        assert noted() - before == draws
     await model.close()
 
 

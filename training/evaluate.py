@@ -112,16 +112,15 @@ async def _category(chat: ChatModel, category: Category, cases: list[Case], held
 
 
 async def _reply(chat: ChatModel, case: Case, at: int, held: bool) -> Reply:
-    grammar = _grammar(case) if held else None
-    if grammar is not None:
-        await asyncio.to_thread(chat.prepare, grammar)
+    text = _grammar(case) if held else None
+    grammar = await asyncio.to_thread(chat.prepare, text) if text else None
     prompt = chat.encode(chat.render(case.prompt(at), case.schemas))
     generation = chat.generate(prompt, Sampling(temperature=0, max_tokens=TOKENS_MAX, grammar=grammar))
     parser = HermesParser()
     events = [event async for delta in generation for event in parser.feed(delta.text)]
-    text = "".join(event.text for event in events if isinstance(event, Text))
+    said = "".join(event.text for event in events if isinstance(event, Text))
     calls = (event for event in events if isinstance(event, CallFinished))
-    return Reply(text, tuple(FunctionCall(str(c.index), c.name, c.arguments) for c in calls))
+    return Reply(said, tuple(FunctionCall(str(c.index), c.name, c.arguments) for c in calls))
 
 
 def _grammar(case: Case) -> str | None:

@@ -30,6 +30,7 @@ from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
 from worker.sign_in import sign_in
 from worker.sockets import Sockets
+from worker.stream import PULSE, Pulse
 
 RESOURCES = (
     responses,
@@ -59,5 +60,6 @@ def build_app(services: Services) -> web.Application:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
     app[sockets.SOCKETS] = Sockets()
+    app[PULSE] = Pulse()
     app.on_response_prepare.append(add_headers)
     return app

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+BROKE = "Something went wrong on our side while answering. Please try again."
+
 
 class ApiError(Exception):
     """Answered as {"error": {"message", "type", "param", "code"}} with this status."""

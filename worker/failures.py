@@ -8,18 +8,11 @@ from pydantic import ValidationError
 
 from agents.errors import AgentError
 from inference.errors import InferenceError
+from migrations.database import DATABASE_AWAY
 from retrieval.errors import RetrievalError
 from worker.errors import ApiError
 
 MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
-# What the database driver raises when the server is away, rather than when our statement is wrong.
-DATABASE_AWAY = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.CannotConnectNowError,
-    OSError,
-    TimeoutError,
-)
 # Postgres keeps no NUL in its texts, so wherever a caller sends one, no stored thing can be meant.
 UNSTORABLE = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}

@@ -11,12 +11,11 @@ from typing import Any
 from aiohttp import web
 
 from inference.trace import Trace
-from worker import timing
 from worker.failures import refusal
 from worker.principal import Principal
+from worker.record import TurnRecord, tpot_ms, ttft_ms
 from worker.services import PRINCIPAL, SERVICES, TRACE, Services
 from worker.stream import ClientGone
-from worker.telemetry import trace_payload
 from worker.wire.metadata import SURFACE
 
 REFUSED = "refused"
@@ -53,13 +52,14 @@ class Ledger:
         usual = "chat" if self.principal.is_watching else "embedded"
         return self.services.roster.of(self.model).surface or usual
 
-    def close(self, status: str) -> dict[str, Any]:
+    def payload(self, status: str) -> dict[str, Any]:
         """End the trace and give its public form. Nothing is added to it afterwards."""
         self.trace.finish()
-        return trace_payload(self.trace, **self._facts(status))
+        return self._record(status).payload()
 
     def record(self, status: str) -> None:
-        self.services.telemetry.record(self.trace, tenant_id=self.principal.tenant_id, **self._facts(status))
+        """End the trace, if it has not ended, and hand it to telemetry."""
+        self.services.telemetry.record(self._record(status))
 
     @contextmanager
     def recording(self) -> Iterator[Outcome]:
@@ -78,15 +78,18 @@ class Ledger:
         finally:
             self.record(outcome.status)
 
-    def _facts(self, status: str) -> dict[str, Any]:
-        surface, ttft_ms, tpot_ms = self.surface, timing.ttft_ms(self.trace), timing.tpot_ms(self.trace)
-        return {
-            "status": status,
-            "surface": surface,
-            "model": self.services.model.name,
-            "response_id": self.response_id,
-            "conversation_id": self.conversation_id,
-            "ttft_ms": ttft_ms,
-            "tpot_ms": tpot_ms,
-            "within_target": self.services.targets.met(surface, status, ttft_ms, tpot_ms),
-        }
+    def _record(self, status: str) -> TurnRecord:
+        trace, surface = self.trace, self.surface
+        ttft, tpot = ttft_ms(trace), tpot_ms(trace)
+        return TurnRecord(
+            trace,
+            self.principal.tenant_id,
+            status,
+            surface,
+            self.services.model.name,
+            self.response_id,
+            self.conversation_id,
+            ttft,
+            tpot,
+            self.services.targets.met(surface, status, ttft, tpot),
+        )

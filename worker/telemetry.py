@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
 from collections import deque
 from uuid import UUID
 
-import asyncpg
-
 from inference.trace import Trace
+from worker.batch_writer import BatchWriter
 from worker.metrics import Metrics
-from worker.traces import Record, Traces, trace_payload
-
-__all__ = ["Telemetry", "server_timing", "trace_payload"]
+from worker.record import TurnRecord
+from worker.traces import Traces
 
 log = logging.getLogger("firsttoken.telemetry")
 
 WAITING_MAX = 4096  # traces of a few kilobytes: what a database may be away for before the oldest are let go
 BATCH_MAX = 128
-GATHER_S = 0.25  # how long a batch collects: one commit for the turns of a busy moment
 FORGET_EVERY_S = 3600.0
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -33,77 +29,47 @@ class Telemetry:
         self.traces = traces
         self.metrics = metrics
         self._trace_days = trace_days
-        self._waiting: deque[Record] = deque()
-        self._arrived = asyncio.Event()
-        self._writing = asyncio.Lock()
+        self._waiting: deque[TurnRecord] = deque()
         self._forgot_at: dict[UUID, float] = {}
-        self._writer: asyncio.Task[None] | None = None
+        self._writer = BatchWriter("telemetry", self._store_waiting)
         self.dropped = 0
 
     def start(self) -> None:
-        self._writer = asyncio.create_task(self._write_for_ever(), name="telemetry")
+        self._writer.start()
 
     async def close(self) -> None:
         """Store what is waiting, then stop."""
-        if self._writer:
-            self._writer.cancel()
-            await asyncio.gather(self._writer, return_exceptions=True)
-        await self.flush()
+        await self._writer.close()
 
-    def record(
-        self,
-        trace: Trace,
-        *,
-        tenant_id: UUID,
-        status: str,
-        surface: str,
-        model: str,
-        response_id: str | None = None,
-        conversation_id: str | None = None,
-        ttft_ms: float | None = None,
-        tpot_ms: float | None = None,
-        within_target: bool | None = None,
-    ) -> None:
-        """Take over a finished trace: nobody may add to it afterwards. Times are milliseconds."""
-        if not trace.end_ns:
-            trace.finish()
-        self.metrics.observe(
-            trace, surface=surface, status=status, ttft_ms=ttft_ms, tpot_ms=tpot_ms, within_target=within_target
-        )
+    def record(self, record: TurnRecord) -> None:
+        """Take over a finished turn: nothing may be added to its trace afterwards."""
+        if not record.trace.end_ns:
+            record.trace.finish()
+        self.metrics.observe(record)
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
             self._drop(1)
-        known = (status, surface, model, response_id, conversation_id, ttft_ms, tpot_ms, within_target)
-        self._waiting.append(Record(trace, tenant_id, *known))
-        self._arrived.set()
-
-    def count_request(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP answer. `route` is the pattern, not the path."""
-        self.metrics.requests.labels(method if route != "none" else "any", route, str(status)).inc()
+        self._waiting.append(record)
+        self._writer.notify()
 
     async def flush(self) -> None:
         """Return when everything recorded so far is stored or dropped."""
-        async with self._writing:
-            while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-                await self._store(batch)
+        await self._writer.flush()
 
-    async def _write_for_ever(self) -> None:
-        while True:
-            await self._arrived.wait()
-            await asyncio.sleep(GATHER_S)
-            self._arrived.clear()
-            await self.flush()
+    async def _store_waiting(self) -> bool:
+        while self._waiting:
+            await self._store([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
+        return True
 
-    async def _store(self, batch: list[Record]) -> None:
-        by_tenant: dict[UUID, list[Record]] = {}
+    async def _store(self, batch: list[TurnRecord]) -> None:
+        by_tenant: dict[UUID, list[TurnRecord]] = {}
         for record in batch:
             by_tenant.setdefault(record.tenant_id, []).append(record)
         for tenant_id, records in by_tenant.items():
             try:
                 await self.traces.write(tenant_id, records)
                 await self._forget(tenant_id)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except Exception as error:  # the boundary: a turn that cannot be stored is dropped, whatever the reason
                 self._drop(len(records))
                 log.warning("%d traces could not be stored: %r", len(records), error)
 

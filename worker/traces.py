@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
-from inference.trace import Trace
 from migrations.database import Database
 from worker.principal import Principal
+from worker.record import TurnRecord
 
 if TYPE_CHECKING:
     from migrations.database import Connection
@@ -20,113 +19,13 @@ Order: TypeAlias = Literal["recent", "slowest"]
 QUANTILES = (0.5, 0.95, 0.99)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A finished turn: its trace, and what the edge knows of it. Times are milliseconds."""
-
-    trace: Trace
-    tenant_id: UUID
-    status: str
-    surface: str
-    model: str
-    response_id: str | None = None
-    conversation_id: str | None = None
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    within_target: bool | None = None
-
-    @property
-    def id(self) -> str:
-        return trace_key(self.trace)
-
-    def row(self) -> dict[str, Any]:
-        """The columns of the table traces."""
-        return {
-            "id": self.id,
-            "started_at": datetime.fromtimestamp(self.trace.started_at, UTC).isoformat(),
-            "duration_ms": self.trace.duration_ms,
-            "ttft_ms": self.ttft_ms,
-            "tpot_ms": self.tpot_ms,
-            "status": self.status,
-            "surface": self.surface,
-            "model": self.model,
-            "response_id": self.response_id,
-            "conversation_id": self.conversation_id,
-            "attributes": self.trace.attributes,
-            "within_target": self.within_target,
-        }
-
-    def span_rows(self) -> list[dict[str, Any]]:
-        """The columns of the table spans; times in microseconds from the start of the trace."""
-        return [
-            {
-                "trace_id": self.id,
-                "ordinal": ordinal,
-                "parent": span.parent,
-                "name": span.name,
-                "lane": span.lane,
-                "start_us": (span.start_ns - self.trace.start_ns) // 1000,
-                "duration_us": max(0, span.end_ns - span.start_ns) // 1000,
-                "attributes": span.attributes,
-            }
-            for ordinal, span in enumerate(self.trace.spans)
-        ]
-
-
-def trace_key(trace: Trace) -> str:
-    """What the turn is stored and looked up by: several turns may be part of one trace of the caller's."""
-    if "parent_id" in trace.attributes:
-        return f"{trace.id}-{trace.attributes['span_id']}"
-    return trace.id
-
-
-def trace_payload(
-    trace: Trace,
-    *,
-    status: str | None = None,
-    surface: str | None = None,
-    model: str | None = None,
-    response_id: str | None = None,
-    conversation_id: str | None = None,
-    ttft_ms: float | None = None,
-    tpot_ms: float | None = None,
-    within_target: bool | None = None,
-) -> dict[str, Any]:
-    """The public JSON of a trace, as `firsttoken:trace` and /ops/api/traces/{id} carry it."""
-    return {
-        "id": trace_key(trace),
-        "started_at": trace.started_at,
-        "duration_ms": round(trace.duration_ms, 3),
-        "ttft_ms": ttft_ms,
-        "tpot_ms": tpot_ms,
-        "status": status,
-        "surface": surface,
-        "model": model,
-        "response_id": response_id,
-        "conversation_id": conversation_id,
-        "within_target": within_target,
-        "attributes": trace.attributes,
-        "spans": [
-            {
-                "name": span.name,
-                "lane": span.lane,
-                "parent": span.parent,
-                "start_ms": round((span.start_ns - trace.start_ns) / 1e6, 3),
-                "duration_ms": round(span.duration_ms, 3) if span.end_ns else None,
-                "attributes": span.attributes,
-            }
-            for span in trace.spans
-        ],
-    }
-
-
 class Traces:
     """The owner of the tables traces and spans. Operators read everybody's; others read their tenant's."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def write(self, tenant_id: UUID, records: Sequence[Record]) -> None:
+    async def write(self, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
         """Store finished turns of one tenant. Losing the last ones in a crash is cheaper than waiting for the disk."""
         traces = [record.row() for record in records]
         spans = [row for record in records for row in record.span_rows()]

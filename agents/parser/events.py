@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every token
 class Text:
     """Text for the user: never a piece of a tool call or of its markup."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every token
 class Thought:
     """What the model says to itself before it answers."""
 
@@ -26,7 +26,7 @@ class CallStarted:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every token
 class CallArguments:
     """The next piece of the arguments' JSON text."""
 

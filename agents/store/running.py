@@ -33,13 +33,13 @@ class Batch:
     """Neighbouring events of one response. `last`: nothing follows, the response belongs to no worker any more."""
 
     response_id: str
-    events: Sequence[WireEvent]
+    events: Sequence[bytes]  # JSON, as it was sent
+    number: int  # of the last one
     last: bool = False
 
     @property
-    def number(self) -> int:
-        number: int = self.events[-1]["sequence_number"]
-        return number
+    def payload(self) -> str:
+        return (b'{"events":[%b]}' % b",".join(self.events)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,15 @@ class RunningStore:
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 """insert into response_events (tenant_id, response_id, sequence_number, payload)
-                   select $1, r.id, new.number, new.events
-                   from unnest($2::text[], $3::integer[], $4::jsonb[]) as new (id, number, events)
+                   select $1, r.id, new.number, new.events::jsonb
+                   from unnest($2::text[], $3::integer[], $4::text[]) as new (id, number, events)
                    join responses r on r.tenant_id = $1 and r.id = new.id and r.worker = $5
                    for key share of r
                    on conflict do nothing""",
                 tenant_id,
                 [batch.response_id for batch in written],
                 [batch.number for batch in written],
-                [{"events": list(batch.events)} for batch in written],
+                [batch.payload for batch in written],
                 worker,
             )
             ended = [batch.response_id for batch in batches if batch.last]
@@ -123,8 +123,7 @@ class RunningStore:
                     ended,
                     worker,
                 )
-            for batch in batches:
-                await tell_news(connection, batch.response_id)
+            await tell_news(connection, *(batch.response_id for batch in batches))
 
     async def read(self, tenant_id: UUID, response_id: str, after: int) -> Chapter:
         """The events after this number. Raises NotFound."""
@@ -216,6 +215,8 @@ class RunningStore:
             await connection.execute("select forget_response_events($1)", timedelta(days=days))
 
 
-async def tell_news(connection: Connection, response_id: str) -> None:
-    """To whoever follows this response, once the transaction is done."""
-    await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{NEWS} {response_id}")
+async def tell_news(connection: Connection, *response_ids: str) -> None:
+    """To those who follow these responses, once the transaction is done."""
+    await connection.execute(
+        "select pg_notify($1, news) from unnest($2::text[]) as news", CHANNEL, [f"{NEWS} {id}" for id in response_ids]
+    )

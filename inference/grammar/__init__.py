@@ -1,13 +1,12 @@
-"""Grammars that hold generated text to a form: JSON, JSON of a schema, tool calls. Written in llama.cpp's GBNF."""
+"""Grammars that hold generated text to a form: JSON, JSON of a schema, tool calls. Written for llguidance."""
 
-from inference.grammar.rules import Rules, Thought
-from inference.grammar.schema import SchemaConverter
-from inference.grammar.tools import OPEN, CallableFunction, tool_grammar
+from inference.grammar.lark import Thought, grammar, value_of
+from inference.grammar.schema import restated
+from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
 
-__all__ = ["OPEN", "CallableFunction", "Thought", "json_grammar", "tool_grammar"]
+__all__ = ["ANY_OBJECT", "OPEN", "CallableFunction", "Thought", "json_grammar", "restated", "tool_grammar"]
 
 
 def json_grammar(schema: object, thought: Thought | None = None) -> str:
     """A grammar of the JSON values that fit a schema. Raises InvalidSchema naming the place in the schema."""
-    rules = Rules()
-    return rules.text(SchemaConverter(schema, rules).root(), thought)
+    return grammar("value", {"value": value_of(restated(schema))}, thought)

@@ -1,34 +1,49 @@
-"""Whether the branches of a union can be told apart: no value fits two of them. Errs on the side of no."""
+"""Whether the branches of a union can be told apart: no value fits two of them. Errs on the side of no.
+
+Each branch and each constant is looked at once for every property that may tell them apart: schemas come from outside.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any
+
+TELLING_MAX = 8  # required properties that are tried; discriminators are among the first
 
 
 def apart(branches: Sequence[Any]) -> bool:
-    return all(_differ(one, other) for one, other in combinations(branches, 2))
-
-
-def _differ(one: Any, other: Any) -> bool:
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+    """By their types, and those that are objects or name their values by constants."""
+    if not all(isinstance(branch, Mapping) for branch in branches):
         return False
-    mine, others = _constants(one), _constants(other)
-    if mine is not None and others is not None:
-        return not mine & others
-    kinds, other_kinds = _kinds(one), _kinds(other)
-    if kinds and other_kinds and not kinds & other_kinds:
+    constants = [_constants(branch) for branch in branches]
+    named = [values for values in constants if values is not None]
+    others = [branch for branch, values in zip(branches, constants, strict=True) if values is None]
+    objects = [branch for branch in others if _kinds(branch) == {"object"}]
+    kinds = [_kinds(branch) for branch in others if _kinds(branch) != {"object"}]
+    kinds += [{"object"}] if objects else []
+    kinds += [{_kind_of(text) for values in named for text in values}] if named else []
+    return _distinct(kinds) and _distinct(named) and _told_apart(objects)
+
+
+def _told_apart(objects: Sequence[Mapping[str, Any]]) -> bool:
+    if len(objects) < 2:
         return True
-    return kinds == other_kinds == {"object"} and any(
-        _differ_in(name, one, other) for name in _required(one) & _required(other)
+    required = [_required(branch) for branch in objects]
+    common = [name for name in required[0] if all(name in names for names in required[1:])]
+    return any(
+        _distinct([_constants(branch["properties"][name]) for branch in objects]) for name in common[:TELLING_MAX]
     )
 
 
-def _differ_in(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    mine, others = (_constants(schema["properties"][name]) for schema in (one, other))
-    return mine is not None and others is not None and not mine & others
+def _distinct(sets: Sequence[set[str] | None]) -> bool:
+    """Whether no two have something in common; None and nothing stand for anything."""
+    seen: set[str] = set()
+    for each in sets:
+        if not each or not seen.isdisjoint(each):
+            return False
+        seen |= each
+    return True
 
 
 def _constants(schema: Any) -> set[str] | None:
@@ -40,6 +55,12 @@ def _constants(schema: Any) -> set[str] | None:
     return None
 
 
+def _kind_of(text: str) -> str:
+    return {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}.get(
+        text[0], "number"
+    )
+
+
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
     """Types; a whole number is a number."""
     said = schema.get("type")
@@ -47,10 +68,13 @@ def _kinds(schema: Mapping[str, Any]) -> set[str]:
     return {"number" if kind == "integer" else kind for kind in kinds if isinstance(kind, str)}
 
 
-def _required(schema: Mapping[str, Any]) -> set[str]:
-    required = schema.get("required")
-    properties = schema.get("properties")
-    named = properties if isinstance(properties, Mapping) else {}
-    return (
-        {name for name in required if isinstance(name, str) and name in named} if isinstance(required, list) else set()
-    )
+def _required(schema: Mapping[str, Any]) -> dict[str, None]:
+    """Names of required properties, in the order of the schema."""
+    required, properties = schema.get("required"), schema.get("properties")
+    if not isinstance(required, list) or not isinstance(properties, Mapping):
+        return {}
+    return {name: None for name in properties if name in set(filter(_is_text, required))}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

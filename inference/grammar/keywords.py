@@ -6,23 +6,32 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.numbers import LARGEST
 
-# What says nothing about the value.
+# What says nothing about the value. So does everything that begins with x-.
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator"}
-    | {"$schema", "$id", "$comment", "$anchor", "$defs", "definitions"}
+    | {"$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "contentEncoding", "contentMediaType"}
 )
-BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 KEYWORDS: dict[str, frozenset[str]] = {
-    "object": frozenset({"properties", "required", "additionalProperties"}),
+    "object": frozenset(
+        {"properties", "required", "additionalProperties", "propertyNames", "patternProperties"}
+        | {"minProperties", "maxProperties"}
+    ),
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
     "string": frozenset({"minLength", "maxLength", "format", "pattern"}),
-    "number": frozenset(BOUNDS),
-    "integer": frozenset(BOUNDS),
+    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    "integer": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
     "boolean": frozenset(),
     "null": frozenset(),
 }
+EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "string"}}  # so set, they say nothing
+LENGTH_MAX = 20_000  # of what is counted: each place within is a state of its own
+
+
+def asserted(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What says something about the value."""
+    said = {key: value for key, value in schema.items() if key not in ANNOTATIONS and not key.startswith("x-")}
+    return {key: value for key, value in said.items() if EMPTY.get(key, said) != value}
 
 
 def types_of(said: Mapping[str, Any], path: str) -> list[str]:
@@ -46,51 +55,26 @@ def is_a(kind: str, value: Any) -> bool:
     return isinstance(value, types[kind])
 
 
-def only(said: Mapping[str, Any], keyword: str, path: str) -> Any:
-    """The value of a keyword that stands alone."""
-    refuse_beyond({keyword}, said, path)
-    return said[keyword]
-
-
-def single(schemas: Any, path: str) -> Any:
-    if not isinstance(schemas, list) or len(schemas) != 1:
-        raise InvalidSchema("allOf is supported with one schema", at(path, "allOf"))
-    return schemas[0]
-
-
 def refuse_beyond(known: Iterable[str], said: Mapping[str, Any], path: str) -> None:
     if unknown := sorted(said.keys() - set(known)):
         raise InvalidSchema("this keyword is not supported here", at(path, unknown[0]))
 
 
-def refuse_empty(least: int, most: int | None, path: str) -> None:
-    if most is not None and least > most:
+def lengths(said: Mapping[str, Any], least: str, most: str, path: str) -> dict[str, int]:
+    """The two keywords that count, as far as they are there."""
+    found: dict[str, int] = {}
+    for keyword in (least, most):
+        value = said.get(keyword)
+        if value is None:
+            continue
+        if not is_a("integer", value) or value < 0:
+            raise InvalidSchema("a length is a whole number from 0", at(path, keyword))
+        if value > LENGTH_MAX:
+            raise InvalidSchema(f"lengths are counted up to {LENGTH_MAX}", at(path, keyword))
+        found[keyword] = value
+    if found.get(least, 0) > found.get(most, LENGTH_MAX):
         raise InvalidSchema("the smallest length is above the largest", path)
-
-
-def length_of(said: Mapping[str, Any], keyword: str, path: str) -> int | None:
-    value = said.get(keyword)
-    if value is not None and (not is_a("integer", value) or value < 0):
-        raise InvalidSchema("a length is a whole number from 0", at(path, keyword))
-    return value
-
-
-def bound_of(said: Mapping[str, Any], keyword: str, *, whole: bool, path: str) -> float | None:
-    value = said.get(keyword)
-    if value is None:
-        return None
-    if not is_a("number", value) or abs(value) > LARGEST:
-        raise InvalidSchema(f"a bound is a number of at most {LARGEST}", at(path, keyword))
-    if whole and value != int(value):
-        raise InvalidSchema("bounds of numbers are supported where they are whole", at(path, keyword))
-    return float(value)
-
-
-def tightest(inclusive: float | None, exclusive: float | None, choose: Any) -> tuple[float | None, bool]:
-    """The bound that counts, and whether it is itself outside."""
-    if inclusive is None or exclusive is None:
-        return (exclusive, True) if inclusive is None and exclusive is not None else (inclusive, False)
-    return (exclusive, True) if choose(inclusive, exclusive) == exclusive else (inclusive, False)
+    return found
 
 
 def at(path: str, step: str) -> str:

@@ -1,75 +1,100 @@
-"""Grammars of numbers between bounds. The text of a number is its digits, so a range is a handful of digit patterns."""
+"""Bounds of numbers, kept to what every reader of JSON takes exactly."""
 
 from __future__ import annotations
 
-from inference.grammar.rules import either
+import math
+from collections.abc import Mapping
+from typing import Any
 
-LARGEST = 10**15 - 1  # whole numbers up to here are exact in every reader of JSON
-FRACTION = '("." [0-9]{1,15})?'
-ZEROES = '("." "0"{1,15})?'
-ABOVE = '"." "0"{0,7} [1-9] [0-9]{0,7}'  # a fraction that is not zero
+from inference.errors import InvalidSchema
+from inference.grammar.keywords import at, is_a
 
-
-def integers(least: int, most: int) -> str:
-    """Whole numbers from `least` to `most`, both within LARGEST."""
-    parts = []
-    if least < 0:
-        parts.append(f'"-" {_magnitudes(max(1, -most), -least)}')
-    if most >= 0:
-        parts.append(_magnitudes(max(0, least), most))
-    return either(parts)
+LARGEST = 2**53 - 1  # whole numbers up to here are exact in every reader, so it is what zod bounds them by
+DIGITS_MAX = 9  # behind the point, where a number has bounds: models may never stop writing threes
+NEAR = 1e-6  # to a bound that is outside
+STEPS_MAX = 1_000_000  # each remainder is a state of its own
+LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
-def decimals(least: int, most: int, *, above: bool = False, below: bool = False) -> str:
-    """Numbers from `least` to `most`; with `above` and `below` without the bound itself."""
-    parts = []
-    if least < 0:
-        # Zero stands on the other side, without a sign.
-        nearest, beyond = (0, True) if most >= 0 else (-most, below)
-        parts = [f'"-" {part}' for part in _decimals(nearest, -least, above=beyond, below=above)]
-    if most >= 0:
-        parts += _decimals(max(0, least), most, above=above and least >= 0, below=below)
-    return either(parts)
+def integer(said: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Raises InvalidSchema."""
+    bounds = _bounds(said, path)
+    low = max(math.ceil(bounds.get("minimum", -LARGEST)), math.floor(bounds.get("exclusiveMinimum", -LARGEST - 1)) + 1)
+    high = min(math.floor(bounds.get("maximum", LARGEST)), math.ceil(bounds.get("exclusiveMaximum", LARGEST + 1)) - 1)
+    if low > high:
+        raise InvalidSchema("no number lies between the bounds", path)
+    return {"type": "integer", "minimum": low, "maximum": high, **_multiples(said, path)}
 
 
-def _decimals(low: int, high: int, *, above: bool, below: bool) -> list[str]:
-    """The same without sign, in ranges that do not overlap; none when nothing is left."""
-    parts = []
-    if low < high:
-        parts.append(f"{_magnitudes(low, low)} {ABOVE if above else FRACTION}")
-    if low + 1 < high:
-        parts.append(f"{_magnitudes(low + 1, high - 1)} {FRACTION}")
-    if not below and (low < high or not above):
-        parts.append(f"{_magnitudes(high, high)} {ZEROES}")
-    return parts
+def decimal(said: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Without bounds it may have an exponent, with them up to DIGITS_MAX digits. Raises InvalidSchema."""
+    bounds, multiples = _bounds(said, path), _multiples(said, path)
+    if not bounds:
+        return {"type": "number", **multiples}
+    if bounds.keys().isdisjoint(LOWER):
+        bounds["minimum"] = -LARGEST
+    if bounds.keys().isdisjoint(UPPER):
+        bounds["maximum"] = LARGEST
+    low = max(bounds[name] for name in LOWER if name in bounds)
+    high = min(bounds[name] for name in UPPER if name in bounds)
+    if low > high or (low == high and not _is_inside(low, bounds)):
+        raise InvalidSchema("no number lies between the bounds", path)
+    if not multiples and low < high and all(round(bound, DIGITS_MAX) == bound for bound in bounds.values()):
+        multiples = {"multipleOf": 10**-DIGITS_MAX}
+    apart = _apart(bounds, low, high)
+    held = {"type": "number", **apart, **multiples}
+    shorter = [
+        v for v in sorted({each for bound in apart.values() for each in _shorter(bound)}) if _is_inside(v, bounds)
+    ]
+    return {"anyOf": [held, {"enum": shorter}]} if shorter and "multipleOf" not in said else held
 
 
-def _magnitudes(low: int, high: int) -> str:
-    """Whole numbers without sign: for each number of digits one range."""
-    parts = []
-    for digits in range(len(str(low)), len(str(high)) + 1):
-        shortest = 0 if digits == 1 else 10 ** (digits - 1)
-        parts.append(_range(str(max(low, shortest)), str(min(high, 10**digits - 1))))
-    return either(parts)
+def _apart(bounds: Mapping[str, float], low: float, high: float) -> dict[str, float]:
+    """llguidance lets a whole bound that is outside through where the other bound is less than one away."""
+    apart = dict(bounds)
+    if high - low < 1:
+        if bounds.get("exclusiveMinimum") == low and low % 1 == 0:
+            apart["minimum"] = apart.pop("exclusiveMinimum") + NEAR
+        if bounds.get("exclusiveMaximum") == high and high % 1 == 0:
+            apart["maximum"] = apart.pop("exclusiveMaximum") - NEAR
+    return apart
 
 
-def _range(low: str, high: str) -> str:
-    """Digit strings of one length from `low` to `high`."""
-    if low == high:
-        return f'"{low}"'
-    if low[0] == high[0]:
-        return f'"{low[0]}" {_range(low[1:], high[1:])}'
-    rest = len(low) - 1
-    if not rest:
-        return f"[{low}-{high}]"
-    first, last = int(low[0]), int(high[0])
-    parts = []
-    if int(low[1:]):
-        parts.append(f'"{first}" {_range(low[1:], "9" * rest)}')
-        first += 1
-    if int(high[1:]) != 10**rest - 1:
-        parts.append(f'"{last}" {_range("0" * rest, high[1:])}')
-        last -= 1
-    if first <= last:
-        parts.append(f"[{first}-{last}] [0-9]{{{rest}}}")
-    return either(parts)
+def _shorter(bound: float) -> list[float]:
+    """The bound and its beginnings: 0.75, 0.7 and 0. llguidance may insist on more digits of numbers like these."""
+    text = format(bound, f".{DIGITS_MAX}f").rstrip("0")
+    return [float(text[:end]) for end in range(text.index("."), len(text) + 1)]
+
+
+def _is_inside(value: float, bounds: Mapping[str, float]) -> bool:
+    return bounds.get("minimum", value) <= value <= bounds.get("maximum", value) and bounds.get(
+        "exclusiveMinimum", value - 1
+    ) < value < bounds.get("exclusiveMaximum", value + 1)
+
+
+def _bounds(said: Mapping[str, Any], path: str) -> dict[str, float]:
+    """Those that are there. One that is wider than LARGEST counts as that."""
+    bounds: dict[str, float] = {}
+    for keyword in (*LOWER, *UPPER):
+        value = said.get(keyword)
+        if value is None:
+            continue
+        if not is_a("number", value) or not math.isfinite(value):
+            raise InvalidSchema("a bound is a number", at(path, keyword))
+        bounds[keyword] = max(value, -LARGEST) if keyword in LOWER else min(value, LARGEST)
+    return bounds
+
+
+def _multiples(said: Mapping[str, Any], path: str) -> dict[str, float]:
+    """llguidance moves the point until the number is whole, in floating point too."""
+    value = said.get("multipleOf")
+    if value is None:
+        return {}
+    if not is_a("number", value) or not 0 < value <= STEPS_MAX:
+        raise InvalidSchema(f"a multiple is of a number up to {STEPS_MAX}", at(path, "multipleOf"))
+    whole = float(value)
+    while whole % 1 and whole <= STEPS_MAX:
+        whole *= 10
+    if whole > STEPS_MAX:
+        raise InvalidSchema("this number has too many digits", at(path, "multipleOf"))
+    return {"multipleOf": value}

@@ -1,99 +1,114 @@
-"""JSON schema to grammar rules.
+"""A JSON schema in the words of llguidance, which makes the grammar.
 
-Every keyword is either obeyed, known to say nothing about the value, or refused with its place in the schema. What the
-rules let through fits the schema. The reverse does not hold: properties come in the order of the schema, without ones
-that it does not name, and numbers have at most 15 digits.
+Every keyword is either obeyed, known to say nothing about the value, or refused with its place in the schema; what
+would take unbounded work or memory to hold is refused as well. What a grammar of the result lets through fits the
+schema. The reverse does not hold: properties come in the order of the schema, without ones that it does not name, and
+texts of a format are of its plain sort.
+
+The walk is linear in the schema, and stands still where llguidance would go deeper than a thread's stack.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from inference.errors import InvalidSchema
 from inference.grammar.disjoint import apart
-from inference.grammar.formats import FORMATS
-from inference.grammar.keywords import (
-    ANNOTATIONS,
-    BOUNDS,
-    KEYWORDS,
-    at,
-    bound_of,
-    is_a,
-    length_of,
-    only,
-    refuse_beyond,
-    refuse_empty,
-    single,
-    tightest,
-    types_of,
-)
-from inference.grammar.numbers import LARGEST, decimals, integers
-from inference.grammar.pattern import PatternConverter
-from inference.grammar.rules import SPACE, Rules, either, literal
+from inference.grammar.formats import FORMATS, NOTES
+from inference.grammar.keywords import KEYWORDS, asserted, at, is_a, lengths, refuse_beyond, types_of
+from inference.grammar.numbers import decimal, integer
+from inference.grammar.pattern import translated
 
-DEPTH_MAX = 32  # beyond it neither models nor people follow
-BRANCHES_MAX = 32  # of one union: each may have to be followed at once
+# Of schemas within schemas, references followed: llguidance recurses, at 8 kB of its thread's stack each.
+DEPTH_MAX = 128
+BRANCHES_MAX = 256  # of one union: each may have to be followed at once
+IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf")  # they speak about the same value
+_NUMBERED = re.compile(r"\x7f|(?<!\\)(?:\\\\)*\\u")  # characters that JSON writes by their number, in JSON
+# One space where models put one. No lines and no indentation: at temperature 1 they need never end. And no escapes by
+# number: U+0000 cannot be stored, and half a surrogate is no text.
+STYLE = {
+    "whitespace_flexible": False,
+    "key_separator": ": ?",
+    "item_separator": ", ?",
+    "json_allowed_escapes": 'nrtbf\\"',
+}
 
 
-class SchemaConverter:
-    """Writes the rules of one schema, and of what it refers to, into `rules`. Raises InvalidSchema."""
+def restated(schema: Any) -> dict[str, Any]:
+    """A document of its own, with its definitions and how its JSON is written. Raises InvalidSchema."""
+    return _Restating(schema).document()
 
-    def __init__(self, schema: Any, rules: Rules) -> None:
+
+class _Restating:
+    def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._rules = rules
-        self._referred: dict[str, str] = {}  # reference -> rule
+        self._definitions: dict[str, Any] = {}
+        self._names: dict[tuple[str, bool], str] = {}  # of definitions, by the text that they came from
         self._leading: tuple[str, ...] = ()  # references followed since the last character of the text
 
-    def root(self) -> str:
-        """The expression that stands for a whole value."""
-        return self._convert(self._schema, "", 0)
+    def document(self) -> dict[str, Any]:
+        root = self._convert(self._schema, "", 0, open=False)
+        return {**root, "$defs": self._definitions, "x-guidance": STYLE}
 
-    def _convert(self, schema: Any, path: str, depth: int) -> str:
+    def _convert(self, schema: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        """`open`: another schema speaks about the same object, so properties that this one does not name may come."""
         if depth > DEPTH_MAX:
             raise InvalidSchema(f"a schema may nest {DEPTH_MAX} levels deep", path)
         if schema is True:
-            return self._rules.shared("value")
+            return {}
         if not isinstance(schema, Mapping):
             raise InvalidSchema("a schema is an object", path)
-        said = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
-        if "$ref" in said:
-            return self._reference(only(said, "$ref", path), path, depth)
-        if "allOf" in said:
-            return self._convert(single(only(said, "allOf", path), path), at(path, "allOf[0]"), depth + 1)
-        for union in ("anyOf", "oneOf"):
-            if union in said:
-                return self._union(union, only(said, union, path), path, depth)
-        if "const" in said or "enum" in said:
-            return self._constants(said, path)
-        return self._typed(said, path, depth)
+        said = asserted(schema)
+        applied = [keyword for keyword in IN_PLACE if keyword in said]
+        rest = {keyword: value for keyword, value in said.items() if keyword not in applied}
+        together = open or len(applied) + bool(rest) > 1
+        parts = [self._own(rest, path, depth, open=together)] if rest or not applied else []
+        parts += [self._applied(keyword, said[keyword], path, depth, open=together) for keyword in applied]
+        return parts[0] if len(parts) == 1 else {"allOf": parts}
 
-    def _reference(self, reference: Any, path: str, depth: int) -> str:
-        if not isinstance(reference, str) or not reference.startswith("#"):
+    def _applied(self, keyword: str, value: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        if keyword == "$ref":
+            return self._reference(value, path, depth, open=open)
+        if not isinstance(value, list) or not 1 <= len(value) <= BRANCHES_MAX:
+            raise InvalidSchema(f"{keyword} is a list of 1 to {BRANCHES_MAX} schemas", at(path, keyword))
+        if keyword == "oneOf" and not apart([self._resolved(branch, path) for branch in value]):
+            reason = "the branches of oneOf must differ in their type, or in a required property with a constant"
+            raise InvalidSchema(reason, at(path, keyword))
+        open = open or (keyword == "allOf" and len(value) > 1)
+        parts = [self._convert(each, at(path, f"{keyword}[{i}]"), depth + 1, open=open) for i, each in enumerate(value)]
+        return parts[0] if len(parts) == 1 else {"allOf" if keyword == "allOf" else "anyOf": parts}
+
+    def _reference(self, reference: Any, path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
             raise InvalidSchema("a reference leads into the same schema: '#/$defs/name'", at(path, "$ref"))
         if reference in self._leading:
             raise InvalidSchema(f"'{reference}' leads to itself", at(path, "$ref"))
-        if reference not in self._referred:
+        if (reference, open) not in self._names:
             target = self._find(reference, path)
-            rule = self._referred[reference] = self._rules.reserve()
+            name = self._define((reference, open), {})
             leading, self._leading = self._leading, (*self._leading, reference)
-            self._rules.fill(rule, self._convert(target, reference, depth + 1))
+            self._definitions[name] = self._convert(target, reference, depth + 1, open=open)
             self._leading = leading
-        return self._referred[reference]
+        return {"$ref": f"#/$defs/{self._names[reference, open]}"}
+
+    def _define(self, origin: tuple[str, bool], schema: dict[str, Any]) -> str:
+        name = self._names[origin] = str(len(self._definitions))
+        self._definitions[name] = schema
+        return name
+
+    def _shared(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """What is much work for llguidance is done once for all places that say the same."""
+        origin = (json.dumps(schema), False)
+        name = self._names.get(origin) or self._define(origin, schema)
+        return {"$ref": f"#/$defs/{name}"}
 
     def _resolved(self, schema: Any, path: str) -> Any:
         """What a schema says by reference, one step deep."""
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         return self._find(reference, path) if isinstance(reference, str) else schema
-
-    def _inside(self, schema: Any, path: str, depth: int) -> str:
-        """A schema within an object or an array: something stands before its text."""
-        leading, self._leading = self._leading, ()
-        converted = self._convert(schema, path, depth + 1)
-        self._leading = leading
-        return converted
 
     def _find(self, reference: str, path: str) -> Any:
         found = self._schema
@@ -104,145 +119,150 @@ class SchemaConverter:
             found = found[key]
         return found
 
-    def _union(self, union: str, branches: Any, path: str, depth: int) -> str:
-        if not isinstance(branches, list) or not 1 <= len(branches) <= BRANCHES_MAX:
-            raise InvalidSchema(f"{union} is a list of 1 to {BRANCHES_MAX} schemas", at(path, union))
-        if union == "oneOf" and not apart([self._resolved(branch, path) for branch in branches]):
-            reason = "the branches of oneOf must differ in their type, or in a required property with a constant"
-            raise InvalidSchema(reason, at(path, union))
-        parts = [self._convert(branch, at(path, f"{union}[{i}]"), depth + 1) for i, branch in enumerate(branches)]
-        return either(list(dict.fromkeys(parts)))
+    def _inside(self, schema: Any, path: str, depth: int) -> dict[str, Any]:
+        """A schema within an object or an array: something stands before its text."""
+        leading, self._leading = self._leading, ()
+        converted = self._convert(schema, path, depth + 1, open=False)
+        self._leading = leading
+        return converted
 
-    def _constants(self, said: Mapping[str, Any], path: str) -> str:
+    def _own(self, said: Mapping[str, Any], path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        """What a schema says by itself."""
+        if "const" in said or "enum" in said:
+            return self._constants(said, path)
+        kinds = types_of(said, path)
+        refuse_beyond({"type"}.union(*(KEYWORDS[kind] for kind in kinds)), said, path)
+        parts = [self._typed(kind, said, path, depth, open=open) for kind in kinds]
+        return parts[0] if len(parts) == 1 else {"anyOf": parts} if parts else {}
+
+    def _constants(self, said: Mapping[str, Any], path: str) -> dict[str, Any]:
         refuse_beyond({"const", "enum", "type"}, said, path)
         values = said["enum"] if "enum" in said else [said["const"]]
         if not isinstance(values, list):
             raise InvalidSchema("enum is a list of values", at(path, "enum"))
         kinds = types_of(said, path) if "type" in said else None
-        fitting = [v for v in values if kinds is None or any(is_a(kind, v) for kind in kinds)]
+        fitting = [value for value in values if kinds is None or any(is_a(kind, value) for kind in kinds)]
         if "const" in said:
             fitting = [value for value in fitting if json.dumps(value) == json.dumps(said["const"])]
         if not fitting:
             raise InvalidSchema("no value fits", path)
-        return either([literal(json.dumps(value, ensure_ascii=False)) for value in fitting])
+        if not all(_is_writable(value) for value in fitting):
+            raise InvalidSchema("control characters cannot be written here", path)
+        return {"enum": fitting}
 
-    def _typed(self, said: Mapping[str, Any], path: str, depth: int) -> str:
-        kinds = types_of(said, path)
-        refuse_beyond({"type"}.union(*(KEYWORDS[kind] for kind in kinds)), said, path)
-        if not kinds:
-            return self._rules.shared("value")
-        return either([self._kind(kind, said, path, depth) for kind in kinds])
-
-    def _kind(self, kind: str, said: Mapping[str, Any], path: str, depth: int) -> str:
+    def _typed(self, kind: str, said: Mapping[str, Any], path: str, depth: int, *, open: bool) -> dict[str, Any]:
         match kind:
             case "object":
-                return self._object(said, path, depth)
+                return self._object(said, path, depth, open=open)
             case "array":
                 return self._array(said, path, depth)
             case "string":
                 return self._string(said, path)
-            case "number" | "integer" if any(bound in said for bound in BOUNDS):
-                return self._bounded(kind, said, path)
-        return self._rules.shared(kind)
+            case "integer":
+                return self._shared(integer(said, path))
+            case "number":
+                return self._shared(decimal(said, path))
+        return {"type": kind}
 
-    def _object(self, said: Mapping[str, Any], path: str, depth: int) -> str:
-        if "properties" not in said and "required" not in said:
-            return self._map(said.get("additionalProperties", True), path, depth)
-        properties = said.get("properties", {})
-        required = said.get("required", [])
+    def _object(self, said: Mapping[str, Any], path: str, depth: int, *, open: bool) -> dict[str, Any]:
+        properties, required = said.get("properties", {}), said.get("required", [])
+        others = said.get("additionalProperties", True)
         if not isinstance(properties, Mapping):
             raise InvalidSchema("properties is an object of schemas", at(path, "properties"))
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
             raise InvalidSchema("required is a list of names", at(path, "required"))
-        if not isinstance(said.get("additionalProperties", True), bool | Mapping):
+        if not isinstance(others, bool | Mapping):
             raise InvalidSchema("additionalProperties is a boolean or a schema", at(path, "additionalProperties"))
-        unnamed = {name: said.get("additionalProperties", True) for name in required if name not in properties}
+        if "properties" not in said and not required:
+            return self._map(said, others, path, depth)
+        refuse_beyond({"type", "properties", "required", "additionalProperties"}, said, path)
+        if open and isinstance(others, Mapping):
+            raise InvalidSchema("this is not supported beside other schemas", at(path, "additionalProperties"))
+        unnamed = {name: others for name in required if name not in properties and not (open and others)}
         if False in unnamed.values():
             raise InvalidSchema(f"'{next(iter(unnamed))}' is required and not allowed", at(path, "required"))
-        pairs = [
-            (self._pair(name, schema, at(path, f"properties.{name}"), depth), name in required)
+        held = {
+            name: self._inside(schema, at(path, f"properties.{name}"), depth)
             for name, schema in {**properties, **unnamed}.items()
-        ]
-        return f'"{{" {self._members(pairs)} "}}"'
+        }
+        closed = {} if open and others else {"additionalProperties": False}
+        return {"type": "object", "properties": held, "required": required, **closed}
 
-    def _pair(self, name: str, schema: Any, path: str, depth: int) -> str:
-        value = self._inside(schema, path, depth)
-        return self._rules.add(f'{literal(json.dumps(name, ensure_ascii=False))} ":" {SPACE} {value}')
+    def _map(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
+        """An object that names no property: all have values of one sort, and names of one sort."""
+        counts = lengths(said, "minProperties", "maxProperties", path)
+        if "patternProperties" in said:
+            refuse_beyond(said.keys() - {"propertyNames"}, said, path)
+            return {"type": "object", **counts, **self._patterns(said, others, path, depth)}
+        values = others if others is False else self._inside(others, at(path, "additionalProperties"), depth)
+        names = self._names_of(said, values, path)
+        if "properties" in names and counts:
+            raise InvalidSchema("this is not supported beside names of a list", at(path, next(iter(counts))))
+        return {"type": "object", **counts, **names}
 
-    def _members(self, pairs: list[tuple[str, bool]]) -> str:
-        """Pairs in order with commas between those that are there; built from the last one, so it stays linear."""
-        first, later = '""', '""'
-        for pair, required in reversed(pairs):
-            alone, following = f"{pair} {later}", f'"," {SPACE} {pair}'
-            first = alone if required else f"({alone} | {first})"
-            later = f"{following} {later}" if required else f"({following})? {later}"
-            first, later = self._rules.add(first), self._rules.add(later)
-        return first
+    def _patterns(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
+        patterns, place = said["patternProperties"], at(path, "patternProperties")
+        if not isinstance(patterns, Mapping):
+            raise InvalidSchema("patternProperties is an object of schemas", place)
+        held = {
+            translated(pattern, place): self._inside(schema, at(place, pattern), depth)
+            for pattern, schema in patterns.items()
+        }
+        closed = "additionalProperties" not in said or others is False
+        values = False if closed else self._inside(others, at(path, "additionalProperties"), depth)
+        return {"patternProperties": held, "additionalProperties": values}
 
-    def _map(self, values: Any, path: str, depth: int) -> str:
-        if values is False:
-            return '"{}"'
-        if values is True or values == {}:
-            return self._rules.shared("object")
-        value = self._inside(values, at(path, "additionalProperties"), depth)
-        pair = self._rules.add(f'{self._rules.shared("string")} ":" {SPACE} {value}')
-        return f'"{{" ({pair} ("," {SPACE} {pair})*)? "}}"'
+    def _names_of(self, said: Mapping[str, Any], values: Any, path: str) -> dict[str, Any]:
+        """The properties of a map that has such values, if its names are held to something."""
+        place = at(path, "propertyNames")
+        names = self._resolved(said.get("propertyNames", {}), place)
+        asked = asserted(names) if isinstance(names, Mapping) else {"type": None}
+        if asked.pop("type", "string") == "string":
+            match asked:
+                case {"enum": [*listed], **rest} if not rest and all(isinstance(name, str) for name in listed):
+                    return {"properties": dict.fromkeys(listed, values), "additionalProperties": False}
+                case {"pattern": str(pattern), **rest} if not rest:
+                    pattern = translated(pattern, at(place, "pattern"))
+                    return {"patternProperties": {pattern: values}, "additionalProperties": False}
+            if not asked:
+                return {"additionalProperties": values}
+        raise InvalidSchema("names of properties are held to a list or to a pattern", place)
 
-    def _array(self, said: Mapping[str, Any], path: str, depth: int) -> str:
-        least, most = length_of(said, "minItems", path) or 0, length_of(said, "maxItems", path)
-        refuse_empty(least, most, path)
-        if "prefixItems" in said:
-            return self._tuple(said, least, most, path, depth)
-        item = self._rules.add(self._inside(said.get("items", True), at(path, "items"), depth))
-        if most == 0:
-            return '"[]"'
-        more = self._rules.repeat(
-            f'("," {SPACE} {item})', max(0, least - 1), None if most is None else most - 1, at(path, "maxItems")
-        )
-        return f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"'
-
-    def _tuple(self, said: Mapping[str, Any], least: int, most: int | None, path: str, depth: int) -> str:
-        """Items with a schema for each place. Places that are not demanded may be left out, the last ones first."""
+    def _array(self, said: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
+        held: dict[str, Any] = {"type": "array", **lengths(said, "minItems", "maxItems", path)}
+        items = said.get("items", True)
+        if "prefixItems" not in said:
+            if items is not True:
+                held["items"] = self._inside(items, at(path, "items"), depth)
+            return held
         places = said["prefixItems"]
         if not isinstance(places, list) or not 1 <= len(places) <= BRANCHES_MAX:
             raise InvalidSchema(f"prefixItems is a list of 1 to {BRANCHES_MAX} schemas", at(path, "prefixItems"))
-        if least > len(places) or (said.get("items", True) is not False and most not in range(1, len(places) + 1)):
-            raise InvalidSchema("an array with prefixItems ends with them: items is false, or maxItems", path)
-        following = '""'
-        for i, schema in reversed(list(enumerate(places[:most]))):
-            item = f"{self._inside(schema, at(path, f'prefixItems[{i}]'), depth)} {following}"
-            following = self._rules.add(f'"," {SPACE} {item}' if i else item)
-            following = following if i < least else f"{following}?"
-        return f'"[" {following} "]"'
+        held["prefixItems"] = [
+            self._inside(schema, at(path, f"prefixItems[{i}]"), depth) for i, schema in enumerate(places)
+        ]
+        if "items" not in said:  # nothing is said about more: those who write so mean that there are no more, no fewer
+            items = False
+            held.setdefault("minItems", min(len(places), held.get("maxItems", len(places))))
+        if items is False and held.get("minItems", 0) > len(places):
+            raise InvalidSchema("more items are asked for than there may be", path)
+        held["items"] = False if items is False else self._inside(items, at(path, "items"), depth)
+        return held
 
-    def _string(self, said: Mapping[str, Any], path: str) -> str:
-        least, most = length_of(said, "minLength", path) or 0, length_of(said, "maxLength", path)
-        if "pattern" in said:
-            if not isinstance(said["pattern"], str) or "format" in said or least or most is not None:
-                raise InvalidSchema("a pattern is a text, and stands without a format and lengths", at(path, "pattern"))
-            return f'"\\"" {PatternConverter(said["pattern"], self._rules, at(path, "pattern")).root()} "\\""'
-        if "format" in said:
-            if said["format"] not in FORMATS or least or most is not None:
-                known = ", ".join(FORMATS)
-                raise InvalidSchema(f"supported are {known}, without lengths", at(path, "format"))
-            return f'"\\"" {FORMATS[said["format"]]} "\\""'
-        if not least and most is None:
-            return self._rules.shared("string")
-        refuse_empty(least, most, path)
-        characters = self._rules.repeat(self._rules.shared("character"), least, most, at(path, "maxLength"))
-        return f'"\\"" {characters} "\\""'
+    def _string(self, said: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """A known format says more than a pattern beside it, which is there for those who do not know the format."""
+        held: dict[str, Any] = {"type": "string", **lengths(said, "minLength", "maxLength", path)}
+        format, pattern = said.get("format"), said.get("pattern")
+        if pattern is not None and not isinstance(pattern, str):
+            raise InvalidSchema("a pattern is a text", at(path, "pattern"))
+        if isinstance(format, str) and format in FORMATS:
+            return self._shared(held | {"pattern": f"^(?:{FORMATS[format]})$"})
+        if pattern is not None:
+            return self._shared(held | {"pattern": translated(pattern, at(path, "pattern"))})
+        if format is not None and format not in NOTES:
+            raise InvalidSchema(f"supported are {', '.join(FORMATS)}", at(path, "format"))
+        return held
 
-    def _bounded(self, kind: str, said: Mapping[str, Any], path: str) -> str:
-        bounds = {name: bound_of(said, name, whole=kind == "number", path=path) for name in BOUNDS}
-        least, above = tightest(bounds["minimum"], bounds["exclusiveMinimum"], max)
-        most, below = tightest(bounds["maximum"], bounds["exclusiveMaximum"], min)
-        low, high = -LARGEST if least is None else least, LARGEST if most is None else most
-        if kind == "integer":
-            first = math.floor(low) + 1 if above else math.ceil(low)
-            last = math.ceil(high) - 1 if below else math.floor(high)
-            if first > last:
-                raise InvalidSchema("no number lies between the bounds", path)
-            return integers(first, last)
-        if low > high or (low == high and (above or below)):
-            raise InvalidSchema("no number lies between the bounds", path)
-        return decimals(int(low), int(high), above=above, below=below)
+
+def _is_writable(value: Any) -> bool:
+    return not _NUMBERED.search(json.dumps(value, ensure_ascii=False))

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.rules import Rules, Thought, literal, until
-from inference.grammar.schema import SchemaConverter
+from inference.grammar.lark import Thought, grammar, literal, up_to, value_of
+from inference.grammar.schema import restated
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 CALLS_MAX = 16  # of one answer; more have no budget
+ANY_OBJECT = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +37,25 @@ def tool_grammar(
 ) -> str:
     """Calls of these functions, where they are `required`; else calls or an answer: text that may hold calls, or
     JSON of `answer_schema`. Raises InvalidSchema naming the function and the place in its schema."""
-    rules = Rules()
-    body = rules.add(" | ".join(_body(function, rules) for function in functions))
-    call = f"{literal(OPEN)} {body}"
-    calls = f'{call} ("\\n" {call}){{0,{max(1, min(calls_max, CALLS_MAX)) - 1}}}'
+    rules = {"body": " | ".join(f"body{i}" for i in range(len(functions))), "call": f"{literal(OPEN)} body"}
+    for i, function in enumerate(functions):
+        head = f'\n{{"name": {json.dumps(function.name, ensure_ascii=False)}, "arguments": '
+        rules[f"body{i}"] = f"{literal(head)} arguments{i} {literal('}' + chr(10) + CLOSE)}"
+        rules[f"arguments{i}"] = value_of(_parameters(function))
+    more = min(calls_max, CALLS_MAX) - 1
+    calls = f'call ("\\n" call){{0,{more}}}' if more > 0 else "call"
     if required:
-        return rules.text(calls, thought)
+        return grammar(calls, rules, thought)
     if answer_schema is not None:
-        return rules.text(f"{calls} | {SchemaConverter(answer_schema, rules).root()}", thought)
-    return rules.text(_text_with(body, rules), thought)
+        return grammar("calls | value", rules | {"calls": calls, "value": value_of(restated(answer_schema))}, thought)
+    rules |= {"before[lazy]": up_to(OPEN), "rest": "ANYTHING"}
+    return grammar("(before body)* rest", rules, thought)
 
 
-def _body(function: CallableFunction, rules: Rules) -> str:
-    """A call behind its opening tag."""
-    head = f'\n{{"name": {json.dumps(function.name, ensure_ascii=False)}, "arguments": '
-    tail = "}\n" + CLOSE
-    return f"{literal(head)} {_arguments(function, rules)} {literal(tail)}"
-
-
-def _arguments(function: CallableFunction, rules: Rules) -> str:
+def _parameters(function: CallableFunction) -> dict[str, Any]:
     try:
-        return SchemaConverter(function.parameters, rules).root()
+        return restated(function.parameters)
     except InvalidSchema as error:
         if function.strict:
             raise InvalidSchema(error.reason, f"{function.name}.parameters.{error.path}".rstrip(".")) from None
-        return rules.shared("object")
-
-
-def _text_with(body: str, rules: Rules) -> str:
-    """Any text in which an opening tag begins a call."""
-    again = rules.reserve()
-    rules.fill(again, until(OPEN, f"{body} {again}", rules, may_end=True))
-    return again
+        return restated(ANY_OBJECT)

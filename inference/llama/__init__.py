@@ -1,9 +1,8 @@
-"""llama.cpp: weights, contexts, grammars and the quantiser, guarded so that nothing asked of them ends the process."""
+"""llama.cpp: weights, contexts and the quantiser, guarded so that nothing asked of them ends the process."""
 
 from inference.llama.context import LlamaContext
 from inference.llama.device import Device, build_features, devices
 from inference.llama.encoder import EmbeddingContext, RankContext
-from inference.llama.grammar import GrammarMask
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.model import LlamaModel, model_name
 from inference.llama.quantizer import QUANTISATIONS, quantize
@@ -13,7 +12,6 @@ __all__ = [
     "DecodeFailed",
     "Device",
     "EmbeddingContext",
-    "GrammarMask",
     "LlamaContext",
     "LlamaModel",
     "RankContext",

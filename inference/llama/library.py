@@ -4,8 +4,8 @@ Three rules keep the process alive:
 - The library aborts instead of failing on a batch that is too large, on outputs beyond the limit and on sequence ids
   out of range. Every such value is checked in this package before the call.
 - ctypes.CDLL drops the GIL in each call; after a call of a microsecond, getting it back from a busy thread costs
-  hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise, load
-  and the copying of grammars let go.
+  hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and
+  load let go.
 - A context belongs to one thread. Nothing here locks; the owner of the thread is the engine (or the embedder).
 """
 
@@ -38,11 +38,6 @@ def _short_call(name: str, result: Any, *arguments: Any) -> Any:
     return _typed(_pydll[name], result, *arguments)
 
 
-def _long_call(name: str, result: Any, *arguments: Any) -> Any:
-    """For numbers as handles, which the bindings wrap."""
-    return _typed(lib._lib[name], result, *arguments)
-
-
 def _typed(function: Any, result: Any, *arguments: Any) -> Any:
     function.restype, function.argtypes = result, arguments
     return function
@@ -57,10 +52,6 @@ memory_copy = _short_call("llama_memory_seq_cp", None, _handle, _i32, _i32, _i32
 memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
 get_logits = _short_call("llama_get_logits", _handle, _handle)
 set_threads = _short_call("llama_set_n_threads", None, _handle, _i32, _i32)
-grammar_apply = _short_call("llama_sampler_apply", None, _handle, ctypes.POINTER(lib.llama_token_data_array))
-grammar_accept = _short_call("llama_sampler_accept", None, _handle, _i32)
-grammar_clone = _long_call("llama_sampler_clone", _handle, _handle)
-grammar_free = _short_call("llama_sampler_free", None, _handle)
 get_embeddings = _short_call("llama_get_embeddings", _handle, _handle)
 
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from inference.errors import EngineStopped, InvalidSchema, ModelNotLoaded, UnknownToken
-from inference.llama.grammar import GrammarMask
+from inference.errors import EngineStopped, ModelNotLoaded, UnknownToken
 from inference.llama.library import has_gpu, lib
 from inference.markup import spoken
 
@@ -179,15 +178,6 @@ class LlamaModel:
         # first character and they are ordinary text.
         cuts = [0, *(match.start() + 1 for match in found), len(text)]
         return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
-
-    def grammar(self, text: str) -> GrammarMask:
-        """Compile a GBNF grammar. Thread-safe. Raises InvalidSchema for one that llama.cpp refuses, EngineStopped."""
-        if not self.handle:  # a request that comes while the worker stops
-            raise EngineStopped("the model is closed")
-        sampler = lib.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
-        if not sampler:  # the null pointer is an object: only its truth tells
-            raise InvalidSchema("no grammar can be made of this schema")
-        return GrammarMask(ctypes.cast(sampler, ctypes.c_void_p).value)
 
     def _holds(self, tensor: str) -> bool:
         """Whether the file names this tensor; llama.cpp does not tell, and takes any number for a score without one."""

@@ -1,16 +1,19 @@
-"""Whoever stops listening stops the work: at once, and without waiting for anything."""
+"""A turn whose task is cancelled stops its work: at once, and without waiting for anything."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 
 from agents.agent import Agent
-from agents.events import ItemFinished, TextDelta
+from agents.events import Event, TextDelta
+from agents.sink import EventList
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
+from agents.turn import Turn
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import asked, call
@@ -37,54 +40,99 @@ def hanging() -> tuple[Tool, asyncio.Event, asyncio.Event]:
     return hang, started, cancelled
 
 
-async def test_closing_the_events_cancels_the_generation_before_anything_else() -> None:
+@dataclass
+class CancelAt(EventList):
+    """Cancels the turn that writes to it, at its first event of a kind."""
+
+    kind: type = TextDelta
+    turn: asyncio.Task[Any] | None = None
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, self.kind) and self.turn is not None:
+            self.turn.cancel()
+        self.events.append(event)
+
+
+async def cancelled_at(kind: type, agent: Agent, turn: Turn, trace: Trace | None = None) -> None:
+    told = CancelAt(kind=kind)
+    told.turn = asyncio.create_task(agent.run(turn, trace or Trace(), told))
+    with pytest.raises(asyncio.CancelledError):
+        await told.turn
+
+
+async def test_cancelling_a_turn_cancels_its_generation() -> None:
     model = ScriptedModel(["A long answer."])
-    events = agent(model).run(asked(), Trace())
-    async for event in events:
-        if isinstance(event, TextDelta):
-            break
-    assert not model.generations[0].cancelled
-    closing = events.aclose()
-    with pytest.raises(StopIteration):
-        closing.send(None)  # runs to the end without awaiting once
+    async with asyncio.timeout(5):
+        await cancelled_at(TextDelta, agent(model), asked())
     assert model.generations[0].cancelled
+    assert len(model.generations[0].ids) < len("A long answer.")
 
 
-async def test_closing_the_events_cancels_the_tools() -> None:
+async def test_cancelling_a_turn_cancels_its_tools() -> None:
     hang, started, cancelled = hanging()
     model = ScriptedModel([call("hang") + "And more."])
     async with asyncio.timeout(5):
-        async with aclosing(agent(model, hang).run(asked(server_tools=("hang",)), Trace())) as events:
-            async for event in events:
-                if isinstance(event, ItemFinished):
-                    await started.wait()
-                    break
-        await cancelled.wait()
-
-
-async def test_a_cancelled_listener_cancels_the_tools_it_waits_for() -> None:
-    hang, started, cancelled = hanging()
-    model = ScriptedModel([call("hang")])
-
-    async def listen() -> None:
-        async for _ in agent(model, hang).run(asked(server_tools=("hang",)), Trace()):
-            pass
-
-    listening = asyncio.create_task(listen())
-    async with asyncio.timeout(5):
+        turn = asyncio.create_task(agent(model, hang).run(asked(server_tools=("hang",)), Trace(), EventList()))
         await started.wait()
-        listening.cancel()
+        turn.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await listening
+            await turn
         await cancelled.wait()
     assert model.generations[0].cancelled
 
 
-async def test_an_abandoned_turn_still_has_its_spans() -> None:
+async def test_a_turn_that_is_refused_by_its_sink_cancels_its_generation() -> None:
+    class Refusing(EventList):
+        async def open(self) -> None:
+            raise ConnectionError("the database is away")
+
+    model, told = ScriptedModel(["An answer."]), Refusing()
+    with pytest.raises(ConnectionError):
+        await agent(model).run(asked(), Trace(), told)
+    assert model.generations[0].cancelled
+    assert told.events == []
+
+
+async def test_a_turn_waits_for_its_reader_between_two_steps() -> None:
+    class Full(EventList):
+        waits: ClassVar[asyncio.Event] = asyncio.Event()
+        room: ClassVar[asyncio.Event] = asyncio.Event()
+
+        async def drain(self) -> None:
+            self.waits.set()
+            await self.room.wait()
+
+    @tool
+    async def double(x: int) -> int:
+        """Double a number."""
+        return 2 * x
+
+    model, told = ScriptedModel([call("double", x=1), "Two."]), Full()
+    async with asyncio.timeout(5):
+        turn = asyncio.create_task(agent(model, double).run(asked(server_tools=("double",)), Trace(), told))
+        await told.waits.wait()
+        assert len(model.generations) == 1
+        told.room.set()
+        assert (await turn).status == "completed"
+    assert len(model.generations) == 2
+
+
+async def test_what_breaks_while_events_are_written_fails_the_turn() -> None:
+    class Broken(EventList):
+        def write(self, event: Event) -> None:
+            if isinstance(event, TextDelta):
+                raise ValueError("cannot be spelled")
+            self.events.append(event)
+
+    told = Broken()
+    async with asyncio.timeout(5):
+        finished = await agent(ScriptedModel(["An answer."])).run(asked(), Trace(), told)
+    assert (finished.status, finished.error_code) == ("failed", "server_error")
+    assert told.events[-1] is finished
+
+
+async def test_a_cancelled_turn_still_has_its_spans() -> None:
     trace = Trace()
-    events = agent(ScriptedModel(["A long answer."])).run(asked(), trace)
-    async for event in events:
-        if isinstance(event, TextDelta):
-            break
-    await events.aclose()
+    async with asyncio.timeout(5):
+        await cancelled_at(TextDelta, agent(ScriptedModel(["A long answer."])), asked(), trace)
     assert [span.name for span in trace.spans] == ["assemble", "tokenize", "queue", "prefill", "decode"]

@@ -9,6 +9,7 @@ import pytest
 
 from agents.agent import Agent
 from agents.message import FunctionCall, Message
+from agents.sink import EventList
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.config import EngineConfig
@@ -31,9 +32,10 @@ async def model() -> AsyncIterator[ChatModel]:
 
 async def run(model: ChatModel, turn: Turn) -> Ran:
     trace = Trace()
-    events = [event async for event in Agent(model, None, builtin_toolbox(None)).run(turn, trace)]
-    check_order(events)
-    return Ran(events, trace)
+    told = EventList()
+    await Agent(model, None, builtin_toolbox(None)).run(turn, trace, told)
+    check_order(told.events)
+    return Ran(told.events, trace)
 
 
 async def test_a_sum_is_calculated_and_told(model: ChatModel) -> None:

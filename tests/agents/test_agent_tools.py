@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -92,11 +92,11 @@ async def test_a_tool_starts_while_the_model_still_writes() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
-        async def __aiter__(self) -> AsyncIterator[Delta]:
+        async def stream(self, receive: Callable[[Delta], None]) -> None:
             async for delta in self._inner:
                 if "!" in delta.text:
                     await started.wait()
-                yield delta
+                receive(delta)
 
     model = Waiting([call("early") + "Wait for it!", "Done."], piece_chars=1)
     async with asyncio.timeout(5):

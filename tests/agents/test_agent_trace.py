@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from agents.agent import Agent
-from agents.events import TextDelta, TurnStarted
+from agents.events import Event, TextDelta, TurnStarted
+from agents.sink import EventList
 from agents.toolbox import Toolbox
 from agents.turn import Limits
 from inference.testing import ScriptedModel
@@ -43,13 +44,16 @@ async def test_all_spans_are_closed_and_the_main_lane_never_overlaps() -> None:
 
 async def test_prefill_is_known_before_the_first_token() -> None:
     trace = Trace()
-    async for event in Agent(ScriptedModel(["Hello."]), None, Toolbox()).run(asked(), trace):
-        if isinstance(event, TurnStarted):
-            assert [span.name for span in trace.spans] == ["assemble", "tokenize"]
-        if isinstance(event, TextDelta):
-            assert [span.name for span in trace.spans] == ["assemble", "tokenize", "queue", "prefill"]
-            assert trace.spans[-1].attributes.keys() == {"new_tokens", "cached_tokens"}
-            break
+    spans: dict[type, list[str]] = {}
+
+    class Watching(EventList):
+        def write(self, event: Event) -> None:
+            spans.setdefault(type(event), [span.name for span in trace.spans])
+
+    await Agent(ScriptedModel(["Hello."]), None, Toolbox()).run(asked(), trace, Watching())
+    assert spans[TurnStarted] == ["assemble", "tokenize"]
+    assert spans[TextDelta] == ["assemble", "tokenize", "queue", "prefill"]
+    assert trace.spans[3].attributes.keys() == {"new_tokens", "cached_tokens"}
 
 
 async def test_the_budget_that_ended_a_turn_is_in_the_trace() -> None:

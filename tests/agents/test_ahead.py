@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -16,6 +15,7 @@ from agents.ahead import before_missing, before_question
 from agents.calls import MOMENT_S
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.prompt import UNANSWERED, assemble
+from agents.sink import EventList
 from agents.tool import function_schema, tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, FunctionTool, Turn
@@ -168,13 +168,12 @@ async def test_who_leaves_during_the_search_stops_the_reading() -> None:
     model = Noticed("Fact 1 [1].")
     shelf = SlowShelf(model, [passage(1)])
     shelf.go = asyncio.Event()
-    async with aclosing(Agent(model, shelf, Toolbox()).run(asked(file_search=DOCS), Trace())) as events:
-        first = asyncio.create_task(anext(events))
-        await asyncio.gather(shelf.searching.wait(), model.noticed.wait())
-        [reading] = model.generations
-        assert not reading.cancelled
-        first.cancel()
-        await asyncio.wait([first])
+    running = asyncio.create_task(Agent(model, shelf, Toolbox()).run(asked(file_search=DOCS), Trace(), EventList()))
+    await asyncio.gather(shelf.searching.wait(), model.noticed.wait())
+    [reading] = model.generations
+    assert not reading.cancelled
+    running.cancel()
+    await asyncio.wait([running])
     assert reading.cancelled
 
 

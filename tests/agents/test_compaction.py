@@ -10,6 +10,7 @@ from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, since_compa
 from agents.errors import HistoryTooLong, InvalidTurn
 from agents.events import Event, TurnFinished
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
+from agents.sink import EventList
 from agents.toolbox import Toolbox
 from agents.turn import Compacting, Turn
 from inference.errors import PromptTooLong
@@ -93,9 +94,10 @@ def test_what_stood_before_a_summary_does_not_count_any_more() -> None:
 
 async def events_of(scripted: ScriptedModel, turn: Turn) -> list[Event]:
     agent = Agent(scripted, None, Toolbox(()))
-    events = [event async for event in compacting.run(agent, scripted, turn, Trace(), lambda *_: "sealed")]
-    check_order(events)
-    return events
+    told = EventList()
+    await compacting.run(agent, scripted, turn, Trace(), lambda *_: "sealed", told)
+    check_order(told.events)
+    return told.events
 
 
 async def test_a_turn_makes_its_conversation_short_when_it_has_grown_too_long() -> None:

@@ -19,14 +19,14 @@ from agents.parser.choose import Dialect, Format
 from agents.parser.events import Text, Thought
 from agents.parser.formatted import FormattedParser
 from agents.parser.markup import ThoughtMarks
+from agents.sink import EventList
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FunctionTool, Turn
 from inference.config import EngineConfig
 from inference.errors import InvalidSchema
-from inference.grammar.rules import RULES_MAX
 from inference.model import ChatModel
 from inference.sequence import Sampling, Segment
-from inference.testing import ScriptedModel
+from inference.testing import ScriptedGrammar, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double, run
 
@@ -42,7 +42,8 @@ async def grammars(turn: Turn, *replies: str, template: str = "", begins: str = 
     model = ScriptedModel(replies or ("Hi",), chat_template=template, context_length=1_000_000)
     await run(model, turn, [double])
     held = [generation.sampling for generation in model.generations]
-    return [sampling.grammar for sampling in held if sampling.grammar and sampling.grammar_from == begins]
+    grammars = [sampling.grammar for sampling in held if isinstance(sampling.grammar, ScriptedGrammar)]
+    return [grammar.text for grammar in grammars if grammar.begins == begins]
 
 
 async def test_a_turn_that_asks_for_nothing_is_free() -> None:
@@ -71,7 +72,7 @@ async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None
 async def test_what_cannot_be_held_to_a_schema_that_nobody_insists_on_is_not_refused(
     parameters: dict[str, Any] | None, held: bool
 ) -> None:
-    count = RULES_MAX if parameters is None else 1 if held else 20
+    count = 2_000 if parameters is None else 1 if held else 20
     functions = [FunctionTool(f"save_{i}", "", parameters or NUMBER) for i in range(count)]
     found = await grammars(asked(functions=tuple(functions)), begins=CALL)
     assert bool(found) is held and all(len(grammar) < SCHEMA_CHARS_MAX for grammar in found)
@@ -96,7 +97,8 @@ async def test_a_strict_function_binds_its_calls_and_leaves_the_text_free() -> N
 async def test_a_format_binds_every_step_and_is_told_to_the_model() -> None:
     model = ScriptedModel((call("double", x=2), '{"n": 4}'))
     ran = await run(model, asked(server_tools=("double",), answer_format=AS_NUMBER), [double])
-    assert len(model.grammars) == 2 and ran.answer == '{"n": 4}'
+    assert all(generation.sampling.grammar for generation in model.generations) and len(model.generations) == 2
+    assert len(model.grammars) == 1 and ran.answer == '{"n": 4}'
     assert all("Answer with JSON only" in prompt and '"maximum": 9' in prompt for prompt in model.prompts)
 
 
@@ -145,9 +147,10 @@ async def model() -> AsyncIterator[ChatModel]:
 
 
 async def bundled(model: ChatModel, turn: Turn) -> Ran:
-    events = [event async for event in Agent(model, None, Toolbox([double])).run(turn, Trace())]
-    check_order(events)
-    return Ran(events, Trace())
+    told = EventList()
+    await Agent(model, None, Toolbox([double])).run(turn, Trace(), told)
+    check_order(told.events)
+    return Ran(told.events, Trace())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -20,7 +20,7 @@ GONE, NEXT = 11, 12  # no session holds the locks of either
 BODY: dict[str, Any] = {"output": []}
 ERROR = {"code": "server_error", "message": "gone"}
 EVENTS = [{"type": "response.created", "sequence_number": 0}]
-LATER = [{"type": "response.output_text.delta", "sequence_number": 1}]
+LATER = b'{"type":"response.output_text.delta","sequence_number":1}'
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ async def test_a_worker_that_was_taken_for_dead_tells_nothing_more(
         await queue.settle(late)
     with pytest.raises(NotFound):
         await running.finish(tenant_id, waiting, worker=GONE)
-    await running.append(tenant_id, [Batch(waiting.id, LATER, last=True)], GONE)
+    await running.append(tenant_id, [Batch(waiting.id, [LATER], number=1, last=True)], GONE)
     chapter = await running.read(tenant_id, waiting.id, -1)
     assert (list(chapter.events), chapter.sealed) == (EVENTS, False)
-    await running.append(tenant_id, [Batch(waiting.id, LATER, last=True)], NEXT)
+    await running.append(tenant_id, [Batch(waiting.id, [LATER], number=1, last=True)], NEXT)
     assert (await running.read(tenant_id, waiting.id, -1)).sealed

@@ -24,6 +24,7 @@ from agents.events import (
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.prices import FREE, Prices
 from agents.search import Searcher
+from agents.sink import EventList
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn
@@ -102,9 +103,11 @@ async def run(
     """Run a turn to its end and check the order of its events."""
     trace = Trace()
     agent = Agent(model, searcher, Toolbox(tools), prices)
-    events = [event async for event in agent.run(turn, trace)]
-    check_order(events)
-    return Ran(events, trace)
+    told = EventList()
+    finished = await agent.run(turn, trace, told)
+    check_order(told.events)
+    assert told.events[-1] is finished
+    return Ran(told.events, trace)
 
 
 def check_order(events: Sequence[Event]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inference import constraint as constraint_module
 from inference.config import EngineConfig
-from inference.constraint import Constraint, Grammars, Help
+from inference.constraint import Constraint, Vocabulary
 from inference.errors import GrammarFailed, InvalidSchema
 from inference.grammar import CallableFunction, json_grammar, tool_grammar
 from inference.model import ChatModel
 from inference.sampler import Sampler
 from inference.sequence import ChatMessage, Finish, Priority, Sampling
 
-ROW = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
 PERSON = {
     "type": "object",
     "properties": {
@@ -34,168 +31,138 @@ PERSON = {
 }
 
 
-@dataclass
-class ListedMask:
-    """Lets the same tokens through at every place."""
-
-    tokens: frozenset[int]
-    checked: list[int] = field(default_factory=list)  # how many tokens each check took
-    accepted: list[int] = field(default_factory=list)
-
-    def clone(self) -> ListedMask:
-        return ListedMask(self.tokens)
-
-    def allows(self, token: int) -> bool:
-        return bool(self.allowed(np.array([token]))[0])
-
-    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        self.checked.append(len(tokens))
-        return np.isin(tokens, list(self.tokens))
-
-    def accept(self, token: int) -> None:
-        assert token in self.tokens
-        self.accepted.append(token)
+# Tokens 0 to 3 are letters, 4 begins what is helped with, 5 has no text and 6 ends the turn.
+PIECES = [b"a", b"b", b"c", b"d", b"<", b"", b""]
+END = 6
+VOCABULARY = Vocabulary(PIECES, frozenset({END}))
 
 
-class RefusingMask(ListedMask):
-    """As llama.cpp's, it takes no token that it does not allow. After its first token nothing fits."""
-
-    def allowed(self, tokens: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        return super().allowed(tokens) & (not self.accepted)
-
-    def accept(self, token: int) -> None:
-        if not self.allows(token):
-            raise ValueError(token)
-        super().accept(token)
+def constraint(grammar: str, opening: int | None = None) -> Constraint:
+    return VOCABULARY.compile(grammar, opening).start()
 
 
-def sampler(mask: ListedMask, vocabulary: int = 4, **sampling: Any) -> Sampler:
-    return Sampler(Sampling(**sampling), Constraint(mask, np.ones(vocabulary, np.bool_)))
+def sampler(grammar: str, **sampling: Any) -> Sampler:
+    return Sampler(Sampling(**sampling), constraint(grammar))
 
 
-def test_a_draw_that_fits_costs_one_check() -> None:
-    mask = ListedMask(frozenset({0}))
-    assert sampler(mask, temperature=0).draw(ROW) == 0
-    assert (mask.checked, mask.accepted) == ([1], [0])
+def row(*shares: float) -> NDArray[np.float32]:
+    """Likelihoods of the first tokens; the others are most unlikely."""
+    filled = np.full(len(PIECES), 1e-6, np.float32)
+    filled[: len(shares)] = shares
+    logs: NDArray[np.float32] = np.log(filled)
+    return logs
+
+
+ROW = row(0.5, 0.25, 0.15, 0.1)
 
 
 def test_draws_follow_the_distribution_of_what_is_left() -> None:
-    drawing = sampler(ListedMask(frozenset({1, 3})), seed=1)
-    counts = np.bincount([drawing.draw(ROW) for _ in range(20_000)], minlength=4) / 20_000
+    drawing = sampler("start: /[bd]*/", seed=1)
+    counts = np.bincount([drawing.draw(ROW) for _ in range(20_000)], minlength=4)[:4] / 20_000
     assert np.allclose(counts, [0, 0.25 / 0.35, 0, 0.1 / 0.35], atol=0.02)
 
 
 def test_an_unlikely_token_is_found_when_it_alone_fits() -> None:
-    row = np.linspace(9, 0, 3000).astype(np.float32)
-    mask = ListedMask(frozenset({2999}))
-    assert sampler(mask, 3000, top_k=1, top_p=0.1, min_p=0.5).draw(row) == 2999
-    assert mask.checked == [1, 256, 3000]
+    vocabulary = Vocabulary([*[b"a"] * 2999, b"b", b""], frozenset({3000}))
+    likelihoods = np.linspace(9, 0, 3001).astype(np.float32)
+    drawing = Sampler(Sampling(top_k=1, top_p=0.1, min_p=0.5), vocabulary.compile('start: "b"').start())
+    assert [drawing.draw(likelihoods) for _ in range(2)] == [2999, 3000]
 
 
 def test_bias_and_penalties_count_within_the_grammar() -> None:
-    drawing = sampler(ListedMask(frozenset({1, 2})), temperature=0, presence_penalty=2.0, logit_bias={0: 9.0})
+    drawing = sampler("start: /[bc]*/", temperature=0, presence_penalty=2.0, logit_bias={0: 9.0})
     assert [drawing.draw(ROW) for _ in range(2)] == [1, 2]
 
 
-def test_a_grammar_that_leaves_nothing_is_said() -> None:
-    with pytest.raises(GrammarFailed, match="no token"):
-        sampler(ListedMask(frozenset())).draw(ROW)
-
-
 def test_a_token_without_text_is_never_let_through() -> None:
-    mask = ListedMask(frozenset({0, 1}))
-    grammars = Grammars(lambda _: mask, [b"", b"a", b"", b""], frozenset({2}))
-    started = grammars.start("any")
-    assert started.allowed(np.arange(4)).tolist() == [False, True, False, False]
-    assert not started.allows(0)
+    started = constraint("start: /[a-c]*/")
+    assert started.allowed(np.arange(7)).tolist() == [True, True, True, False, False, False, True]
+    assert not started.allows(5) and started.allows(END)
 
 
-def test_a_grammar_is_compiled_once_and_the_latest_are_kept() -> None:
-    compiled: list[str] = []
-
-    def compile(text: str) -> ListedMask:
-        compiled.append(text)
-        return ListedMask(frozenset())
-
-    grammars = Grammars(compile, [b"a"], frozenset())
-    for text in ["a", "a", *map(str, range(constraint_module.GRAMMARS_KEPT)), "a"]:
-        grammars.start(text)
-    assert compiled.count("a") == 2 and len(compiled) == constraint_module.GRAMMARS_KEPT + 2
+def test_a_text_that_is_complete_can_only_end() -> None:
+    started = constraint('start: "a" "b"')
+    assert not started.allows(END)
+    for token in (0, 1):
+        assert started.allows(token)
+        started.accept(token)
+    assert started.allows(END) and not started.allows(0)
+    assert started.allowed(np.arange(7)).nonzero()[0].tolist() == [END]
+    started.accept(END)
 
 
-class Copied:
-    """Counts the copies of a grammar."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def compile(self, _text: str) -> ListedMask:
-        copied = self
-
-        class Mask(ListedMask):
-            def clone(self) -> ListedMask:
-                copied.made += 1
-                return ListedMask(self.tokens)
-
-        return Mask(frozenset({0}))
+def test_texts_of_one_grammar_go_their_own_ways() -> None:
+    grammar = VOCABULARY.compile('start: "ab" | "cd"')
+    one, other = grammar.start(), grammar.start()
+    one.accept(0)
+    assert one.allows(1) and not one.allows(2)
+    assert other.allows(2) and not other.allows(1) and grammar.start().allows(0)
 
 
-def test_what_was_prepared_starts_without_being_copied() -> None:
-    grammars = Grammars((copied := Copied()).compile, [b"a"], frozenset())
-    for _ in range(3):  # requests that arrive together
-        grammars.prepare("any")
-    assert copied.made == 3
-    started = [grammars.start("any") for _ in range(3)]
-    assert copied.made == 3 and len({id(each._mask) for each in started}) == 3
-    assert grammars.start("any").allows(0) and copied.made == 4
+def test_a_token_that_does_not_fit_fails_its_text_alone() -> None:
+    grammar = VOCABULARY.compile("start: /[ab]*/")
+    one, other = grammar.start(), grammar.start()
+    with pytest.raises(GrammarFailed):
+        one.accept(3)
+    with pytest.raises(GrammarFailed):
+        one.allows(0)
+    assert other.allows(0)
 
 
-def test_copies_of_requests_that_never_start_are_bounded() -> None:
-    grammars = Grammars((copied := Copied()).compile, [b"a"], frozenset())
-    for _ in range(constraint_module.READY_MAX + 5):
-        grammars.prepare("any")
-    for _ in range(constraint_module.READY_MAX):
-        grammars.start("any")
-    made = copied.made
-    grammars.start("any")
-    assert copied.made == made + 1
+def test_a_grammar_without_a_way_to_begin_is_refused() -> None:
+    with pytest.raises(InvalidSchema, match="no grammar can be made"):
+        VOCABULARY.compile('start: "x"')  # no token spells it
+    with pytest.raises(InvalidSchema, match="no grammar can be made"):
+        VOCABULARY.compile("nonsense")
 
 
-def test_a_grammar_that_gets_slow_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constraint_module, "CHECK_S_MAX", -1.0)
-    with pytest.raises(GrammarFailed, match="too many ways"):
-        sampler(ListedMask(frozenset({0}))).draw(ROW)
+def test_a_grammar_that_leaves_nothing_is_said() -> None:
+    drawing = sampler('start: "a" "x"', temperature=0)
+    assert drawing.draw(ROW) == 0
+    with pytest.raises(GrammarFailed, match=r"no token|too many ways"):
+        drawing.draw(ROW)
 
 
-def helped(mask: ListedMask) -> Sampler:
-    """Held from token 3 on."""
-    return Sampler(Sampling(temperature=0), Help(mask, np.ones(4, np.bool_), opening=3))
+def test_a_long_text_of_tokens_that_fit_never_runs_out_of_fuel() -> None:
+    """Without masks nothing refills it, and each place in a text whose length is counted is new to the lexer."""
+    started = constraint("start: /[ab]{20000}/")
+    for i in range(19_999):
+        assert started.allows(i % 2)
+        started.accept(i % 2)
+    assert not started.allows(END)
 
 
 def best(token: int) -> NDArray[np.float32]:
-    row = np.zeros(4, np.float32)
-    row[token] = 1
+    """A row in which this token is by far the likeliest."""
+    row: NDArray[np.float32] = np.eye(len(PIECES), dtype=np.float32)[token]
     return row
 
 
+def helped(grammar: str) -> Sampler:
+    """Held from token 4 on."""
+    return Sampler(Sampling(temperature=0), constraint(grammar, opening=4))
+
+
 def test_what_stands_before_its_mark_is_not_followed() -> None:
-    drawing = helped(mask := ListedMask(frozenset({1, 3})))
-    assert [drawing.draw(best(token)) for token in (0, 2, 3, 1)] == [0, 2, 3, 1]
-    assert mask.accepted == [3, 1]
-    assert drawing.draw(best(0)) == 1  # what comes after is held
+    drawing = helped('start: "<" "b" /[ab]*/')
+    assert [drawing.draw(best(token)) for token in (0, 2, 4, 1)] == [0, 2, 4, 1]
+    assert drawing.draw(best(3)) in (0, 1)  # what comes after is held
 
 
-def test_help_that_gets_slow_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constraint_module, "CHECK_S_MAX", -1.0)
-    drawing = helped(mask := ListedMask(frozenset({1, 3})))
-    assert [drawing.draw(best(token)) for token in (3, 0, 3, 0)] == [3, 0, 3, 0]
-    assert mask.accepted == [3]
+TOO_MUCH = "(.?){2000}"
 
 
-@pytest.mark.parametrize("allowed", [{3}, {1}], ids=["it leads nowhere", "it knows no such beginning"])
-def test_help_that_has_nothing_to_say_is_let_go(allowed: set[int]) -> None:
-    drawing = helped(RefusingMask(frozenset(allowed)))
-    assert [drawing.draw(best(token)) for token in (3, 0, 0)] == [3, 0, 0]
+def test_help_that_gets_too_much_is_let_go() -> None:
+    drawing = helped(f'start: "<" /{TOO_MUCH}/')
+    drawn = [drawing.draw(best(token)) for token in [4, *[0] * 500]]
+    assert drawn == [4, *[0] * 500]
+    assert drawing.draw(best(4)) == 4
+
+
+@pytest.mark.parametrize("grammar", ['start: "<" "x"', 'start: "b" "<"'], ids=["it leads nowhere", "another beginning"])
+def test_help_that_has_nothing_to_say_is_let_go(grammar: str) -> None:
+    drawing = helped(grammar)
+    assert [drawing.draw(best(token)) for token in (4, 0, 0)] == [4, 0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -206,9 +173,12 @@ async def model() -> AsyncIterator[ChatModel]:
     await model.close()
 
 
-async def say(model: ChatModel, grammar: str | None, seed: int = 1, **sampling: Any) -> tuple[str, Finish | None]:
+async def say(
+    model: ChatModel, grammar: str | None, seed: int = 1, begins: str = "", **sampling: Any
+) -> tuple[str, Finish | None]:
     prompt = model.encode(model.render([ChatMessage("user", "Tell me about Ada.")]))
-    asked = Sampling(**{"max_tokens": 400, "seed": seed, **sampling, "grammar": grammar})
+    prepared = model.prepare(grammar, begins) if grammar else None
+    asked = Sampling(**{"max_tokens": 400, "seed": seed, **sampling, "grammar": prepared})
     generation = model.generate(prompt, asked)
     return "".join([delta.text async for delta in generation]), generation.finish
 
@@ -241,7 +211,8 @@ async def test_a_forced_call_is_a_call(model: ChatModel) -> None:
 
 
 async def test_a_mark_of_several_tokens_holds_nothing(model: ChatModel) -> None:
-    free = await say(model, 'root ::= "a"', grammar_from="Ada and nobody else")
+    assert model.prepare('start: "a"', "Ada and nobody else") is None
+    free = await say(model, 'start: "a"', begins="Ada and nobody else")
     assert free[0] != "a" and free == await say(model, None)
 
 
@@ -256,7 +227,7 @@ async def test_a_request_that_gave_its_place_up_goes_on_within_its_grammar() -> 
     await model.start()
     prompt = model.encode(model.render([ChatMessage("user", "Tell me about Ada.")]))
     many = {"type": "array", "items": PERSON, "minItems": 5, "maxItems": 5}
-    held = Sampling(max_tokens=600, seed=3, grammar=json_grammar(many))
+    held = Sampling(max_tokens=600, seed=3, grammar=model.prepare(json_grammar(many)))
     low = model.generate(prompt, held, priority=Priority.BATCH)
     deltas = low.__aiter__()
     text = (await anext(deltas)).text
@@ -272,13 +243,8 @@ async def test_a_request_that_gave_its_place_up_goes_on_within_its_grammar() -> 
 async def test_a_request_without_a_way_on_fails_alone(model: ChatModel) -> None:
     free = asyncio.create_task(say(model, json_grammar(PERSON)))
     with pytest.raises(GrammarFailed):
-        await say(model, 'root ::= "a" [\\x00]\n')  # no token spells the second character
+        await say(model, 'start: "a" never\nnever: never "b"')
     assert (await free)[1] is Finish.STOP
-
-
-async def test_a_grammar_that_does_not_compile_is_refused_before_it_is_queued(model: ChatModel) -> None:
-    with pytest.raises(InvalidSchema):
-        model.prepare("root ::= root")
 
 
 scalars = st.sampled_from(

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from inference.config import EngineConfig
 from inference.engine import Engine
 from inference.errors import NotDeterministic
+from inference.handle import Handle
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.rows import Rows
-from inference.sequence import ChatMessage, Generation, Priority, Sampling
+from inference.sequence import ChatMessage, Priority, Sampling
 from inference.testing import ScriptedBackend
 
 RUNS = 30
@@ -26,7 +27,7 @@ QUESTION = [ChatMessage("system", "You are a helpful assistant."), ChatMessage("
 Row = NDArray[np.float32]
 
 
-async def ids(generation: Generation) -> tuple[int, ...]:
+async def ids(generation: Handle) -> tuple[int, ...]:
     async for _ in generation:
         pass
     return tuple(generation.ids)

@@ -16,6 +16,7 @@ from inference.llama import LlamaContext
 from inference.model import ChatModel
 from inference.parked import Entry
 from inference.request import Phase, Request
+from inference.scope import CacheScope
 from inference.sequence import ChatMessage, Finish, Priority, Sampling
 from tests.inference.machine import VOCABULARY, Machine, expected, request
 
@@ -109,7 +110,7 @@ def test_a_state_that_does_not_fit_is_told_as_not_cached() -> None:
     machine.finish(first)
     for slot in range(len(machine.backend.cells)):
         machine.scheduler.slots.release(slot, [])
-    machine.scheduler.slots.parked.put(Entry(tuple(prompt), "", machine.backend.save(0)))
+    machine.scheduler.slots.parked.put(Entry(tuple(prompt), CacheScope(""), machine.backend.save(0)))
     machine.backend.refuse_next = True
     machine.add(again := request(prompt, 1))
     machine.finish(again)

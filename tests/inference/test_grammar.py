@@ -1,24 +1,22 @@
-"""Grammars through the eyes of llama.cpp: what they let through fits, and what does not fit is kept out."""
+"""Grammars through the eyes of llguidance: what they let through fits, and what does not fit is kept out."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.bundled import CHAT_MODEL
-from inference.errors import EngineStopped, InvalidSchema
+from inference.constraint import Vocabulary
+from inference.errors import InvalidSchema
 from inference.grammar import CallableFunction, Thought, json_grammar, tool_grammar
-from inference.grammar.numbers import decimals, integers
 from inference.llama import LlamaModel
 
 MODEL = LlamaModel.load(CHAT_MODEL, weights=False)
+VOCABULARY = Vocabulary(MODEL.pieces(), MODEL.end_tokens())
 END = min(MODEL.end_tokens())
 ADD = CallableFunction("add", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}, True)
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -26,12 +24,12 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 def fits(grammar: str, text: str) -> bool:
     """Whether the text is a whole one of the grammar."""
-    mask = MODEL.grammar(grammar)
+    place = VOCABULARY.compile(grammar).start()
     for token in MODEL.tokenize(text, parse_special=True):
-        if not mask.allows(token):
+        if not place.allows(token):
             return False
-        mask.accept(token)
-    return mask.allows(END)
+        place.accept(token)
+    return place.allows(END)
 
 
 def accepts(schema: Any, value: Any) -> bool:
@@ -102,12 +100,23 @@ def test_a_schema_may_contain_itself() -> None:
     ("schema", "path"),
     [
         ({"properties": {"a": {"type": "string", "pattern": "(?=a)"}}}, "properties.a.pattern"),
-        ({"type": "string", "pattern": "a", "maxLength": 3}, "pattern"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
         ({"oneOf": [tagged("cat"), tagged("cat")]}, "oneOf"),
-        ({"prefixItems": [{}]}, ""),
+        ({"prefixItems": [{}], "minItems": 2}, ""),
         ({"prefixItems": [], "items": False}, "prefixItems"),
-        ({"type": "integer", "multipleOf": 3}, "multipleOf"),
+        ({"type": "integer", "multipleOf": 0}, "multipleOf"),
+        ({"type": "number", "multipleOf": 0.07}, "multipleOf"),
+        ({"type": "integer", "multipleOf": 4294967295}, "multipleOf"),
+        ({"type": "array", "items": {}, "uniqueItems": True}, "uniqueItems"),
+        ({"propertyNames": {"minLength": 2}}, "propertyNames"),
+        ({"properties": {"a": {"enum": ["x\u0001"]}}}, "properties.a"),
+        ({"properties": {"a": {}}, "patternProperties": {"^x": {}}}, "patternProperties"),
+        (
+            {"properties": {"a": {"enum": [1]}}, "anyOf": [{"additionalProperties": {"not": {}}, "required": ["a"]}]},
+            "anyOf[0].additionalProperties",
+        ),
+        ({"$ref": "#1/$defs/a", "$defs": {"a": {}}}, "$ref"),
+        ({"type": "string", "unknown": 1}, "unknown"),
         ({"properties": {"a": {"items": {"not": {}}}}}, "properties.a.items.not"),
         ({"oneOf": []}, "oneOf"),
         ({"anyOf": [{"type": "integer"}, {"type": "colour"}]}, "anyOf[1].type"),
@@ -117,7 +126,8 @@ def test_a_schema_may_contain_itself() -> None:
         ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {}]}}}, "#/$defs/a.anyOf[0].$ref"),
         ({"type": "string", "maxLength": 1_000_000}, "maxLength"),
         ({"type": "string", "minLength": -1}, "minLength"),
-        ({"type": "number", "minimum": 0.5}, "minimum"),
+        ({"type": "number", "minimum": "0"}, "minimum"),
+        ({"type": "integer", "minimum": 1e30}, ""),
         ({"type": "string", "format": "phone"}, "format"),
         ({"required": ["a"], "additionalProperties": False}, "required"),
         ({"properties": {"a": []}}, "properties.a"),
@@ -131,36 +141,41 @@ def test_what_cannot_be_obeyed_is_refused_with_its_place(schema: Any, path: str)
 
 def test_contradictions_and_excess_are_refused() -> None:
     deep: dict[str, Any] = {}
-    for _ in range(40):
+    for _ in range(200):
         deep = {"items": deep}
-    many = {"properties": {str(i): {"type": "string", "maxLength": 2000} for i in range(20)}}
-    wide: dict[str, Any] = {"properties": {str(i): {} for i in range(3000)}}
+    wide = {"anyOf": [{"const": i} for i in range(300)]}
+    chain: dict[str, Any] = {str(i): {"items": {"$ref": f"#/$defs/{i + 1}"}} for i in range(100)} | {"100": {}}
+    far = {"$ref": "#/$defs/0", "$defs": chain}
     impossible: list[Any] = [{"type": "integer", "minimum": 2, "maximum": 1}, {"enum": []}, 5]
-    for schema in (deep, many, wide, *impossible):
+    for schema in (deep, wide, far, *impossible):
         with pytest.raises(InvalidSchema):
             json_grammar(schema)
-
-
-def whole(expression: str, number: int | float) -> bool:
-    return fits(f"root ::= {expression}\n", json.dumps(number))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(-1200, 1200), st.integers(0, 1500), st.integers(-3000, 3000))
 def test_ranges_of_whole_numbers_hold_exactly_their_numbers(least: int, span: int, number: int) -> None:
+    schema = {"type": "integer", "minimum": least, "exclusiveMaximum": least + span + 1}
     for each in (number, least, least + span, least - 1, least + span + 1):
-        assert whole(integers(least, least + span), each) == (least <= each <= least + span)
+        assert accepts(schema, each) == (least <= each <= least + span)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(-30, 30), st.integers(1, 40), st.integers(-9000, 9000), st.booleans(), st.booleans())
+@given(st.integers(-3000, 3000), st.integers(1, 400), st.integers(-9000, 9000), st.booleans(), st.booleans())
 def test_ranges_of_decimals_hold_exactly_their_numbers(
     least: int, span: int, hundredths: int, above: bool, below: bool
 ) -> None:
-    grammar, most = decimals(least, least + span, above=above, below=below), least + span
-    for each in (hundredths / 100, least, most, least + 0.25, most - 0.25, most + 0.25, least - 0.25):
-        inside = (least < each or (each == least and not above)) and (each < most or (each == most and not below))
-        assert whole(grammar, each) == inside
+    low, high = least / 100, (least + span) / 100
+    schema = {
+        "type": "number",
+        "exclusiveMinimum" if above else "minimum": low,
+        "exclusiveMaximum" if below else "maximum": high,
+    }
+    for each in (hundredths / 100, low, high, low + 0.25, high - 0.25, high + 0.25, low - 0.25):
+        each = round(each, 2)
+        each = int(each) if each.is_integer() else each
+        inside = (low < each or (each == low and not above)) and (each < high or (each == high and not below))
+        assert accepts(schema, each) == inside
 
 
 def test_calls_are_forced_or_free() -> None:
@@ -182,9 +197,9 @@ def test_an_answer_in_a_format_may_be_a_call_instead() -> None:
 
 
 def test_a_function_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_held() -> None:
-    odd = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}
+    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     assert fits(tool_grammar([CallableFunction("add", odd)], required=True), CALL)
-    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.multipleOf"):
+    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.uniqueItems"):
         tool_grammar([CallableFunction("add", odd, strict=True)])
 
 
@@ -193,39 +208,3 @@ def test_a_thought_may_come_first() -> None:
     begun = json_grammar({"const": 1}, Thought("<think>", "</think>", begun=True))
     assert fits(free, "1") and fits(free, "<think>a < b</think>\n\n1") and not fits(free, "hm</think>1")
     assert fits(begun, "hm</think>1") and not fits(begun, "1")
-
-
-def test_a_token_that_does_not_fit_is_never_passed_on() -> None:
-    mask = MODEL.grammar(json_grammar({"const": 1}))
-    (other,) = MODEL.tokenize("<tool_call>", parse_special=True)
-    with pytest.raises(ValueError, match="does not fit"):
-        mask.accept(other)
-    assert mask.allowed(np.arange(MODEL.vocabulary_size)).sum() == 1
-
-
-def test_a_clone_goes_its_own_way() -> None:
-    mask = MODEL.grammar(json_grammar({"type": "boolean"}))
-    clone = mask.clone()
-    clone.accept(MODEL.tokenize("true", parse_special=False)[0])
-    assert not mask.allows(END)
-    assert mask.allows(MODEL.tokenize("false", parse_special=False)[0])
-
-
-def test_a_closed_model_compiles_nothing() -> None:
-    model = LlamaModel.load(CHAT_MODEL, weights=False)
-    model.close()
-    with pytest.raises(EngineStopped):
-        model.grammar(json_grammar(True))
-
-
-def test_a_grammar_that_llama_refuses_leaves_the_process_alive() -> None:
-    script = (
-        "from inference.bundled import CHAT_MODEL; from inference.llama import LlamaModel\n"
-        "from inference.errors import InvalidSchema\n"
-        "model = LlamaModel.load(CHAT_MODEL, weights=False)\n"
-        "for text in ('root ::= root', 'root ::= nowhere', 'nonsense'):\n"
-        "    try: model.grammar(text); print('compiled')\n"
-        "    except InvalidSchema: print('refused')\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stdout.split()) == (0, ["refused"] * 3), ran.stderr

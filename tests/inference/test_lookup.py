@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from inference.config import EngineConfig
 from inference.detokenizer import TextStream
 from inference.engine import Engine
+from inference.handle import Handle
 from inference.lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Lookup, Ngrams
 from inference.model import ChatModel
 from inference.request import Request
 from inference.sampler import Sampler
-from inference.sequence import ChatMessage, Generation, Sampling
+from inference.scope import CacheScope
+from inference.sequence import ChatMessage, Sampling
 from inference.testing import ScriptedBackend
 
 VOCABULARY = 26
@@ -71,7 +73,9 @@ def test_what_the_model_writes_tells_how_good_guesses_are() -> None:
 
 def request(prompt: list[int], slot: int, generated: Sequence[int] = ()) -> Request:
     sampler, text = Sampler(Sampling()), TextStream(PIECES)
-    return Request(prompt, max_tokens=50, sampler=sampler, text=text, slot=slot, generated=list(generated))
+    return Request(
+        prompt, max_tokens=50, sampler=sampler, text=text, scope=CacheScope(""), slot=slot, generated=list(generated)
+    )
 
 
 def test_a_long_prompt_is_read_over_several_steps_and_waits_for_its_guess() -> None:
@@ -121,7 +125,7 @@ def expected(prompt: list[int], count: int) -> str:
     return b"".join(PIECES[token] for token in tokens[len(prompt) :]).decode()
 
 
-async def text(handle: Generation) -> str:
+async def text(handle: Handle) -> str:
     return "".join([delta.text async for delta in handle])
 
 

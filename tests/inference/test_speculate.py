@@ -255,16 +255,13 @@ async def test_a_grammar_penalties_a_stop_string_logprobs_and_cancelling_go_toge
     pair: tuple[ChatModel, ChatModel],
 ) -> None:
     """Four streams at once, one of which leaves in the middle: the others are what they are without drafts."""
-    grammar = json_grammar(PERSON)
-    held = Sampling(temperature=0, max_tokens=40, grammar=grammar, frequency_penalty=0.4, repeat_penalty=1.1)
+    sampling = Sampling(temperature=0, max_tokens=40, frequency_penalty=0.4, repeat_penalty=1.1)
     samplings = [
-        replace(held, top_logprobs=3),
-        replace(held, stop=('"age"',), presence_penalty=0.5),
-        replace(held, grammar=None, stop=("you",), top_logprobs=1),
+        replace(sampling, top_logprobs=3),
+        replace(sampling, stop=('"age"',), presence_penalty=0.5),
+        replace(sampling, stop=("you",), top_logprobs=1),
     ]
-    for model in pair:
-        model.prepare(grammar)
-    plain, drafting = [await _beside_one_that_leaves(model, samplings) for model in pair]
+    plain, drafting = [await _beside_one_that_leaves(model, _holding_two(model, samplings)) for model in pair]
     for (ids, text, finish, logprobs), sampling, alone in zip(drafting, samplings, plain, strict=True):
         assert (ids, text, finish) == alone[:3]
         assert logprobs == pytest.approx(alone[3], abs=0.1)  # a row among others differs in its last bits
@@ -273,6 +270,11 @@ async def test_a_grammar_penalties_a_stop_string_logprobs_and_cancelling_go_toge
 
 
 Said = tuple[list[int], str, Finish | None, list[float]]
+
+
+def _holding_two(model: ChatModel, samplings: list[Sampling]) -> list[Sampling]:
+    grammar = model.prepare(json_grammar(PERSON))
+    return [*(replace(sampling, grammar=grammar) for sampling in samplings[:2]), *samplings[2:]]
 
 
 async def _beside_one_that_leaves(model: ChatModel, samplings: list[Sampling]) -> list[Said]:

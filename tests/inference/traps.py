@@ -89,14 +89,6 @@ def closed(use: Callable[[LlamaContext], object]) -> Trap:
     return trap
 
 
-def forbidden_token(context: LlamaContext) -> None:
-    mask = LlamaModel.load(DRAFT_MODEL).grammar('root ::= "yes"')
-    try:
-        mask.accept(5)
-    except ValueError as error:
-        raise InferenceError(str(error)) from error
-
-
 def closed_model(context: LlamaContext) -> None:
     model = LlamaModel.load(DRAFT_MODEL)
     model.close()
@@ -148,8 +140,6 @@ TRAPS: dict[str, Trap] = {
     "tokenize when closed": closed_model,
     "embed when closed": closed_embedder,
     "the text of a token that is none": lambda context: LlamaModel.load(DRAFT_MODEL).token_text(10**7),
-    "a token that the grammar forbids": forbidden_token,
-    "a grammar that never ends": lambda context: LlamaModel.load(DRAFT_MODEL).grammar("root ::= root"),
     "write with an encoder": lambda context: new_context(LlamaModel.load(EMBEDDER)),
     "more sequences than there can be": lambda context: LlamaContext(
         LlamaModel.load(DRAFT_MODEL), slots=FOREIGN_SEQUENCE, context=256, rows_max=8, threads=1

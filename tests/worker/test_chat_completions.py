@@ -11,7 +11,7 @@ import pytest
 
 from inference.errors import QueueFull
 from inference.sequence import Sampling
-from inference.testing import ScriptedGeneration, ScriptedModel
+from inference.testing import ScriptedGeneration, ScriptedGrammar, ScriptedModel
 from migrations.database import Database
 from tests.worker.answering import MODEL, StallingModel, answering, events_of, post, stream
 from worker.config import Config
@@ -29,10 +29,11 @@ class OneAtATime(ScriptedModel):
     heard: Event = field(default_factory=Event)
     prepared: int = 0
 
-    def prepare(self, grammar: str) -> None:
+    def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar | None:
         self.prepared += 1
         if self.prepared > 1:
             assert self.heard.wait(10)
+        return super().prepare(grammar, begins)
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, **options: Any) -> ScriptedGeneration:
         if self.generations:

@@ -11,7 +11,6 @@ from migrations.database import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post
 from worker import stream
 from worker.config import Config
-from worker.runs import reading
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
@@ -90,7 +89,7 @@ async def test_the_place_of_a_turn_that_was_left_is_free_again(database: Databas
 
 
 async def test_an_idle_stream_shows_that_it_lives(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.02)
     model = stalling()
     async with (
         answering(database, model=model) as client,

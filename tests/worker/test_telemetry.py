@@ -16,8 +16,9 @@ from migrations.database import Database
 from worker.metrics import SPAN_NAMES_MAX, Metrics
 from worker.middleware import join_trace
 from worker.principal import OPERATOR, Principal
+from worker.record import TurnRecord
 from worker.telemetry import Telemetry, server_timing
-from worker.traces import Traces, trace_payload
+from worker.traces import Traces
 
 HOUR_S = 3600.0
 
@@ -54,11 +55,12 @@ def make_trace(**spans_ms: float) -> Trace:
 
 
 def record(telemetry: Telemetry, trace: Trace, tenant_id: UUID, **facts: Any) -> None:
-    telemetry.record(
-        trace,
-        tenant_id=tenant_id,
-        **{"status": "completed", "surface": "responses", "model": "demo", "response_id": "r", **facts},
-    )
+    telemetry.record(turn(trace, tenant_id, **facts))
+
+
+def turn(trace: Trace, tenant_id: UUID, **facts: Any) -> TurnRecord:
+    known: dict[str, Any] = {"status": "completed", "surface": "responses", "model": "demo", "response_id": "r"}
+    return TurnRecord(trace, tenant_id, **known | facts)
 
 
 def test_what_the_engine_counts_by_position_has_a_label() -> None:
@@ -82,7 +84,7 @@ async def test_a_recorded_turn_comes_back_span_by_span(telemetry: Telemetry, ten
     record(telemetry, trace, tenant_id, **facts)
     await telemetry.flush()
     stored = await telemetry.traces.get(member(tenant_id), trace.id)
-    expected = trace_payload(trace, status="completed", surface="responses", model="demo", **facts)  # type: ignore[arg-type]  # a dict of mixed facts
+    expected = turn(trace, tenant_id, **facts).payload()
     assert stored is not None
     assert abs(stored.pop("started_at") - expected.pop("started_at")) < 0.001
     assert stored == expected

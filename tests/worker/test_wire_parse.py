@@ -19,7 +19,7 @@ from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Strict
 
 FUNCTION = {"type": "function", "name": "f"}
-ODD = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}
+ODD = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
 NESTED = {"type": "and", "filters": [{"type": "in", "key": "a", "value": 1}]}
 
 
@@ -157,9 +157,9 @@ def test_a_chat_request_is_refused_by_the_name_of_its_field(body: Any, param: st
 
 def test_a_schema_is_refused_with_the_place_that_stands_against_it() -> None:
     formats = {"text": {"format": {"type": "json_schema", "name": "f", "schema": ODD}}}
-    assert "properties.a.multipleOf" in refused(ResponseRequest, formats).message
+    assert "properties.a.uniqueItems" in refused(ResponseRequest, formats).message
     tools = {"tools": [{**FUNCTION, "strict": True, "parameters": ODD}]}
-    assert "parameters.properties.a.multipleOf" in refused(ResponseRequest, tools).message
+    assert "parameters.properties.a.uniqueItems" in refused(ResponseRequest, tools).message
     assert parse(ResponseRequest, orjson.dumps({"tools": [{**FUNCTION, "parameters": ODD}]})).tools
 
 

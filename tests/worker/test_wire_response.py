@@ -18,7 +18,7 @@ from retrieval.filter import Comparison
 from tests.compliance import specification
 from tests.worker.reader import Reader, check_response
 from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
-from worker.feed import merged
+from worker.choice import merged
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
 from worker.wire.include import SOURCES, TRACE

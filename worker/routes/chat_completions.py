@@ -52,7 +52,7 @@ async def _stream(request: web.Request, completion: Completion, turns: list[Turn
     choices = _choices(request, completion, turns)
     with suppress(ClientGone):  # every choice has been closed and recorded by then
         finished = await all_of([choice.stream(stream, completion.chunk) for choice in choices])
-        await stream.write(b"".join(map(sse.encode_data, completion.usage(finished))) + sse.DONE)
+        await stream.write([*map(sse.encode_data, completion.usage(finished))])
     return await stream.close()
 
 

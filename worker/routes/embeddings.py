@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from worker.errors import ApiError
+from worker.record import TurnRecord
 from worker.reply import reply
 from worker.services import PRINCIPAL, SERVICES, TRACE
 
@@ -53,7 +54,7 @@ async def create(request: web.Request) -> web.Response:
             vectors = await embedder.embed(body.texts)
         tokens = sum(embedder.count(text) for text in body.texts)
     trace.finish()
-    services.telemetry.record(trace, tenant_id=tenant_id, status="completed", surface="embeddings", model=embedder.name)
+    services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "embeddings", embedder.name))
     return reply(
         {
             "object": "list",

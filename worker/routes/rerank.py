@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from inference.windows import Windows
 from retrieval.rerank import window_similarity
 from worker.errors import ApiError
+from worker.record import TurnRecord
 from worker.reply import reply
 from worker.services import PRINCIPAL, SERVICES, TRACE, Services
 from worker.wire.parse import parse
@@ -57,7 +58,7 @@ async def create(request: web.Request) -> web.Response:
         scores = await _scores(services, body.model, body.query, texts)
     tokens = sum(map(services.embedders.default.count, [body.query, *texts]))
     trace.finish()
-    services.telemetry.record(trace, tenant_id=tenant_id, status="completed", surface="rerank", model=body.model)
+    services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "rerank", body.model))
     best = np.argsort(-scores, kind="stable")[: body.top_n]
     return reply(
         {

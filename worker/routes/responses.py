@@ -92,7 +92,7 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
         await read_run(run, stream, number)
     except ClientGone:
         return stream.response
-    return await stream.close()
+    return await stream.close(done=not run.left)
 
 
 async def _whole(request: web.Request, run: Run) -> web.Response:

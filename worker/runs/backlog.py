@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from agents.errors import NotFound
 from agents.store import Taken
 from migrations.database import DATABASE_AWAY
+from worker.errors import BROKE
 from worker.failures import to_api_error
-from worker.relay import BROKE
 from worker.runs.background import begin_queued
 
 if TYPE_CHECKING:

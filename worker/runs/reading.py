@@ -1,4 +1,4 @@
-"""Responses on their way to a socket: those made here from memory, all others from the store."""
+"""Responses on their way to a client: those made here from memory, all others from the store."""
 
 from __future__ import annotations
 
@@ -9,33 +9,48 @@ from worker import sse
 from worker.runs.follower import follow
 from worker.runs.registry import Runs
 from worker.runs.run import Run
-from worker.stream import HEARTBEAT_S, EventStream
+from worker.stream import BATCH_FRAMES, Stream
 
 
-async def read_run(run: Run, stream: EventStream, number: int = 0) -> None:
-    """Send the events from this number on until the response has ended. Raises ClientGone."""
+class Reader:
+    """Sends the frames of a run while its client has room for them. The run keeps them, so nothing waits here."""
+
+    def __init__(self, run: Run, stream: Stream, number: int) -> None:
+        self._run = run
+        self._stream = stream
+        self.sent = number  # the next frame to send
+
+    def push(self) -> None:
+        stream, frames = self._stream, self._run.frames
+        while self.sent < len(frames) and stream.has_room:
+            batch = frames[self.sent : self.sent + BATCH_FRAMES]
+            stream.send(batch)
+            self.sent += len(batch)
+        self._run.went_out(self.sent)
+
+
+async def read_run(run: Run, stream: Stream, number: int = 0) -> None:
+    """Send the frames from this number on until the response has ended. Raises ClientGone."""
+    reader = Reader(run, stream, number)
     with run.reading():
         await stream.open()
-        while not run.ended or number < len(run.frames):
-            frames = await run.news(number, HEARTBEAT_S)
-            if frames:
-                await stream.write(b"".join(frames))
-                number += len(frames)
-            elif not run.ended:
-                await stream.ping()
-        if not run.left:
-            await stream.write(sse.DONE)
+        stream.on_room.append(reader.push)
+        try:
+            with run.followed_by(reader):
+                await run.wait()
+                while reader.sent < len(run.frames):
+                    await stream.room()
+        finally:
+            stream.on_room.remove(reader.push)
 
 
-async def read_stored(runs: Runs, stream: EventStream, tenant_id: UUID, response_id: str, after: int) -> None:
+async def read_stored(runs: Runs, stream: Stream, tenant_id: UUID, response_id: str, after: int) -> None:
     """Send the events after this number until the response has ended. Raises NotFound, ApiError, ClientGone."""
     async with aclosing(follow(runs, tenant_id, response_id, after)) as chapters:
         async for events in chapters:
-            if not stream.is_open:
-                await stream.open()
-            await (stream.write(b"".join(map(sse.encode, events))) if events else stream.ping())
+            await stream.open()
+            await stream.write([*map(sse.encode, events)])
             after = events[-1]["sequence_number"] if events else after
             if run := runs.get(tenant_id, response_id):  # this worker took it from the queue
                 await read_run(run, stream, after + 1)
                 return
-    await stream.write(sse.DONE)

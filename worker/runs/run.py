@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from agents import compacting
-from agents.events import Event, TurnFinished, TurnStarted, Usage
+from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
-from inference.trace import Trace
-from worker import sse, timing
+from worker import sse
+from worker.errors import BROKE
 from worker.failures import refusal, to_api_error
-from worker.feed import TOKENS
 from worker.ledger import Ledger
-from worker.relay import BROKE
+from worker.record import mark_first_token
 from worker.response_turn import ResponseTurn, begin, finish, finished_half, settle
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.journal import Journal
@@ -33,6 +32,19 @@ from worker.wire.narrator import Narrator
 log = logging.getLogger("firsttoken.runs")
 
 ABANDON_S = 5.0  # how long keeping half an answer may take once it was stopped
+
+
+class Follower(Protocol):
+    """A connection that reads the frames of a run as they come."""
+
+    @property
+    def sent(self) -> int:
+        """The number of the next frame to send."""
+        ...
+
+    def push(self) -> None:
+        """Send what is there, as far as there is room for it."""
+        ...
 
 
 class Run:
@@ -58,11 +70,15 @@ class Run:
         self._ledger = ledger
         self._journal = journal
         self._narrator = Narrator(turn.frame, len(told))
-        self._in_queue = self.in_background
         self._held = ExitStack()
-        self._news = asyncio.Event()
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsettled: list[Event] | None = [] if self.in_background else None
+        self._settling: asyncio.Task[None] | None = None
+        self._first_token: int | None = None  # the number of the frame that has it
+        self._marked = False  # in the trace, when that frame went out
         self._readers = 0
+        self._followers: list[Follower] = []
+        self._moved = asyncio.Event()  # a follower has sent something, or left
         self._stopping = False
         self._left = False
         self._task: asyncio.Task[None] | None = None
@@ -104,7 +120,7 @@ class Run:
             raise
 
     def cancel(self) -> None:
-        """Stop at the next step and keep what was said. Right at any time."""
+        """Stop at the next step and keep what was said. Idempotent."""
         if self._task and not self._stopping and not self.ended:
             self._stopping = True
             self._task.cancel()
@@ -118,16 +134,6 @@ class Run:
         """Return when the response has ended, however it did."""
         assert self._task is not None
         await asyncio.wait([self._task])
-
-    async def news(self, number: int, timeout_s: float) -> list[bytes]:
-        """The frames from this number on; waits for one, or gives [] after the time or at the end."""
-        if number >= len(self.frames) and not self.ended:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
-        return self.frames[number:]
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -144,10 +150,60 @@ class Run:
         if not self._readers:
             self.cancel()
 
+    @contextmanager
+    def followed_by(self, follower: Follower) -> Iterator[None]:
+        """Have a follower push frames the moment they are there."""
+        self._followers.append(follower)
+        try:
+            follower.push()
+            yield
+        finally:
+            self._followers.remove(follower)
+            self._moved.set()
+
+    def went_out(self, sent: int) -> None:
+        """The frames before this number are at a client's socket."""
+        self._moved.set()
+        if not self._marked and self._first_token is not None and sent > self._first_token:
+            self._mark_first_token()
+
+    async def open(self) -> None:
+        """Store that the response is being made before anybody is told. Meanwhile the engine reads the prompt."""
+        await begin(self._services, self.turn)
+        self._accepted.set_result(None)
+
+    def write(self, event: Event) -> None:
+        if self._unsettled is None or isinstance(event, TurnStarted):
+            self._tell(event)
+            return
+        self._unsettled.append(event)
+        if self._settling is None:
+            self._settling = asyncio.create_task(self._settle(), name="settle")
+
+    async def drain(self) -> None:
+        """Wait while there are followers and all of them are behind: a turn that nobody can take stands still."""
+        while self._followers and all(follower.sent < len(self.frames) for follower in self._followers):
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _settle(self) -> None:
+        """Something of the answer is about to be told: from here on it cannot be begun again."""
+        try:
+            await settle(self._services, self.turn)
+        except Exception as error:  # the boundary: nothing is told until its end is stored, which tries this again
+            log.warning("a response of the queue is told later: %r", error)
+        else:
+            self._tell_held()
+
+    def _tell_held(self) -> None:
+        held, self._unsettled = self._unsettled or (), None
+        for event in held:
+            self._tell(event)
+
     async def _make(self) -> None:
         status = "refused"
         try:
-            finished = await self._tell_turn()
+            finished = await self._run_turn()
             status = "failed"  # unless its end can be told
             status = await self._conclude(finished)
         except asyncio.CancelledError:
@@ -160,73 +216,52 @@ class Run:
             status = refusal(error)
             self._accepted.set_exception(error)
         finally:
+            if self._settling:
+                self._settling.cancel()
             self._held.close()
             self._ledger.record(status)
             if not self._accepted.done():
                 self._accepted.cancel()
-            asyncio.get_running_loop().call_soon(self._wake)  # once this task is done
 
-    def _events(self, trace: Trace) -> AsyncGenerator[Event, None]:
-        services, turn = self._services, self.turn.turn
-        if turn.compacting is None:
-            return services.agent.run(turn, trace)
-        seal = partial(sealed, services.seals, turn.tenant_id)
-        return compacting.run(services.agent, services.model, turn, trace, seal)
-
-    async def _tell_turn(self) -> TurnFinished:
-        """Tell every event of the turn but the end. What it raises before its first event refuses it."""
-        trace, waits_for_token = self._ledger.trace, True
+    async def _run_turn(self) -> TurnFinished:
+        """What the turn raises before it is accepted refuses it."""
+        services, turn, trace = self._services, self.turn.turn, self._ledger.trace
         try:
-            async with aclosing(self._events(trace)) as events:
-                async for event in events:
-                    await self._accept()
-                    if not isinstance(event, TurnStarted):
-                        await self._settle()
-                    self._publish(self._narrator.tell(event))
-                    if waits_for_token and isinstance(event, TOKENS):
-                        waits_for_token = False
-                        await self._hand_over(trace)
-                    if isinstance(event, TurnFinished):
-                        return event
-            raise RuntimeError("the turn ended without its last event")
+            if turn.compacting is None:
+                return await services.agent.run(turn, trace, self)
+            seal = partial(sealed, services.seals, turn.tenant_id)
+            return await compacting.run(services.agent, services.model, turn, trace, seal, self)
         except Exception:  # the boundary: once a turn was accepted, whatever breaks it must still end it well
             if not self._accepted.done():
                 raise
             log.exception("a turn broke")
             return TurnFinished("failed", (), Usage(), error_code="server_error", error_message=BROKE)
 
-    async def _accept(self) -> None:
-        """Store that the response is being made before anybody is told. Meanwhile the engine reads the prompt."""
-        if not self._accepted.done():
-            await begin(self._services, self.turn)
-            self._accepted.set_result(None)
+    def _tell(self, event: Event) -> None:
+        self._publish(self._narrator.frames(event))
+        if self._first_token is None and isinstance(event, TOKENS):
+            self._first_token = len(self.frames) - 1
+            if not self._followers:
+                self._mark_first_token()
+            for follower in self._followers:
+                self.went_out(follower.sent)
 
-    async def _settle(self) -> None:
-        """Something of the answer is about to be told: from here on it cannot be begun again."""
-        if self._in_queue:
-            await settle(self._services, self.turn)
-            self._in_queue = False
+    def _mark_first_token(self) -> None:
+        self._marked = True
+        mark_first_token(self._ledger.trace)
 
-    async def _hand_over(self, trace: Trace) -> None:
-        """Let readers write the first token to their sockets, then take the time."""
-        await asyncio.sleep(0)
-        timing.mark_first_token(trace)
-
-    def _publish(self, events: list[WireEvent], *, last: bool = False) -> None:
-        self.frames += map(sse.encode, events)
+    def _publish(self, frames: list[bytes], *, last: bool = False) -> None:
+        self.frames += frames
+        for follower in self._followers:
+            follower.push()
         if self.turn.frame.request.stored:
-            self._journal.note(self.turn.tenant_id, self.id, events, last=last)
-        if events:
-            self._wake()
-
-    def _wake(self) -> None:
-        self._news.set()
-        if not self.ended:
-            self._news = asyncio.Event()
+            self._journal.note(self.turn.tenant_id, self.id, frames, len(self.frames) - 1, last=last)
 
     async def _conclude(self, finished: TurnFinished) -> str:
         """Store the end before it is told, so that what was acknowledged survives. A failure to do so is the end."""
         self._stopping = True  # too late for that: two ends would be stored
+        if self._settling:
+            await asyncio.wait([self._settling])
         with self._ledger.trace.span("flush"):
             snapshot = self.turn.snapshot(finished)
             try:
@@ -235,8 +270,9 @@ class Run:
                 log.warning("a response could not be stored: %r", error)
                 finished, snapshot = await self._fail(finished, error)
         self.snapshot = snapshot
-        account = self._narrator.trace(self._ledger.close(finished.status))
-        self._publish(account + self._narrator.conclude(snapshot), last=True)
+        self._tell_held()
+        told = self._narrator.trace(self._ledger.payload(finished.status)) if self._narrator.tells_trace else []
+        self._publish(list(map(sse.encode, told + self._narrator.conclude(snapshot))), last=True)
         return finished.status
 
     async def _fail(self, finished: TurnFinished, error: Exception) -> tuple[TurnFinished, dict[str, Any]]:
@@ -252,6 +288,7 @@ class Run:
         """Keep what was told before the answer was stopped: a person goes on from there."""
         if not (self._accepted.done() or self.in_background):
             return
+        self._tell_held()
         half = finished_half(self._narrator.output)
         self.snapshot = self.turn.snapshot(TurnFinished("cancelled", half, Usage()))
         await self._try_to_finish(self.snapshot, half, in_conversation=True)

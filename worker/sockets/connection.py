@@ -11,18 +11,18 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.message import Item
-from worker import sse
-from worker.errors import ApiError
+from worker.errors import BROKE, ApiError
 from worker.failures import to_api_error
 from worker.middleware import join_trace
 from worker.principal import Principal
-from worker.relay import BROKE
 from worker.runs import Run
 from worker.runs.disconnect import HEADER, Disconnect
+from worker.runs.reading import read_run
 from worker.runs.starting import start
 from worker.services import Services
 from worker.sockets.memory import Memory
-from worker.stream import HEARTBEAT_S, STALL_S
+from worker.sockets.stream import SocketStream
+from worker.stream import HEARTBEAT_S, ClientGone
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
 from worker.wire.parse import parse
@@ -53,9 +53,11 @@ class Connection:
             max_msg_size=services.config.body_bytes,
             compress=False,  # tokens are too short to win anything by it
         )
+        self._stream = SocketStream(request)
 
     async def serve(self) -> web.WebSocketResponse:
         await self._socket.prepare(self._request)
+        self._stream.begin()
         tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._answer_all())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -64,6 +66,7 @@ class Connection:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            self._stream.end()
             with suppress(ConnectionError):
                 await self._socket.close(code=self._close_code)
         return self._socket
@@ -85,7 +88,7 @@ class Connection:
 
     async def _answer_all(self) -> None:
         """Until the worker is stopped, nothing is asked for too long, or the client does not read."""
-        with suppress(ConnectionError, TimeoutError):
+        with suppress(ConnectionError, ClientGone):
             while (message := await self._next()) is not None:
                 await self._answer(message)
 
@@ -146,13 +149,7 @@ class Connection:
 
     async def _tell(self, run: Run) -> None:
         """Send every event as it happens. Leaving early is leaving a reader's place."""
-        number = 0
-        with run.reading():
-            while not run.ended or number < len(run.frames):
-                frames = await run.news(number, HEARTBEAT_S)
-                for frame in frames:
-                    await self._send(sse.data_of(frame))
-                number += len(frames)
+        await read_run(run, self._stream)
         if run.snapshot["status"] == "cancelled":  # its events just end, but a client here waits for a last one
             text = "The response was cancelled."
             await self._complain(ApiError(409, text, code="response_cancelled"))
@@ -164,9 +161,9 @@ class Connection:
             raise ConnectionAbortedError
 
     async def _send(self, message: bytes) -> None:
-        """Raises ConnectionError, and TimeoutError for a client that has stopped reading."""
-        async with asyncio.timeout(STALL_S):
-            await self._socket.send_frame(message, WSMsgType.TEXT)
+        """Raises ConnectionError, also for a client that has stopped reading."""
+        await self._stream.room()
+        await self._socket.send_frame(message, WSMsgType.TEXT)
 
 
 def _explained(error: Exception) -> ApiError:

@@ -31,6 +31,10 @@ class ChoiceNarrator:
         logprobs = event.logprobs if isinstance(event, TextDelta) else ()
         return [self._piece(delta, logprobs=logprobs) for delta in self._deltas(event)]
 
+    def text(self, text: str) -> Choice:
+        """The piece that a text without likelihoods becomes."""
+        return self._piece({"content": text})
+
     def conclude(self, finished: TurnFinished) -> Choice:
         """The last piece: why the choice ended."""
         return self._piece({}, self.finish_reason(finished))

@@ -24,6 +24,7 @@ from agents.events import (
 )
 from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import logprob_payloads, to_payload
+from worker import sse
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 from worker.wire.include import SOURCES, TRACE
@@ -42,7 +43,9 @@ class Narrator:
     def __init__(self, frame: ResponseFrame, told: int = 0) -> None:
         self._frame = frame
         self._next_number = told
-        self._items: dict[int, Item] = {}  # by output index; texts grow
+        self._items: dict[int, Item] = {}  # by output index
+        self._texts: dict[int, list[str]] = {}  # of those that are not finished, what was told so far
+        self._templates: dict[str, sse.Template] = {}  # by item id
 
     def queue(self) -> list[WireEvent]:
         """What is told of a response that waits for a worker."""
@@ -52,9 +55,30 @@ class Narrator:
         """The events that this one becomes. The end of a turn is told by `conclude`, once it is stored."""
         return self._numbered(self._narrate(event))
 
+    def frames(self, event: Event) -> list[bytes]:
+        """`tell`, encoded. Nearly all events are pieces of text, of which only the text is new."""
+        if isinstance(event, ReasoningDelta) or (isinstance(event, TextDelta) and not event.logprobs):
+            self._texts[event.output_index].append(event.text)
+            number, self._next_number = self._next_number, self._next_number + 1
+            template = self._templates.get(event.item_id) or self._template(event)
+            return [template.numbered(event.text, number)]
+        return [sse.encode(each) for each in self.tell(event)]
+
+    def _template(self, event: TextDelta | ReasoningDelta) -> sse.Template:
+        if isinstance(event, TextDelta):
+            delta = wire.output_text_delta(event.output_index, event.item_id, sse.HOLE, ())
+        else:
+            delta = wire.reasoning_text_delta(event.output_index, event.item_id, sse.HOLE)
+        [spelled] = self._frame.dialect.spelled(delta)
+        return self._templates.setdefault(event.item_id, sse.Template(sse.encode(spelled)))
+
+    @property
+    def tells_trace(self) -> bool:
+        return self._frame.request.includes(TRACE)
+
     def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
         """Where the time went, for those who asked."""
-        return self._numbered([wire.trace(payload)] if self._frame.request.includes(TRACE) else [])
+        return self._numbered([wire.trace(payload)] if self.tells_trace else [])
 
     def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
         """The terminal event, named after the status of the final response; one that was cancelled just ends."""
@@ -65,10 +89,18 @@ class Narrator:
     @property
     def output(self) -> tuple[Item, ...]:
         """The items told so far; one that is not finished is incomplete."""
-        return tuple(
-            replace(item, status="incomplete") if item.status == "in_progress" else item
-            for _, item in sorted(self._items.items())
-        )
+        return tuple(self._so_far(index) for index in sorted(self._items))
+
+    def _so_far(self, output_index: int) -> Item:
+        item, text = self._items[output_index], "".join(self._texts.get(output_index, ()))
+        if item.status != "in_progress":
+            return item
+        match item:
+            case Message() | Reasoning():
+                return replace(item, text=text, status="incomplete")
+            case FunctionCall():
+                return replace(item, arguments=text, status="incomplete")
+        return replace(item, status="incomplete")
 
     def _numbered(self, events: Iterable[WireEvent]) -> list[WireEvent]:
         spelled = (each for event in events for each in self._frame.dialect.spelled(event))
@@ -94,6 +126,7 @@ class Narrator:
                 yield from self._arguments(event)
             case ItemFinished():
                 self._items[event.output_index] = event.item
+                self._texts.pop(event.output_index, None)
                 yield from self._finish_of(event.output_index, event.item)
             case TurnFinished():
                 return
@@ -122,6 +155,7 @@ class Narrator:
 
     def _item_started(self, event: ItemStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
+        self._texts[event.output_index] = []
         payload = shown(event.item)
         speaks = isinstance(event.item, Message | Reasoning)
         if speaks:
@@ -132,21 +166,15 @@ class Narrator:
             yield wire.content_part_added(event.output_index, event.item.id, part)
 
     def _text(self, event: TextDelta) -> Iterator[WireEvent]:
-        item = self._items[event.output_index]
-        assert isinstance(item, Message)
-        self._items[event.output_index] = replace(item, text=item.text + event.text)
+        self._texts[event.output_index].append(event.text)
         yield wire.output_text_delta(event.output_index, event.item_id, event.text, logprob_payloads(event.logprobs))
 
     def _reasoning(self, event: ReasoningDelta) -> Iterator[WireEvent]:
-        item = self._items[event.output_index]
-        assert isinstance(item, Reasoning)
-        self._items[event.output_index] = replace(item, text=item.text + event.text)
+        self._texts[event.output_index].append(event.text)
         yield wire.reasoning_text_delta(event.output_index, event.item_id, event.text)
 
     def _arguments(self, event: ArgumentsDelta) -> Iterator[WireEvent]:
-        item = self._items[event.output_index]
-        assert isinstance(item, FunctionCall)
-        self._items[event.output_index] = replace(item, arguments=item.arguments + event.text)
+        self._texts[event.output_index].append(event.text)
         yield wire.arguments_delta(event.output_index, event.item_id, event.text)
 
     def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from inference.errors import InvalidSchema
-from inference.grammar import json_grammar
+from inference.grammar import restated
 from worker.wire import limits
 
 
@@ -29,9 +29,12 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def held(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Raises ValueError for a schema that answers cannot be held to, naming the place that stands against it."""
+    """Raises ValueError for a schema that answers cannot be held to, naming the place that stands against it.
+
+    The walk is linear in the schema. What it lets pass is compiled later, where nobody waits, and may be refused then.
+    """
     try:
-        json_grammar(schema)
+        restated(schema)
     except InvalidSchema as error:
         path = ".".join(part for part in (where, error.path) if part)
         raise ValueError(f"{path}: {error.reason}" if path else error.reason) from None

@@ -1,0 +1,219 @@
+"""What a token and a request cost between the engine's step and the socket: processor time of the event loop's thread.
+
+    python -m benchmarks.fanout                       # the table of benchmarks/README.md
+    python -m benchmarks.fanout --only open --api chat --streams 1000 --rate 20
+    python -m benchmarks.fanout --only storing        # what storing costs a busy real model
+
+The worker is real in all parts but its model, which gives every stream a token at a fixed rate. `open` has so many
+streams that never end: microseconds per token. `closed` asks anew as soon as an answer ends, with answers of two
+lengths: what they differ by is the tokens, and what is left is the request. `storing` has the bundled model answer the
+same clients stored and not stored, in turns: a ratio of throughputs.
+
+Processor time is that of one thread in /proc/*/schedstat, so it means the same on a busy machine. With --check the
+command fails where microseconds or counts miss their goals; it never judges wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fanout.streams import Ready, Streams, Tally
+from benchmarks.fanout.worker import run
+
+APIS = ("chat", "stored", "unstored")
+SHORT, LONG = 4, 68  # tokens of the answers of `closed`
+# Microseconds of the event loop for a token of 64 streams at 20 tokens a second, and for a request without its tokens.
+TOKEN_GOALS_US = {"chat": 30.0, "stored": 45.0, "unstored": 35.0}
+REQUEST_GOALS_US = {"chat": 1000.0}
+MANY_GOALS = {"chat": 0.5, "stored": 0.65}  # of a core, 1,000 streams
+MANY = 1000
+ENDLESS = 100_000 - 4_000
+START_MAX_S = 120.0
+
+
+def threads_s(pid: int) -> dict[int, float]:
+    """Seconds of processor time of each thread. The first thread, whose id is the process's, runs the event loop."""
+    spent: dict[int, float] = {}
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            spent[int(task)] = int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e9
+    return spent
+
+
+def percentile(values: list[int], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+def open_loop(ready: Ready, api: str, count: int, rate: float, seconds: float) -> dict[str, Any]:
+    """Streams that do not end."""
+    streams, tally = Streams(ready, api, count, ENDLESS), Tally()
+    streams.open()
+    streams.read(1.0, Tally())
+    before, began = threads_s(ready["pid"]), time.monotonic()
+    streams.read(seconds, tally)
+    after, wall_s = threads_s(ready["pid"]), time.monotonic() - began
+    streams.close()
+    loop_s = after[ready["pid"]] - before[ready["pid"]]
+    return {
+        "kind": "open",
+        "api": api,
+        "streams": count,
+        "rate": rate,
+        "loop_us_per_token": round(loop_s / max(1, tally.tokens) * 1e6, 1),
+        "loop_cores": round(loop_s / wall_s, 3),
+        "tokens_per_s": round(tally.tokens / wall_s),
+        "wanted_per_s": round(count * rate),
+        "late_ms_p50": round(percentile(tally.late_us, 0.5) / 1000, 1),
+        "late_ms_p99": round(percentile(tally.late_us, 0.99) / 1000, 1),
+        "tokens_per_event": round(tally.tokens / max(1, tally.events), 2),
+        "bytes_per_token": round(tally.size / max(1, tally.tokens)),
+    }
+
+
+def closed_loop(ready: Ready, api: str, count: int, seconds: float) -> dict[str, Any]:
+    """Answers one after the other."""
+    cost_us: dict[int, float] = {}
+    for tokens in (SHORT, LONG):
+        streams, tally = Streams(ready, api, count, tokens, again=True), Tally()
+        streams.open()
+        streams.read(1.0, Tally())
+        before = threads_s(ready["pid"])[ready["pid"]]
+        streams.read(seconds, tally)
+        cost_us[tokens] = (threads_s(ready["pid"])[ready["pid"]] - before) / max(1, tally.ended) * 1e6
+        streams.close()
+        time.sleep(0.5)
+    token_us = (cost_us[LONG] - cost_us[SHORT]) / (LONG - SHORT)
+    return {
+        "kind": "closed",
+        "api": api,
+        "streams": count,
+        "loop_us_per_request": round(cost_us[SHORT] - SHORT * token_us),
+        "loop_us_per_token": round(token_us, 1),
+    }
+
+
+def storing(ready: Ready, count: int, rounds: int, seconds: float) -> dict[str, Any]:
+    """Throughput stored and not stored, in turns."""
+    ratios = []
+    for number in range(rounds):
+        per_s: dict[str, float] = {}
+        for api in ("stored", "unstored") if number % 2 else ("unstored", "stored"):
+            streams, tally = Streams(ready, api, count, LONG, again=True), Tally()
+            streams.open()
+            streams.read(1.0, Tally())
+            began = time.monotonic()
+            streams.read(seconds, tally)
+            per_s[api] = tally.events / (time.monotonic() - began)
+            streams.close()
+            time.sleep(0.5)
+        ratios.append(per_s["stored"] / per_s["unstored"])
+    return {"kind": "storing", "streams": count, "stored_to_unstored": round(statistics.median(ratios), 3)}
+
+
+@contextlib.contextmanager
+def worker_at(rate: float) -> Iterator[Ready]:
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o711)
+        ready = Path(folder) / "ready.json"
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.fanout",
+            "--serve",
+            folder,
+            "--ready",
+            str(ready),
+            "--rate",
+            str(rate),
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            began = time.monotonic()
+            while not ready.exists():
+                if process.poll() is not None or time.monotonic() - began > START_MAX_S:
+                    raise SystemExit("the worker did not start")
+                time.sleep(0.1)
+            time.sleep(0.5)
+            yield json.loads(ready.read_text())
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def missed(row: dict[str, Any]) -> list[str]:
+    """Goals that a row misses: microseconds and counts only."""
+    api, name = row.get("api", ""), f"{row['kind']} {row.get('api', '')} {row['streams']}"
+    problems = []
+    if row["kind"] == "open" and row["streams"] < MANY and row["loop_us_per_token"] > TOKEN_GOALS_US[api]:
+        problems.append(f"{name}: {row['loop_us_per_token']} µs a token, not {TOKEN_GOALS_US[api]}")
+    if row["kind"] == "open" and row["streams"] >= MANY and row["loop_cores"] > MANY_GOALS.get(api, 1.0):
+        problems.append(f"{name}: {row['loop_cores']} of a core, not {MANY_GOALS[api]}")
+    if row["kind"] == "closed" and row["loop_us_per_request"] > REQUEST_GOALS_US.get(api, float("inf")):
+        problems.append(f"{name}: {row['loop_us_per_request']} µs a request, not {REQUEST_GOALS_US[api]}")
+    return problems
+
+
+def rows_of(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    apis, counts = args.api.split(","), [int(count) for count in args.streams.split(",")]
+    if args.only in ("", "open"):
+        with worker_at(args.rate) as ready:
+            for count in counts:
+                for api in apis:
+                    yield open_loop(ready, api, count, args.rate, args.seconds)
+                    time.sleep(1.0)
+    if args.only in ("", "closed"):
+        with worker_at(200.0) as ready:
+            for api in apis:
+                yield closed_loop(ready, api, 16, args.seconds)
+    if args.only == "storing":
+        with worker_at(0.0) as ready:
+            yield storing(ready, 32, args.rounds, args.seconds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fanout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", choices=["", "open", "closed", "storing"], help="one kind of load")
+    parser.add_argument("--api", default="chat,stored,unstored", help=f"{', '.join(APIS)}; commas between")
+    parser.add_argument("--streams", default="64", help="streams at once of `open`; commas between (default 64)")
+    parser.add_argument("--rate", type=float, default=20.0, help="tokens per second of each stream (default 20)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement (default 6)")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of `storing` (default 5)")
+    parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)  # the worker's own process: its home
+    parser.add_argument("--ready", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        run(args.serve, args.ready, args.rate)
+        return 0
+    rows, problems = [], []
+    for row in rows_of(args):
+        rows.append(row)
+        problems += missed(row)
+        print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=2))
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if args.check and problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

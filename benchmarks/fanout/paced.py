@@ -1,0 +1,100 @@
+"""A model that gives every stream a token at a fixed rate, from a thread, as an engine's step does.
+
+It costs next to nothing, so what is measured of a worker with this model is the way from the step to the socket. Each
+token's text is the time at which it was made: the reader, on the same machine, knows how late it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from inference.detokenizer import TextStream
+from inference.engine import SWITCH_INTERVAL_S
+from inference.handle import Handle, News, Outbox
+from inference.request import Request
+from inference.sampler import Sampler
+from inference.scope import CacheScope
+from inference.sequence import Finish, Generation, Sampling
+from inference.testing import ScriptedModel
+from inference.trace import now_ns
+
+CONTEXT = 100_000
+WRAP_US = 1_000_000_000  # texts have nine digits, so clocks are compared modulo 1,000 seconds
+LATE_MAX_S = 1.0  # steps that are missed are not made up for beyond this
+
+
+def stamp() -> str:
+    """The monotonic clock as a token's text."""
+    return f"@{time.monotonic_ns() // 1000 % WRAP_US:09d} "
+
+
+class PacedModel(ScriptedModel):
+    """`rate` is in tokens per second of each stream. All streams get theirs in the same step."""
+
+    failed: str | None = None
+
+    def __init__(self, rate: float) -> None:
+        super().__init__([""], name="paced", context_length=CONTEXT)
+        self._rate = rate
+        self._running: dict[Handle, Request] = {}
+        self._entering: list[tuple[Handle, Request]] = []
+        self._outbox: Outbox | None = None
+        self._steps = self._tokens = 0
+
+    def start(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._outbox = Outbox(asyncio.get_running_loop())
+        threading.Thread(target=self._run, name="engine", daemon=True).start()
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, **_: Any) -> Any:
+        request = Request(list(prompt), sampling.max_tokens, Sampler(sampling), TextStream([]), CacheScope(""))
+        stamps = request.stamps
+        stamps.submitted_ns = stamps.admitted_ns = stamps.prefilled_ns = now_ns()
+        handle = Handle(request, lambda: None)
+        self._entering.append((handle, request))
+        return handle
+
+    def read_ahead(self, *_: Any, **__: Any) -> Generation | None:  # type: ignore[override]
+        return None
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "model": self.name,
+            "device": "none",
+            "running": len(self._running),
+            "waiting": 0,
+            "steps_total": self._steps,
+            "generated_tokens_total": self._tokens,
+        }
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            due = max(due + 1 / self._rate, time.monotonic() - LATE_MAX_S)
+            time.sleep(max(0.0, due - time.monotonic()))
+            entering, self._entering = self._entering, []
+            self._running.update(entering)
+            if news := self._step():
+                assert self._outbox is not None
+                self._outbox.publish(news)
+
+    def _step(self) -> list[News]:
+        text, now, news = stamp(), now_ns(), []
+        for handle, request in list(self._running.items()):
+            request.stamps.first_token_ns = request.stamps.first_token_ns or now
+            request.stamps.last_token_ns = now
+            if request.cancelled or request.computed == request.max_tokens:
+                del self._running[handle]
+                finish = Finish.CANCELLED if request.cancelled else Finish.LENGTH
+                news.append(News(handle, None, "", finish))
+            else:
+                request.computed += 1
+                news.append(News(handle, 1, text))
+        self._steps += 1
+        self._tokens += len(news)
+        return news

@@ -1,0 +1,44 @@
+"""The worker under measurement: `firsttoken serve` in every part but its model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.fanout.paced import PacedModel
+from worker import start
+from worker.config import Config
+from worker.serve import serve
+
+PLENTY = 4000  # turns at once: nothing is to be refused here
+
+
+def run(home: Path, ready: Path, rate: float) -> None:
+    """Serve until a signal comes. `rate` 0: with the bundled model."""
+    if rate:
+
+        @asynccontextmanager
+        async def open_model(_: Config) -> AsyncIterator[Any]:
+            model = PacedModel(rate)
+            model.start()
+            yield model
+
+        start.open_model = open_model  # type: ignore[assignment]
+    config = Config(
+        home=home,
+        port=0,
+        ready_file=ready,
+        turns=PLENTY,
+        tenant_turns=PLENTY,
+        queue=PLENTY,
+        docs=None,
+        log_level="error",
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, began=time.monotonic()))

@@ -1,0 +1,34 @@
+"""Events on a WebSocket, each as a message of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import pack
+
+from worker import sse
+from worker.stream import Stream
+
+TEXT = 0x81  # a whole message of text, in one frame (RFC 6455, section 5.2)
+LENGTH_16, LENGTH_64 = 126, 127
+
+
+class SocketStream(Stream):
+    """Its frames go straight to the transport, whole, so that pings and closes that aiohttp sends stand between them.
+    aiohttp also tells whether the client is there.
+    """
+
+    async def open(self) -> None:
+        """The handshake was the opening."""
+
+    def _encoded(self, frames: Sequence[bytes]) -> bytes:
+        return b"".join([message(sse.data_of(frame)) for frame in frames])
+
+
+def message(data: bytes) -> bytes:
+    """A frame as servers send it: without a mask."""
+    size = len(data)
+    if size < LENGTH_16:
+        return b"%c%c%b" % (TEXT, size, data)
+    if size < 2**16:
+        return pack("!BBH", TEXT, LENGTH_16, size) + data
+    return pack("!BBQ", TEXT, LENGTH_64, size) + data
