@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agents.budget import ANSWER_TOKENS, Budget
+from agents.budget import ANSWER_TOKENS, FREE, Budget, Prices
 from agents.calls import RunningCalls, settled, takes_long
 from agents.constraint import Stage, constraint_of
 from agents.events import ItemFinished, ItemStarted, TurnFinished
@@ -20,7 +20,6 @@ from agents.offer import Offer
 from agents.parser.choose import Format, Parser, choose
 from agents.parser.formatted import FormattedParser
 from agents.prefetch import Prefetch, before_missing, before_question
-from agents.prices import FREE, Prices
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble, question
 from agents.reply import CALLS_MAX, Reply

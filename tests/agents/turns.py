@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from agents.agent import Agent
+from agents.budget import FREE, Prices
 from agents.events import (
     ArgumentsDelta,
     Event,
@@ -22,7 +23,6 @@ from agents.events import (
     TurnStarted,
 )
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from agents.prices import FREE, Prices
 from agents.search import Searcher
 from agents.sink import EventList
 from agents.tool import Tool, tool
