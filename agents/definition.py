@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, TypeAlias
+from math import inf
+from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agents.bounds import Bounds
-from agents.turn import FileSearch, Turn
+from agents.turn import FileSearch, Limits, Turn
 
 # Limits of what a file may hold: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
 TOOLS_MAX, STORES_MAX, RESULTS_MAX = 64, 8, 50
 
+Number = TypeVar("Number", int, float)
 Surface: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Bounds(_Table):
+    """A request may ask for less, never for more. What is left out is as usual."""
+
+    # Bounds of what may be configured: well above any sensible agent, well below what hurts the others.
+    steps: Annotated[int, Field(ge=1, le=64)] = Limits().steps
+    calls: Annotated[int, Field(ge=0, le=256)] = Limits().calls
+    tokens: Annotated[int, Field(ge=1, le=131_072)] = Limits().tokens
+    seconds: Annotated[float, Field(gt=0, le=3600)] = Limits().wall_clock_s
+    tool_seconds: Annotated[float, Field(gt=0, le=600)] = Limits().tool_timeout_s
+    cost: Annotated[float, Field(gt=0, le=1e9)] | None = None  # in the units of the prices; None: no bound
+
+    def bound(self, asked: Limits) -> Limits:
+        """What a request left at its default becomes ours; what it asked for is cut to it."""
+        usual = Limits()
+        return Limits(
+            steps=_bounded(asked.steps, usual.steps, self.steps),
+            calls=_bounded(asked.calls, usual.calls, self.calls),
+            wall_clock_s=_bounded(asked.wall_clock_s, usual.wall_clock_s, self.seconds),
+            tokens=_bounded(asked.tokens, usual.tokens, self.tokens),
+            tool_timeout_s=_bounded(asked.tool_timeout_s, usual.tool_timeout_s, self.tool_seconds),
+            tool_result_chars=asked.tool_result_chars,
+            cost=min(asked.cost, inf if self.cost is None else self.cost),
+        )
 
 
 class SearchTable(_Table):
@@ -58,3 +84,7 @@ class Definition(_Table):
     def _search(self) -> FileSearch | None:
         table = self.search
         return FileSearch(tuple(table.stores), table.results, table.score_threshold) if table else None
+
+
+def _bounded(asked: Number, usual: Number, own: Number) -> Number:
+    return own if asked == usual else min(asked, own)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.bounds import Bounds
-from agents.definition import Definition, SearchTable
+from agents.definition import Bounds, Definition, SearchTable
 from agents.events import Usage
 from agents.roster import FILE_BYTES_MAX, InvalidAgents, Roster
 from agents.turn import FileSearch, Limits

@@ -9,8 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from agents.bounds import Bounds
-from agents.definition import Definition, SearchTable
+from agents.definition import Bounds, Definition, SearchTable
 from agents.roster import Roster
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from agents.bounds import Bounds
+from agents.definition import Bounds
 from agents.turn import Turn
 
 Via: TypeAlias = Literal["api_key", "jwt", "session"]
