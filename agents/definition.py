@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agents.turn import FileSearch, Limits, Turn
+from agents.turn import Caps, FileSearch, Limits, Turn
 
 # Limits of what a file may hold: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
 TOOLS_MAX, STORES_MAX, RESULTS_MAX = 64, 8, 50
 
-Number = TypeVar("Number", int, float)
 Surface: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
@@ -24,27 +22,25 @@ class _Table(BaseModel):
 
 
 class Bounds(_Table):
-    """A request may ask for less, never for more. What is left out is as usual."""
+    """Limits of turns as configuration, of an agent or of an API key. None: not set."""
 
-    # Bounds of what may be configured: well above any sensible agent, well below what hurts the others.
-    steps: Annotated[int, Field(ge=1, le=64)] = Limits().steps
-    calls: Annotated[int, Field(ge=0, le=256)] = Limits().calls
-    tokens: Annotated[int, Field(ge=1, le=131_072)] = Limits().tokens
-    seconds: Annotated[float, Field(gt=0, le=3600)] = Limits().wall_clock_s
-    tool_seconds: Annotated[float, Field(gt=0, le=600)] = Limits().tool_timeout_s
-    cost: Annotated[float, Field(gt=0, le=1e9)] | None = None  # in the units of the prices; None: no bound
+    # Bounds of what may be configured: well above any sensible agent, well below what slows down other requests.
+    steps: Annotated[int, Field(ge=1, le=64)] | None = None
+    calls: Annotated[int, Field(ge=0, le=256)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None
+    seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+    tool_seconds: Annotated[float, Field(gt=0, le=600)] | None = None
+    cost: Annotated[float, Field(gt=0, le=1e9)] | None = None  # in the units of the prices
 
-    def bound(self, asked: Limits) -> Limits:
-        """What a request left at its default becomes ours; what it asked for is cut to it."""
-        usual = Limits()
-        return Limits(
-            steps=_bounded(asked.steps, usual.steps, self.steps),
-            calls=_bounded(asked.calls, usual.calls, self.calls),
-            wall_clock_s=_bounded(asked.wall_clock_s, usual.wall_clock_s, self.seconds),
-            tokens=_bounded(asked.tokens, usual.tokens, self.tokens),
-            tool_timeout_s=_bounded(asked.tool_timeout_s, usual.tool_timeout_s, self.tool_seconds),
-            tool_result_chars=asked.tool_result_chars,
-            cost=min(asked.cost, inf if self.cost is None else self.cost),
+    @property
+    def caps(self) -> Caps:
+        return Caps(
+            steps=self.steps,
+            calls=self.calls,
+            wall_clock_s=self.seconds,
+            tokens=self.tokens,
+            tool_timeout_s=self.tool_seconds,
+            cost=self.cost,
         )
 
 
@@ -68,9 +64,11 @@ class Definition(_Table):
     budget: Bounds = Bounds()
 
     def applied(self, turn: Turn) -> Turn:
-        """The turn as this agent does it: its instructions before the request's, its tools beside them, its bounds."""
+        """The turn with this agent's instructions before those of the request, its tools before the others, and its
+        limits: its budget, or the defaults where that is not set, lowered by what the request asks for.
+        """
         said = [text for text in (self.instructions, turn.instructions) if text]
-        limits = self.budget.bound(turn.limits)
+        limits = Limits().replaced(self.budget.caps).capped(turn.caps)
         return replace(
             turn,
             instructions="\n\n".join(said) or None,
@@ -84,7 +82,3 @@ class Definition(_Table):
     def _search(self) -> FileSearch | None:
         table = self.search
         return FileSearch(tuple(table.stores), table.results, table.score_threshold) if table else None
-
-
-def _bounded(asked: Number, usual: Number, own: Number) -> Number:
-    return own if asked == usual else min(asked, own)
