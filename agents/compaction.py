@@ -12,9 +12,8 @@ from typing import TypeAlias
 
 from agents.agent import Agent
 from agents.errors import HistoryTooLong, InvalidTurn
-from agents.events import Event, ItemFinished, ItemStarted, TurnFinished, TurnStarted, Usage
+from agents.events import Event, EventList, EventSink, ItemFinished, ItemStarted, TurnFinished, TurnStarted, Usage
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
-from agents.sink import EventList, EventSink
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
 from inference.core import LanguageModel, Sampling

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agents.budget import Budget
-from agents.events import Event, ItemFinished
+from agents.events import Event, EventSink, ItemFinished
 from agents.message import FunctionCall
 from agents.offer import Offer
 from agents.reply import Reply
-from agents.sink import EventSink
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.core import Delta, Finish, Generation

@@ -7,9 +7,8 @@ import pytest
 from agents.agent import Agent
 from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, run_compacted, since_compaction
 from agents.errors import HistoryTooLong, InvalidTurn
-from agents.events import Event, TurnFinished
+from agents.events import Event, EventList, TurnFinished
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
-from agents.sink import EventList
 from agents.toolbox import Toolbox
 from agents.turn import Compacting, Turn
 from inference.errors import PromptTooLong

@@ -13,6 +13,7 @@ from agents.budget import FREE, Prices
 from agents.events import (
     ArgumentsDelta,
     Event,
+    EventList,
     ItemFinished,
     ItemStarted,
     ReasoningDelta,
@@ -24,7 +25,6 @@ from agents.events import (
 )
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.search import Searcher
-from agents.sink import EventList
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn
