@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from agents.message import FunctionCall
 from agents.toolbox import ToolResult
-from inference.core import Generation
-from inference.kvcache.miss_report import Verdict
+from inference.core import Generation, Verdict
 from inference.trace import Span, Trace, now_ns
 
 

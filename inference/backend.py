@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.kvcache.tail import Region
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`rows` pieces of `row_bytes`, one behind the other from `start` on. The first `width` bytes of each belong to the
+    beginning."""
+
+    start: int
+    rows: int
+    row_bytes: int
+    width: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.rows * self.row_bytes
 
 
 class Chunk(Protocol):

@@ -8,8 +8,29 @@ from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from inference.grammar.constraint import Constraint
-from inference.kvcache.miss_report import Miss, Verdict
-from inference.outline import Part
+
+# Acceptance of a request that has shown nothing yet, and how many tokens' worth that belief weighs.
+PRIOR, PRIOR_TOKENS = 0.7, 4.0
+MEMORY = 0.95  # weight of the past at each verification: acceptance changes within an answer
+
+
+class Part(StrEnum):
+    """What a piece of prompt is there for, in the usual order."""
+
+    SYSTEM = "system"
+    TOOLS = "tools"  # their schemas
+    HISTORY = "history"  # messages before the question
+    PASSAGES = "passages"
+    QUESTION = "question"  # the newest user message
+    RESULTS = "results"  # what the running turn has called and found out since
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """So many consecutive tokens of a prompt belong to this part."""
+
+    part: Part
+    tokens: int
 
 
 class Priority(IntEnum):
@@ -92,6 +113,70 @@ class Delta(NamedTuple):
     text: str
     tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()  # of these tokens, where the request wants them
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How well the draft does for one request."""
+
+    drafted: int = 0
+    accepted: int = 0
+    _hits: float = PRIOR * PRIOR_TOKENS
+    _looks: float = PRIOR_TOKENS
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """A verification: the first `accepted` of `drafted` tokens were right, the next one, if any, was not."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self._hits = MEMORY * self._hits + accepted
+        self._looks = MEMORY * self._looks + min(accepted + 1, drafted)
+
+    @property
+    def per_token(self) -> float:
+        return min(0.99, self._hits / self._looks)
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """What the cache knew of a prompt. Behind the reused tokens the prompt has `wanted`, and the entry closest to it
+    `held`: a few tokens of each. Nothing is held where that entry ends."""
+
+    cached: int
+    seen: int = 0  # tokens at the beginning that were read at some time, in blocks
+    wanted: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+
+
+class Cause(StrEnum):
+    """Why the first new token is new."""
+
+    FIRST_USE = "first_use"  # nobody of this tenant sent it before
+    EDITED = "edited"  # what stood here before is another text
+    EVICTED = "evicted"  # it was in the cache and had to leave
+    RETOKENISED = "retokenised"  # the same text, cut into other tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`cached` of `tokens` prompt tokens were reused. No segment and no cause when all but the last one were: that one
+    is always computed."""
+
+    cached: int
+    tokens: int
+    segment: Part | None = None
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheScope:
+    """Prompts share cached beginnings within one scope only: those of one tenant that are computed the same way.
+
+    `exact` requests compute theirs in their own way, see `Request.batchable` and `Request.lasting`, so their cache is
+    their own too. Beginnings that hold nothing of any tenant are shared beyond it: see `kvcache.shared_prefixes`.
+    """
+
+    tenant: str
+    exact: bool = False
 
 
 class Generation(Protocol):

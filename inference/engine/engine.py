@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from inference.backend import Backend
 from inference.config import EngineConfig
-from inference.core import Finish, Priority, Sampling
+from inference.core import CacheScope, Finish, Priority, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
 from inference.engine.handle import Handle, News, Outbox
@@ -26,7 +26,6 @@ from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import TierCosts, Tiers
 from inference.request import Request
-from inference.scope import CacheScope
 from inference.speculative.controller import Drafting, SpeculationController
 from inference.trace import now_ns
 

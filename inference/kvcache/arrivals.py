@@ -10,10 +10,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from inference.core import CacheScope
 from inference.kvcache.disk import Found
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
 from inference.request import Request
-from inference.scope import CacheScope
 
 # While the pace of prefill is not known, this is taken for the seconds of a token: a mid-sized model on a CPU.
 PREFILL_S = 0.005

@@ -15,10 +15,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.backend import Region
+from inference.core import CacheScope
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
-from inference.kvcache.tail import Region, Root, Tail
-from inference.scope import CacheScope
+from inference.kvcache.tail import Root, Tail
 
 # Restoring moves bytes and costs some milliseconds; fewer tokens than this are as cheap to compute again.
 PARK_TOKENS_MIN = 64

@@ -8,46 +8,13 @@ Tokens that another tenant's cache holds are as new as any others: to say more w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
-from inference.outline import Extent, Part
+from inference.core import Cause, Extent, Miss, Part, Verdict
 
 # So many tokens of a part must be the same before the rest counts as edited: any two texts may begin "You are a".
 EDITED_SHARED_MIN = 8
 # What is looked at to see whether other tokens spell the same text.
 SPELLED_BYTES_MIN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """What the cache knew of a prompt. Behind the reused tokens the prompt has `wanted`, and the entry closest to it
-    `held`: a few tokens of each. Nothing is held where that entry ends."""
-
-    cached: int
-    seen: int = 0  # tokens at the beginning that were read at some time, in blocks
-    wanted: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-
-
-class Cause(StrEnum):
-    """Why the first new token is new."""
-
-    FIRST_USE = "first_use"  # nobody of this tenant sent it before
-    EDITED = "edited"  # what stood here before is another text
-    EVICTED = "evicted"  # it was in the cache and had to leave
-    RETOKENISED = "retokenised"  # the same text, cut into other tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`cached` of `tokens` prompt tokens were reused. No segment and no cause when all but the last one were: that one
-    is always computed."""
-
-    cached: int
-    tokens: int
-    segment: Part | None = None
-    cause: Cause | None = None
 
 
 def judge(outline: Sequence[Extent], miss: Miss, pieces: Sequence[bytes]) -> Verdict:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from inference.core import CacheScope
 from inference.kvcache.disk import chain
-from inference.scope import CacheScope
 
 USES = 2  # different ways to go on after a beginning, besides the one that it had first
 TELLING = 8  # tokens that tell one way from another: a question that is asked again is no second way

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from inference.scope import CacheScope
+from inference.core import CacheScope
 
 BLOCK = 16  # tokens: evictions shorter than this are not worth a word
 BLOCKS_MAX = 100_000  # about 10 MB for 1.6 million tokens

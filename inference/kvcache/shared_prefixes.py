@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.scope import CacheScope
+from inference.core import CacheScope
 
 SHARED_PREFIXES_MAX = 64  # as many agents as a worker has; each prompt is compared with all of them
 

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from inference.core import CacheScope, Miss
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
-from inference.kvcache.miss_report import Miss
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.seen import SeenPrompts
 from inference.kvcache.shared_prefixes import SharedPrefixes
-from inference.scope import CacheScope
 
 # A resident slot is continued in place when what it would lose beyond the shared prefix is short (a half-finished
 # or edited last turn); otherwise the prefix is forked, so that a shared system prompt does not cost its first

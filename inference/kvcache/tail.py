@@ -13,20 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """`rows` pieces of `row_bytes`, one behind the other from `start` on. The first `width` bytes of each belong to the
-    beginning."""
-
-    start: int
-    rows: int
-    row_bytes: int
-    width: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.rows * self.row_bytes
+from inference.backend import Region
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from inference.attention import AUTO, F16, Q8_0, Attention
 from inference.attention import attention as usual
-from inference.backend import Chunk
+from inference.backend import Chunk, Region
 from inference.errors import ModelNotLoaded
-from inference.kvcache.tail import Region
 from inference.llama.batch import Batch
 from inference.llama.fingerprint import fingerprint
 from inference.llama.library import (

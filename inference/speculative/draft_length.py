@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
 from inference.speculative.parts import parts
 
@@ -25,30 +26,6 @@ TRIALS_FIRST = 4
 PATIENCE_MIN, PATIENCE_MAX = 100, 3200
 REST_STEPS = 8  # while drafts lose, the question is not asked anew at every step: asking costs time too
 TRIAL_READS = 8  # tokens that the drafter may have to read for a trial, for each that was generated: it reads fast
-# Acceptance of a request that has shown nothing yet, and how many tokens' worth that belief weighs.
-PRIOR, PRIOR_TOKENS = 0.7, 4.0
-MEMORY = 0.95  # weight of the past at each verification: acceptance changes within an answer
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """How well the draft does for one request."""
-
-    drafted: int = 0
-    accepted: int = 0
-    _hits: float = PRIOR * PRIOR_TOKENS
-    _looks: float = PRIOR_TOKENS
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """A verification: the first `accepted` of `drafted` tokens were right, the next one, if any, was not."""
-        self.drafted += drafted
-        self.accepted += accepted
-        self._hits = MEMORY * self._hits + accepted
-        self._looks = MEMORY * self._looks + min(accepted + 1, drafted)
-
-    @property
-    def per_token(self) -> float:
-        return min(0.99, self._hits / self._looks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
 from inference.request import Request
-from inference.speculative.draft_length import Acceptance, Stream
+from inference.speculative.draft_length import Stream
 
 # Tokens that must recur, most first. More of them recur too seldom, and a single one says nothing.
 ORDERS = (3, 2)

@@ -6,14 +6,13 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from inference.core import Sampling
+from inference.core import CacheScope, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.kvcache.arrivals import WAIT_S_MAX, Arrivals
 from inference.kvcache.disk import Found
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
 from inference.request import Request
-from inference.scope import CacheScope
 
 S = 10**9
 ENTRY = Entry(tuple(range(200)), CacheScope(""), np.zeros(1, np.uint8))

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.backend import Region
+from inference.core import CacheScope
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, USUAL_BYTES_MIN, USUAL_TOKENS, Entry, HostCache, usual_bytes
 from inference.kvcache.radix import common_length
-from inference.kvcache.tail import Region
-from inference.scope import CacheScope
 
 ANYONE = CacheScope("")
 

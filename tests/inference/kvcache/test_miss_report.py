@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from inference.core import CacheScope, Cause, Extent, Miss, Part, Verdict
 from inference.kvcache.host_cache import HostCache
-from inference.kvcache.miss_report import Cause, Miss, Verdict, judge
+from inference.kvcache.miss_report import judge
 from inference.kvcache.seen import BLOCK, SeenPrompts
 from inference.kvcache.slots import Slots
-from inference.outline import Extent, Part
-from inference.scope import CacheScope
 
 PIECES = [bytes([65 + token % 26]) * (1 + token // 26) for token in range(200)]
 OUTLINE = [

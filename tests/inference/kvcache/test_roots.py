@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from inference.core import CacheScope
 from inference.kvcache.roots import Roots
-from inference.scope import CacheScope
 
 SYSTEM = list(range(70))
 ANYONE = CacheScope("")

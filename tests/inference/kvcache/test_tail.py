@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from inference.attention import ALL, Attention
+from inference.backend import Region
 from inference.bundled import CHAT_MODEL
-from inference.kvcache.tail import Region, Root, Tail
+from inference.kvcache.tail import Root, Tail
 from inference.llama import LlamaContext, LlamaModel
 from inference.llama.state import regions
 from inference.provisioning.rows import Rows

@@ -14,8 +14,7 @@ import pytest
 
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Finish, Generation, Sampling, TokenLogprob, ToolCall
-from inference.kvcache.miss_report import Cause
+from inference.core import Cause, ChatMessage, Finish, Generation, Sampling, TokenLogprob, ToolCall
 from inference.model import ChatModel
 
 GREEDY = Sampling(temperature=0, max_tokens=5)

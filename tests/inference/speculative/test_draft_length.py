@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from inference.config import EngineConfig
+from inference.core import PRIOR, Acceptance
 from inference.engine.step_cost import StepCost
-from inference.speculative.draft_length import DRAFT_TOKENS_MAX, PRIOR, REST_STEPS, Acceptance, DraftLength, Stream
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX, REST_STEPS, DraftLength, Stream
 
 
 def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:
