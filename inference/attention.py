@@ -22,7 +22,7 @@ class Attention:
 
     @property
     def exact(self) -> bool:
-        """Whether a row's result is the same whatever is computed beside it; measured on CPUs, with every layout."""
+        """Whether a row's result is the same whatever is computed with it; measured on CPUs, with every layout."""
         return not self.unified and not self.flash
 
     @property

@@ -16,7 +16,7 @@ from inference.grammar.constraint import Grammar, Vocabulary
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.provisioning.offload import are_all, gpu_layers
+from inference.provisioning.fit import are_all, gpu_layers
 from inference.speculative.controller import Drafting
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.speculative.prompt_lookup import PromptLookup

@@ -53,7 +53,7 @@ class Request:
 
     @property
     def ahead(self) -> bool:
-        """Only the beginning of a prompt that will come: nothing is drawn, and nobody waits for it."""
+        """Only the prefix of a prompt that will come: nothing is sampled, and no client waits for it."""
         return self.priority is Priority.AHEAD
 
     @property
@@ -80,7 +80,7 @@ class Request:
 
     @property
     def remaining(self) -> int:
-        """Tokens to compute before the next one can be drawn."""
+        """Tokens to compute before the next one can be sampled."""
         return len(self.prompt) + len(self.generated) - self.computed
 
     @property
@@ -91,7 +91,7 @@ class Request:
 
     @property
     def batchable(self) -> int:
-        """Tokens that may be computed together next. An exact request that lost its place reads its prompt and then
+        """Tokens that may be computed together next. An exact request that lost its slot reads its prompt and then
         its answer again, which was computed token by token: together, they would differ in their last bits."""
         left = len(self.prompt) - self.computed
         return self.remaining if not self.exact or not self.generated else max(1, left)

@@ -100,7 +100,7 @@ class ScriptedModel:
     name: str = "scripted"
     context_length: int = 100_000
     piece_chars: int = 3
-    chat_template: str = ""  # tells the dialect of the replies; what is rendered stays plain text
+    chat_template: str = ""  # determines the format of the replies; what is rendered stays plain text
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)

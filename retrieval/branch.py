@@ -15,15 +15,13 @@ from inference.embedding.registry import Embedders
 from inference.embedding.windows import QueryVectors
 from inference.errors import EmbedderNotLoaded
 from inference.trace import Trace
-from retrieval.budget import within
 from retrieval.candidate import Hit, Scored
 from retrieval.compress import Cut, whole
 from retrieval.config import RetrievalConfig
 from retrieval.cut import Cutter
 from retrieval.embedding import check_likeness
 from retrieval.filter import Filter
-from retrieval.fuse import Scores, fuse
-from retrieval.rank import window_similarity
+from retrieval.rank import Scores, fuse, window_similarity, within
 from retrieval.records import VectorStore
 from retrieval.store import PassageStore, SearchResult
 

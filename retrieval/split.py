@@ -24,7 +24,7 @@ CHUNKS_MAX = 20_000  # of one file: 10 MB of text make about 12,000
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """text == document.text[start:end], stands under `heading` (a path, or "")."""
+    """text == document.text[start:end], is under `heading` (a path, or "")."""
 
     heading: str
     text: str
@@ -34,7 +34,7 @@ class Chunk:
 
 
 class Piece(NamedTuple):
-    """document.text[start:end], of at most CHUNK_CHARS_MAX characters, stands in document.sections[section]."""
+    """document.text[start:end], of at most CHUNK_CHARS_MAX characters, is in document.sections[section]."""
 
     section: int
     start: int
@@ -73,7 +73,7 @@ def fitted(document: Document, pieces: Iterable[Piece], count: Callable[[str], i
 
 
 def embedded_text(title: str, chunk: Chunk) -> str:
-    """What the embedder reads: the passage under the names that it stands under."""
+    """What the embedder reads: the passage under the names that it belongs to."""
     return f"{passage_title(title, chunk.heading)}\n{chunk.text}"
 
 

@@ -1,4 +1,4 @@
-"""The commons: beginnings of prompts that hold nothing of any tenant, such as an agent's instructions with its tools.
+"""Shared prefixes: those of prompts that hold nothing of any tenant, such as an agent's instructions with its tools.
 
 Their text comes from the configuration. A prompt that begins with a whole one of them may share its cache with the
 prompts of other tenants up to there, and not a token further: part of one is not enough, so that nobody can find out

@@ -1,7 +1,7 @@
-"""Slots: the places in the KV cache, who uses them, and where a new prompt goes.
+"""Slots: the sequences of the KV cache, which requests use them, and where a new prompt goes.
 
 A slot is live while a request owns it. Afterwards it stays resident: its tokens remain in the cache for the next turn
-of the same conversation, until another prompt needs the place and it is the least recently used. What would be lost
+of the same conversation, until another prompt needs the slot and it is the least recently used. What would be lost
 then is parked in host memory first.
 """
 
@@ -13,25 +13,25 @@ from enum import StrEnum
 
 from inference.core import CacheScope, Miss
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
+from inference.kvcache.miss_report import SeenPrompts
 from inference.kvcache.radix import RadixIndex
-from inference.kvcache.seen import SeenPrompts
 from inference.kvcache.shared_prefixes import SharedPrefixes
 
 # A resident slot is continued in place when what it would lose beyond the shared prefix is short (a half-finished
 # or edited last turn); otherwise the prefix is forked, so that a shared system prompt does not cost its first
 # conversation the history behind it.
 TAIL_LOSS_MAX = 64
-# Tokens behind the shared beginning that tell an edited text from the same text in other tokens.
+# Tokens behind the shared prefix that distinguish an edited text from the same text in other tokens.
 MISS_TOKENS = 32
 # Waiting for another request's prefill costs a step or two; below this many tokens computing them again is cheaper.
 SHARED_PREFILL_MIN = 32
 
 
-NOBODY = CacheScope("")  # of a slot that was never used
+UNUSED_SCOPE = CacheScope("")  # of a slot that was never used
 
 
 class Parking(StrEnum):
-    """Whether the state of an idle slot was copied for host memory, which may let go of the copy later."""
+    """Whether the state of an idle slot was copied for host memory, which may evict the copy later."""
 
     DUE = "due"
     DONE = "done"
@@ -45,9 +45,9 @@ class Slot:
     number: int
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
-    scope: CacheScope = NOBODY
+    scope: CacheScope = UNUSED_SCOPE
     live: bool = False
-    ahead: bool = False  # used by what nobody asked for yet
+    ahead: bool = False  # used by a prefill ahead of its request
     parking: Parking = Parking.DUE
     used: int = 0  # order of last use
 
@@ -81,7 +81,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Where the beginning of a prompt can be had: from a slot, or from a parked entry."""
+    """Where the prefix of a prompt can be had: from a slot, or from a parked entry."""
 
     tokens: int = 0
     slot: Slot | None = None
@@ -148,8 +148,8 @@ class Slots:
         self, prompt: Sequence[int], scope: CacheScope, *, fresh: int = 1, ahead: bool = False
     ) -> Placement | None:
         """Choose and claim a slot; None if every slot is live. The last `fresh` tokens are computed in any case: the
-        first new token is drawn from the logits of the very last. `ahead`: it is only the beginning of a prompt, read
-        before somebody asks; that may take long, so nobody waits for it."""
+        first new token is sampled from the logits of the very last. `ahead`: it is only the prefix of a prompt, read
+        ahead of its request; that may take long, so no request waits for it."""
         beginning = prompt[:-fresh]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
@@ -194,7 +194,7 @@ class Slots:
         return Miss(0, self._seen.match(prompt, scope), tuple(prompt[:MISS_TOKENS]))
 
     def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
-        """How many tokens at the beginning a slot holds or is just computing, or host memory holds."""
+        """How many tokens at the start a slot holds or is just computing, or host memory holds."""
         return max(self._index.match(prompt, scope)[1], self.parked.match(prompt, scope)[1])
 
     def unsaved(self) -> Saved | None:
@@ -228,11 +228,11 @@ class Slots:
             holders = [self.parked[prefix.entry]]
         elif cached == matched:
             holders = [self._slots[key] for key in keys]
-        closest = [holder.tokens for holder in holders if holder.scope == scope]  # another tenant's are not told of
+        closest = [holder.tokens for holder in holders if holder.scope == scope]  # another tenant's are not revealed
         ends = any(len(tokens) == cached for tokens in closest)
         held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
         wanted = tuple(prompt[cached : cached + MISS_TOKENS])
-        same = held[:1] == wanted[:1]  # an entry that goes on like the prompt, but is not worth its copy
+        same = held[:1] == wanted[:1]  # an entry that continues like the prompt, but is not worth its copy
         return Miss(cached, self._seen.match(prompt, scope), wanted, () if same else held)
 
     def _target(self, prefix: _Prefix) -> Slot | None:

@@ -67,7 +67,7 @@ class SpeculationController:
             drafts = self._drafter.propose(wanted)
         except InferenceError:
             steps = RETRY_STEPS_MIN << min(self._failures, RETRY_DOUBLINGS_MAX)
-            log.exception("drafting failed; it is asked again in %d steps", steps)
+            log.exception("drafting failed; it is retried in %d steps", steps)
             self.length.rest(steps)
             self._failures += 1
             return

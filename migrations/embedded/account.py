@@ -67,7 +67,7 @@ def account_for(data: Path) -> Account:
     owner = data.stat()
     if owner.st_uid == 0:
         raise EmbeddedPostgresError(
-            f"{data} belongs to root, whom Postgres refuses to run as: chown -R {UNPRIVILEGED} {data}"
+            f"{data} belongs to root, and Postgres refuses to run as root: chown -R {UNPRIVILEGED} {data}"
         )
     return Account(owner.st_uid, owner.st_gid)
 

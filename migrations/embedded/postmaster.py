@@ -21,7 +21,7 @@ SETTINGS = {
     "max_wal_size": "1GB",
     "random_page_cost": "1.1",
     "jit": "off",  # the binaries have none
-    "wal_level": "minimal",  # nobody replicates from here
+    "wal_level": "minimal",  # there is no replica from here
     "max_wal_senders": "0",
     "io_method": "sync",  # saves three processes
     "recovery_init_sync_method": "syncfs",  # recovery in 0.2 s instead of 3.2 s
@@ -29,7 +29,7 @@ SETTINGS = {
     "log_checkpoints": "off",
     "max_parallel_maintenance_workers": "0",  # containers have 64 MB of /dev/shm, less than one worker asks for
 }
-LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts anew, keeping one old file
+LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts again, keeping one old file
 LOG_TAIL_BYTES = 16 * 1024
 CONNECT_TIMEOUT_S = 2.0
 

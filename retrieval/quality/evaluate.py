@@ -107,7 +107,7 @@ def percentiles(values: Iterable[float]) -> Percentiles:
 
 
 def _rankings(stages: Stages) -> Iterator[tuple[Ranking, list[SourceSpan]]]:
-    """What one side alone would have found stands first among what both found, in its own order.
+    """What one side alone would have found is first among what both found, in its own order.
 
     Candidates of equal coverage have no order in words alone: their keys give one, as when nothing was embedded.
     """

@@ -1,4 +1,4 @@
-"""An evaluation as a table for people and as JSON for programs. Pure."""
+"""An evaluation as a table for display and as JSON for programs. Pure."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ select true
  where v.tenant_id = $1 and v.vector_store_id = $2 and v.path = $3 and f.sha256 = $4
 """
 
-# A file may stand in several stores: it goes when it leaves the last one, unless a caller sent it.
+# A file may be in several stores: it goes when it leaves the last one, unless a caller sent it.
 _DELETE_FILES = """
 delete from files f
  where f.tenant_id = $1 and f.id = any($2) and not f.uploaded
@@ -138,7 +138,7 @@ class PassageStore:
             return await counted(connection, tenant_id)
 
     async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
-        """Which model writes to a store, where nobody has written yet."""
+        """Which model writes to a store, before the first write."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "update vector_stores set likeness = $3 where tenant_id = $1 and id = $2 and likeness is null",
@@ -194,7 +194,7 @@ class PassageStore:
     async def put(self, tenant_id: UUID, store_id: str, file: NewFile) -> bool:
         """Write a file with its chunks in place of what was read from the same path before, all or nothing.
 
-        False when somebody wrote the same content in the meantime. Raises StoreNotFound.
+        False if another worker wrote the same content in the meantime. Raises StoreNotFound.
         """
         file_id = _new_id("file")
         async with self._database.tenant(tenant_id) as connection:
@@ -269,7 +269,7 @@ class PassageStore:
 
     async def warm_up(self) -> None:
         """Have some connections know the tables and plan the statements that a first search would wait for: 20 ms of
-        each. Reads nobody's rows. A server that has no room for so many gives as many as it has."""
+        each. Reads no tenant's rows. A server that has no room for that many gives as many as it has."""
         nobody, nothing = UUID(int=0), [[""], [""], [0]]
         store = VectorStore("", "", "", 1, {}, datetime.now(UTC), 0, None)
 

@@ -7,7 +7,7 @@ import pytest
 
 from inference.core import CacheScope
 from inference.kvcache.host_cache import Entry, HostCache
-from inference.kvcache.seen import BLOCK
+from inference.kvcache.miss_report import SEEN_BLOCK
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
 
@@ -194,7 +194,7 @@ def test_what_was_cancelled_before_it_was_computed_is_not_told_as_evicted() -> N
     slots.release(0, [])
     placed = slots.place(SYSTEM, ANYONE)
     assert placed is not None and placed.miss is not None
-    assert placed.miss.seen == 40 // BLOCK * BLOCK
+    assert placed.miss.seen == 40 // SEEN_BLOCK * SEEN_BLOCK
 
 
 def test_what_the_platform_says_is_computed_once_for_all_and_nothing_else_is_told() -> None:
