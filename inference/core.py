@@ -171,7 +171,7 @@ class Verdict:
 class CacheScope:
     """Prompts share cached prefixes within one scope only: those of one tenant that are computed the same way.
 
-    `exact` requests compute theirs in their own way, see `Request.batchable` and `Request.lasting`, so their cache is
+    `exact` requests compute theirs in their own way, see `Request.batchable` and `Request.reusable`, so their cache is
     their own too. Prefixes that hold nothing of any tenant are shared beyond it: see `kvcache.shared_prefixes`.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class InferenceError(Exception):
-    """The model could not do what was asked."""
+    """The model could not serve the request."""
 
     status = 500
     code = "server_error"

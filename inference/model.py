@@ -128,7 +128,7 @@ class ChatModel:
 
     @property
     def steps(self) -> int:
-        """Computed so far: as long as it stays the same, nobody is answered."""
+        """Computed so far: as long as it stays the same, no request progresses."""
         return self._engine.totals["steps"]
 
     def stats(self) -> dict[str, Any]:

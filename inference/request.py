@@ -58,7 +58,7 @@ class Request:
 
     @property
     def exact(self) -> bool:
-        """Deterministic: see `batchable` and `lasting`."""
+        """Deterministic: see `batchable` and `reusable`."""
         return self.scope.exact
 
     @property
@@ -97,17 +97,17 @@ class Request:
         return self.remaining if not self.exact or not self.generated else max(1, left)
 
     @property
-    def fresh(self) -> int:
-        """Tokens at the end of the prompt that are computed whatever is cached."""
+    def recomputed(self) -> int:
+        """Tokens at the end of the prompt that are always computed, even if they are cached."""
         return EXACT_ROWS_MIN if self.exact else 1
 
     @property
-    def lasting(self) -> list[int]:
+    def reusable(self) -> list[int]:
         """The tokens whose KV may be reused. What was computed a row at a time (the answer) differs in its last bits
         from the same tokens computed as prompt, so exact requests leave only their prompt."""
         return self.prompt if self.exact else self.tokens
 
     @property
     def kept(self) -> list[int]:
-        """Those of them that are in the slot."""
-        return self.lasting[: self.computed]
+        """The reusable tokens that are in the slot."""
+        return self.reusable[: self.computed]

@@ -1,4 +1,4 @@
-"""The model's own chat template, rendered so that nobody else's text can act as markup.
+"""The model's own chat template, rendered so that untrusted text can never act as markup.
 
 Whatever a caller wrote (contents, tool schemas, arguments) goes through the template as an opaque mark; after rendering
 the text is cut at the marks. What the template wrote is trusted, what followed a mark is not.

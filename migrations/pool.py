@@ -78,11 +78,11 @@ class Database:
             max_inactive_connection_lifetime=0 if _is_local(dsn) else IDLE_S_MAX,
             command_timeout=COMMAND_TIMEOUT_S,
             init=_prepare,
-            reset=_leave_as_it_is,
+            reset=_skip_reset,
             server_settings={"application_name": "firsttoken", **({"role": role} if role else {})},
         )
         try:
-            await _refuse_mighty_role(pool)
+            await _refuse_privileged_role(pool)
         except BaseException:
             pool.terminate()
             raise
@@ -136,11 +136,11 @@ async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     )
 
 
-async def _leave_as_it_is(_: asyncpg.Connection[asyncpg.Record]) -> None:
+async def _skip_reset(_: asyncpg.Connection[asyncpg.Record]) -> None:
     """A transaction that is still open is rolled back all the same, and what it set is forgotten with it."""
 
 
-async def _refuse_mighty_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
+async def _refuse_privileged_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
     if await pool.fetchval(MAY_BYPASS_SECURITY):
         name = await pool.fetchval("select current_user")
         raise UnsafeRole(

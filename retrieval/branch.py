@@ -74,7 +74,7 @@ class Branch:
         return Found(candidates, fused, reranked, cut)
 
     async def _embed(self) -> tuple[Embedder, QueryVectors] | None:
-        """A model that is still being loaded when the time is up is there for the next question."""
+        """A model that is still loading when the time is up serves the next question."""
         question = self.question
         cached = self.embedders.knows(self.model, question.text)
         with question.trace.span("embed", lane=LANE, parent=question.parent, model=self.model, cached=cached) as span:
@@ -117,7 +117,7 @@ class Branch:
     async def _rerank(
         self, ranked: list[Scored[Hit]], embedder: Embedder, vectors: QueryVectors
     ) -> tuple[list[Scored[Hit]], Cut]:
-        """The windows that tell which passage is the best also tell which of its sentences are."""
+        """The windows that rank the passages also rank the sentences within a passage."""
         question, config = self.question, self.config
         with question.trace.span("rerank", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             keys = [candidate.key for _, candidate in ranked]

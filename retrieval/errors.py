@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class RetrievalError(Exception):
-    """Retrieval could not do what was asked."""
+    """Retrieval could not serve the request."""
 
     status = 500
     code = "server_error"
@@ -92,7 +92,7 @@ class EmbeddingModelChanged(RetrievalError):
 
 
 class OtherEmbeddingModel(RetrievalError):
-    """The store was made with another embedding model than the one that was asked for."""
+    """The store was made with another embedding model than the requested one."""
 
     status = 409
     code = "conflict"

@@ -58,7 +58,7 @@ class IngestReport:
     store: CountedStore
     written: int  # files, new or changed
     unchanged: int
-    removed: int  # files that are gone from a folder that was named
+    removed: int  # files deleted from a named folder
     skipped: int  # files in such folders that no loader reads
     chunks: int  # embedded
     seconds: float

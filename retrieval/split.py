@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 def split(document: Document, count: Callable[[str], int]) -> list[Chunk]:
-    """Chunks in order of the text, never across a heading, never overlapping, without ones that hold no word.
+    """Chunks in order of the text, never across a heading, never overlapping, without those that contain no word.
 
     `count` gives the embedder's tokens. What exceeds CHUNKS_MAX is left out.
     """
@@ -94,7 +94,7 @@ def _fitting(text: str, count: Callable[[str], int], markdown: bool) -> Iterator
 
 
 def _pieces(text: str, chars_max: int, markdown: bool) -> Iterator[tuple[int, str]]:
-    """The splitter's time grows with the square of what it is given, so it is given windows: each begins where the last
+    """The splitter's time grows with the square of what it is given, so it is given windows: each starts where the last
     chunk of the one before did, which lacked what follows.
     """
     splitter = MarkdownSplitter(chars_max) if markdown else TextSplitter(chars_max)

@@ -99,7 +99,7 @@ class Embedder:
             return len(self._ids(text))
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit rows, [texts, dimensions]. Of a text beyond TOKENS_MAX tokens the beginning counts."""
+        """Unit rows, [texts, dimensions]. Texts are truncated to TOKENS_MAX tokens."""
         vectors = np.empty((len(texts), self.dimensions), np.float32)
         async for index, vector in self._each(texts, self._pool):
             vectors[index] = vector

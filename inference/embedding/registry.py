@@ -143,7 +143,7 @@ class Embedders:
             raise EmbedderNotLoaded(file.name) from error
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        """A failure was logged, whether or not anybody still waits; the next who asks tries again."""
+        """A failure was logged, whether or not a caller still waits; the next call tries again."""
         del self._loading[name]
         if not task.cancelled():
             task.exception()

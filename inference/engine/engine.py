@@ -221,7 +221,7 @@ class Engine:
         try:
             while not self._closing:
                 self._wake.clear()
-                self._take_in()
+                self._take_submitted()
                 self._step()
                 self._publish()
                 if self._scheduler.idle:
@@ -232,7 +232,7 @@ class Engine:
             self._failed = f"the engine failed: {error}"
             self._fail_all(EngineStopped(self._failed))
 
-    def _take_in(self) -> None:
+    def _take_submitted(self) -> None:
         while self._inbox:
             request, handle = self._inbox.popleft()
             self._handles[request] = handle
@@ -257,7 +257,7 @@ class Engine:
         if took_ns is not None:
             self.totals["steps"] += 1
             self.totals["decode_ns"] += took_ns
-            if plan.is_told_by_rows(parted=self._backend.streams):
+            if plan.cost_follows_rows(parted=self._backend.streams):
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 
     def _rest(self) -> None:

@@ -75,7 +75,7 @@ class Executor:
             return None
         computed_ns = now_ns()
         self._scheduler.computed(work)
-        likeliest = self._likeliest(work, logits)
+        most_likely = self._most_likely(work, logits)
         row = 0
         for each in work:
             if not each.outputs:
@@ -85,8 +85,8 @@ class Executor:
                 request.stamps.prefilled_ns = computed_ns
             if request.ahead:
                 self._finish(request, Finish.LENGTH, None)
-            elif likeliest is not None:
-                self._accept(request, likeliest[row])
+            elif most_likely is not None:
+                self._accept(request, most_likely[row])
             elif each.outputs == 1:
                 self._draw(request, logits[row])
             else:
@@ -95,11 +95,11 @@ class Executor:
         return computed_ns - started_ns
 
     @staticmethod
-    def _likeliest(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
+    def _most_likely(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
         """The most likely token of each row, where a step needs no more: one call takes half as long as one for
         each."""
         for each in work:
-            if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_likeliest):
+            if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_most_likely):
                 return None
         return logits.argmax(axis=1).tolist() if len(logits) else None
 
@@ -153,7 +153,7 @@ class Executor:
             token = request.sampler.draw(logits)
         except InferenceError as error:
             self._finish(request, Finish.ERROR, error)
-        except Exception as error:  # the boundary: what one request asks for must not end the others
+        except Exception as error:  # the boundary: one request's settings must not end the others
             log.exception("sampling a token failed")
             self._finish(request, Finish.ERROR, InferenceError(f"no token could be sampled: {error}"))
         else:

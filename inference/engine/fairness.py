@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-# So many tenants that are away are still known by what they were served, in about 100 kB. Then the one that was served
-# least is forgotten, who would come back with nearly nothing to make up for.
+# Idle tenants whose service is remembered, in about 100 kB. Beyond it the least served tenant is forgotten, which would
+# return with almost no deficit.
 IDLE_TENANTS_MAX = 1000
 
 
@@ -28,7 +28,7 @@ class Shares:
         self._present[tenant] += 1
 
     def leave(self, tenant: str) -> None:
-        """A request of the tenant is gone."""
+        """A request of the tenant has ended."""
         self._present[tenant] -= 1
         if not self._present[tenant]:
             del self._present[tenant]

@@ -109,7 +109,7 @@ class Sampler:
         adjusts = self._penalises or bool(sampling.logit_bias)
         # Whether each draw is the most likely token of its row and leaves nothing behind: `draw` need not be called
         # then.
-        self.takes_likeliest = (
+        self.takes_most_likely = (
             sampling.temperature <= 0 and not adjusts and constraint is None and sampling.top_logprobs is None
         )
 

@@ -30,8 +30,8 @@ PREFILL_CHUNKS = tuple(range(512, 0, -16))
 # no chunk fits the target, and tiny ones would slow the streams for much longer and the new request down to a crawl.
 # Five sixths of the time are then the new request's, who waits a fifth longer than with the machine to itself.
 STRETCH_MAX = 6.0
-# Or this share of the time that the prompts under way take. The more tokens stand before a chunk, the less its cost
-# depends on its size: steps that hold to a bound whatever comes make a long prompt take half as long again.
+# Or this share of the time that the prompts under way take. The more tokens precede a chunk, the less its cost
+# depends on its size: a strict bound would make a long prompt take half as long again.
 PROMPT_SHARE = 1 / 32
 # But no more than this many times the bound: no prompt, however long, may stop the others' answers for seconds.
 LONGER_MAX = 4.0
@@ -84,7 +84,7 @@ class Plan:
     def rows(self) -> int:
         return sum(len(work.tokens) for work in self.work)
 
-    def is_told_by_rows(self, *, parted: bool) -> bool:
+    def cost_follows_rows(self, *, parted: bool) -> bool:
         """Whether its time tells of other steps of as many rows: drafts of different lengths fall into parts of their
         own (see inference.speculative.draft_length.step_parts) where slots have KV streams of their own."""
         return not parted or len({work.outputs or 1 for work in self.work}) == 1
@@ -120,7 +120,7 @@ class Scheduler:
 
     @property
     def requests(self) -> list[Request]:
-        """A list of one's own: the event loop asks too, while the engine's thread adds and takes."""
+        """A copy: the event loop reads it too, while the engine's thread adds and removes."""
         return [*self._running, *self._waiting]
 
     def add(self, request: Request) -> None:
@@ -218,12 +218,14 @@ class Scheduler:
             self._place(plan, request)
 
     def _prefix_owners(self, request: Request) -> list[Request]:
-        """Who is computing what this one begins with."""
-        slots = self.slots.prefix_owners(request.lasting, request.scope, fresh=request.fresh)
+        """The requests that are computing a prefix of this one."""
+        slots = self.slots.prefix_owners(request.reusable, request.scope, recomputed=request.recomputed)
         return [r for r in self._running if r.slot in slots]
 
     def _place(self, plan: Plan, request: Request) -> None:
-        placement = self.slots.place(request.lasting, request.scope, fresh=request.fresh, ahead=request.ahead)
+        placement = self.slots.place(
+            request.reusable, request.scope, recomputed=request.recomputed, ahead=request.ahead
+        )
         assert placement is not None, "fewer requests run than there are slots"
         self._waiting.remove(request)
         self._running.append(request)
@@ -252,7 +254,7 @@ class Scheduler:
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
-    """Share a step's prompt tokens: half to the request that is longest under way, so that it gets on whatever comes;
+    """Share a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
     the rest to the shortest first, so that no request queues behind the long prompt of another. A higher class before
     all.
 

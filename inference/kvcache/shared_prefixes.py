@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from inference.core import CacheScope
 
-SHARED_PREFIXES_MAX = 64  # as many agents as a worker has; each prompt is compared with all of them
+SHARED_PREFIXES_MAX = 64  # about the number of agents of a worker; each prompt is compared with all of them
 
 
 class SharedPrefixes:
-    """Added to by the event loop, asked by the engine's thread."""
+    """The event loop adds, the engine's thread reads."""
 
     def __init__(self) -> None:
         self._beginnings: tuple[tuple[int, ...], ...] = ()

@@ -132,10 +132,10 @@ class Slots:
         """Tokens at the end of the prompt that no slot holds or is about to."""
         return len(prompt) - self._index.match(prompt, scope)[1]
 
-    def prefix_owners(self, prompt: Sequence[int], scope: CacheScope, *, fresh: int = 1) -> set[int]:
-        """The slots in which a request is just computing what this prompt begins with: waiting for it is cheaper than
-        computing it twice. `fresh` as in `place`."""
-        beginning = prompt[:-fresh]
+    def prefix_owners(self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1) -> set[int]:
+        """The slots in which a request is computing a prefix of this prompt: waiting for it is cheaper than
+        computing it twice. `recomputed` as in `place`."""
+        beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
         leading = {slot.number for slot in holders if slot.worth_waiting}
@@ -145,16 +145,18 @@ class Slots:
         return leading if missing >= SHARED_PREFILL_MIN else set()
 
     def place(
-        self, prompt: Sequence[int], scope: CacheScope, *, fresh: int = 1, ahead: bool = False
+        self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, ahead: bool = False
     ) -> Placement | None:
-        """Choose and claim a slot; None if every slot is live. The last `fresh` tokens are computed in any case: the
-        first new token is sampled from the logits of the very last. `ahead`: it is only the prefix of a prompt, read
-        ahead of its request; that may take long, so no request waits for it."""
-        beginning = prompt[:-fresh]
+        """Choose and claim a slot; None if every slot is live. The last `recomputed` tokens are computed in any case:
+        the first new token is sampled from the logits of the very last. `ahead`: it is only the prefix of a prompt,
+        read ahead of its request; that may take long, so no request waits for it."""
+        beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
         prefix = self._prefix(beginning, scope, holders, matched)
-        if prefix.tokens < fresh:  # a single row of an exact prompt: it may have been a whole prompt, computed alone
+        if (
+            prefix.tokens < recomputed
+        ):  # a single row of an exact prompt: it may have been a whole prompt, computed alone
             prefix = _Prefix()
         target = self._target(prefix)
         if target is None:
@@ -178,7 +180,7 @@ class Slots:
         self._slots[number].computed += tokens
 
     def release(self, number: int, tokens: Sequence[int]) -> None:
-        """The request is gone; the slot stays resident with these tokens, all of them in the cache."""
+        """The request has ended; the slot stays resident with these tokens, all of them in the cache."""
         slot = self._slots[number]
         slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
         if not slot.ahead:  # what was not asked is not missed: the verdict of the prompt itself counts
@@ -190,7 +192,7 @@ class Slots:
         self._touch(slot)
 
     def lost(self, prompt: Sequence[int], scope: CacheScope) -> Miss:
-        """What is known of a prompt whose cached beginning turned out to be of no use."""
+        """The miss of a prompt whose cached prefix turned out to be unusable."""
         return Miss(0, self._seen.match(prompt, scope), tuple(prompt[:MISS_TOKENS]))
 
     def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
@@ -209,7 +211,7 @@ class Slots:
         self._slots[number].parking = Parking.DONE if copied else Parking.FAILED
 
     def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
-        """The longest beginning that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
+        """The longest prefix that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
         if not self._rewinds:
             holders = [slot for slot in holders if not slot.live and slot.computed == matched]
         slot = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)

@@ -90,7 +90,7 @@ class Arrivals:
         return [arrival.request for arrival in self._waiting]
 
     def hold(self, request: Request, held: int, token_s: float | None, now_ns: int) -> Future[Entry | None] | None:
-        """What the request waits for from now on; None: nothing, and it is not held.
+        """The read that the request waits for from now on; None if it need not wait.
 
         `held` tokens of its prompt are in memory; computing one takes `token_s`.
         """
@@ -105,7 +105,7 @@ class Arrivals:
         return reading
 
     def ready(self, now_ns: int) -> list[Request]:
-        """Those who need not wait any longer: it is read, or it takes too long."""
+        """Requests that stop waiting: their prefix is read, or reading takes too long."""
         ready = [a.request for a in self._waiting if a.reading.done() or now_ns >= a.until_ns]
         self._waiting = [a for a in self._waiting if a.request not in ready]
         return ready
@@ -267,7 +267,7 @@ class Tiers:
         self.totals["restore_ns"] += now_ns() - started
 
     def _keep_root(self, request: Request, placement: Placement) -> None:
-        """The slot holds the beginning and nothing else now: the moment to save it."""
+        """Save a root while the slot contains the prefix and nothing else."""
         diverges = placement.miss is not None and bool(placement.miss.held)
         if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
             return

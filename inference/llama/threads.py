@@ -26,7 +26,7 @@ class _Choice:
 
 
 class ThreadChooser:
-    """Pure; told of every step's time. Steps are distinguished by the power of two of their rows."""
+    """Pure; it is given the time of every step. Steps are distinguished by the power of two of their rows."""
 
     def __init__(self, threads: Sequence[int]) -> None:
         self._options = sorted(set(threads), reverse=True)

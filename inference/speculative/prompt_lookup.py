@@ -58,7 +58,7 @@ class Ngrams:
         return self._begin + self.size
 
     def read(self, tokens: Sequence[int], *, written: bool = False) -> None:
-        """Continue with these tokens. Those that the model has `written` tell how good the guesses are."""
+        """Continue with these tokens. Those that the model has `written` show how good the guesses are."""
         for token in tokens:
             if written and (guess := self.guess(1)):
                 guess.acceptance.observe(1, int(guess.tokens == [token]))

@@ -14,7 +14,7 @@ from migrations.embedded.cluster import SUPERUSER, ensure_cluster
 from migrations.embedded.errors import EmbeddedPostgresError
 from migrations.embedded.lock import FileLock
 from migrations.embedded.placement import Placement, make_socket_folder, placement_of, remove_socket_folder
-from migrations.embedded.postmaster import PidFile, is_listening, last_words, launch, log_size
+from migrations.embedded.postmaster import PidFile, failure_in_log, is_listening, launch, log_size
 
 READY_TIMEOUT_S = 120.0  # crash recovery replays at most max_wal_size
 STOP_TIMEOUT_S = 30.0
@@ -118,7 +118,7 @@ class EmbeddedPostgres:
             self._process = launch(place, binaries)
             if self._becomes_ready(place, self._process):
                 return
-            reason = last_words(place, said)
+            reason = failure_in_log(place, said)
             if is_listening(place) and self._becomes_ready(place, None):
                 return
             if time.monotonic() > contest_ends_at or not any(words in reason for words in CONTESTED):

@@ -80,7 +80,7 @@ async def evaluate(
     by_file: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Evaluation:
-    """Ask one question after another, as a turn would with this limit and threshold; `progress` is told of each.
+    """Run one question after another, as a turn would with this limit and threshold; `progress` is called with each.
 
     `by_file` judges the order of files, as test collections with one text a file do.
     Raises StoreNotFound, EmbeddingModelMissing.

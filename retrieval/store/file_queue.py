@@ -62,7 +62,7 @@ class FileQueue:
         return batch_id
 
     async def claim(self, worker: int) -> Claim | None:
-        """The next file to read, of whatever tenant; None when there is none. Tenants take turns."""
+        """The next file to read, of any tenant; None when there is none. Tenants take turns."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select * from claim_file($1)", worker)
         return Claim(*row) if row else None

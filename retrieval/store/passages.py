@@ -146,7 +146,7 @@ class PassageStore:
             )
 
     async def delete(self, tenant_id: UUID, store: str) -> None:
-        """The store, and those of its files that no other store holds. Raises StoreNotFound."""
+        """The store, and those of its files that no other store contains. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             [found] = await find(connection, tenant_id, [store])
             await locked(connection, tenant_id, found.id)
@@ -251,7 +251,7 @@ class PassageStore:
         limit: int,
         filters: Filter | None = None,
     ) -> SearchResult:
-        """The `limit` chunks nearest to the vector and the `limit` that hold most of the query's telling words.
+        """The `limit` chunks nearest to the vector and the `limit` with most of the query's rare words.
 
         At least one store; all are of the model that gave the vector. Without a vector only the words count.
         """
@@ -283,7 +283,7 @@ class PassageStore:
         await asyncio.gather(*(one() for _ in range(WARM_CONNECTIONS)))
 
     async def texts(self, tenant_id: UUID, spans: Sequence[SourceSpan]) -> dict[SourceSpan, str]:
-        """The text of each span; those of files that are gone are missing."""
+        """The text of each span; those of deleted files are missing."""
         columns = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(_TEXTS, tenant_id, *columns)

@@ -90,7 +90,7 @@ async def search(
     filters: Filter | None = None,
     exact_chunks_max: int = EXACT_CHUNKS_MAX,
 ) -> SearchResult:
-    """The `limit` chunks nearest to the vector and the `limit` that hold most of the query's telling words.
+    """The `limit` chunks nearest to the vector and the `limit` with most of the query's rare words.
 
     All stores are of one embedding model.
     """

@@ -50,7 +50,7 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KvFile:
-    """What a file holds. `state` is empty where only the head was read."""
+    """The content of a file. `state` is empty where only the header was read."""
 
     fingerprint: bytes
     scope: bytes

@@ -58,7 +58,7 @@ class DiskIndex:
 
     def add(self, file: IndexedState, *, oldest: bool = False) -> list[str]:
         """Put a file on the shelf; returns the names of those that have to go: what the new one has too, but for some
-        tokens of a last block, and then whatever was not used for the longest time, roots last."""
+        tokens of a last block, then the least recently used, roots last."""
         gone = [] if file.root else self._superseded(file)
         for name in gone:
             self.remove(name)

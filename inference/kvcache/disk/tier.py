@@ -49,7 +49,7 @@ class Found:
 
 
 class DiskTier:
-    """`start`, then ask and write from one thread, then `close`. Raises nothing: what cannot be done is not done.
+    """`start`, then match and write from one thread, then `close`. Raises nothing: a failure only skips the operation.
 
     The `turns` whose tokens are in the states are kept next to them.
     """
@@ -216,13 +216,13 @@ class DiskTier:
             self.totals["written"] += 1
             self._remove(gone)
         except OSError as error:
-            self._write_no_more(error)
+            self._stop_writing(error)
         finally:
             with self._lock:
                 self._unwritten_bytes -= entry.size
 
     def _write_turns(self) -> None:
-        """Before the states that hold their tokens. Raises OSError."""
+        """Before the states that contain their tokens. Raises OSError."""
         if self._turns is not None and self._turns.changes > self._turns_written:
             self._turns_written = self._turns.changes
             write_tokens(self._folder, self._turns)
@@ -232,7 +232,7 @@ class DiskTier:
             if self.writes and self.files:  # they are useless without states
                 self._write_turns()
         except OSError as error:
-            self._write_no_more(error)
+            self._stop_writing(error)
 
     def _read_turns(self) -> None:
         try:
@@ -241,7 +241,7 @@ class DiskTier:
         except (UnreadableFile, OSError) as error:
             self._discard(TURNS, error)
 
-    def _write_no_more(self, error: OSError) -> None:
+    def _stop_writing(self, error: OSError) -> None:
         self.writes = False
         log.warning("conversations are no longer kept on disk: %s: %s", self._folder, error.strerror)
 

@@ -107,9 +107,9 @@ def test_the_last_prompt_token_is_always_computed() -> None:
 
 def test_a_single_row_of_an_exact_prompt_is_not_reused() -> None:
     slots = Slots(2)
-    slots.place([1], ANYONE, fresh=2)
+    slots.place([1], ANYONE, recomputed=2)
     finish(slots, 0, [1])
-    assert slots.place([1, 2, 3, 4], ANYONE, fresh=2) == Placement(1, 1, 0)
+    assert slots.place([1, 2, 3, 4], ANYONE, recomputed=2) == Placement(1, 1, 0)
 
 
 def test_tenants_do_not_share_prefixes() -> None:

@@ -157,7 +157,7 @@ async def test_another_layout_of_the_cache_takes_nothing_over(tmp_path: Path) ->
 
 @dataclass(slots=True)
 class Answer:
-    """A token and the two likeliest at its place, one after the other."""
+    """A token and the two most_likely at its place, one after the other."""
 
     told: list[TokenLogprob] = field(default_factory=list)
     finish: Finish | None = None

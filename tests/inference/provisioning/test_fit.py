@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inference.attention import Attention
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import ADJUSTABLE, PREFILL_TOKENS_GPU, EngineConfig
-from inference.kvcache.host_cache import USUAL_TOKENS
+from inference.kvcache.host_cache import DEFAULT_TOKENS
 from inference.provisioning.catalogue import PRESETS, preset
 from inference.provisioning.fit import (
     ALL_LAYERS,
@@ -233,7 +233,7 @@ def test_parked_conversations_get_of_what_is_left_what_suits_the_model() -> None
     plenty, tight, model = Room(200 * GB), Room(13 * GB), of("qwen3-4b")
     token_bytes = model.kv_numbers * 2
     ample, scarce = allow(WANTED, model, None, plenty), allow(WANTED, model, None, tight)
-    assert ample.config.parked_bytes_max == USUAL_TOKENS * token_bytes and not ample.is_less
+    assert ample.config.parked_bytes_max == DEFAULT_TOKENS * token_bytes and not ample.is_less
     assert scarce.config.parked_bytes_max == WANTED.parked_bytes_max
     said = replace(WANTED, adjustable=ADJUSTABLE - {"parked_bytes_max"})
     assert allow(said, model, None, plenty).config.parked_bytes_max == WANTED.parked_bytes_max
