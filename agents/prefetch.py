@@ -13,8 +13,7 @@ from itertools import takewhile
 from types import TracebackType
 
 from agents.prompt import UNANSWERED
-from inference.core import Generation, LanguageModel, Segment
-from inference.outline import Part
+from inference.core import Generation, LanguageModel, Part, Segment
 from inference.trace import Span, Trace, now_ns
 
 LANE = "prefix"

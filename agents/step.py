@@ -14,8 +14,7 @@ from agents.offer import Offer
 from agents.reply import Reply
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
-from inference.core import Delta, Finish, Generation
-from inference.kvcache.miss_report import Verdict
+from inference.core import Delta, Finish, Generation, Verdict
 from inference.trace import Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.

@@ -22,11 +22,10 @@ from time import thread_time_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.backend import Chunk
+from inference.backend import Chunk, Region
 from inference.config import EngineConfig
 from inference.core import Sampling
 from inference.engine.engine import Engine
-from inference.kvcache.tail import Region
 from inference.llama.batch import Batch
 
 CONTEXT = 8192

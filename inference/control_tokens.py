@@ -1,6 +1,6 @@
 """Control tokens that mean something in an answer: calls and thoughts are written with them.
 
-A control token is silent in generated text, or a model would show its end-of-turn marks to people. These keep their
+A control token is silent in generated text, or a model would show its end-of-turn marks to users. These keep their
 text where the model's chat template has them, for the reader of its tool-call dialect.
 """
 

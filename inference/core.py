@@ -1,4 +1,4 @@
-"""The vocabulary of generation: what is asked of the model and what comes back."""
+"""The vocabulary of generation: what is requested from the model and what comes back."""
 
 from __future__ import annotations
 
@@ -8,17 +8,38 @@ from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from inference.grammar.constraint import Constraint
-from inference.kvcache.miss_report import Miss, Verdict
-from inference.outline import Part
+
+# Acceptance of a request before its first draft is verified, and the number of tokens that this estimate weighs.
+PRIOR, PRIOR_TOKENS = 0.7, 4.0
+DECAY = 0.95  # weight of the past at each verification: acceptance changes within an answer
+
+
+class Part(StrEnum):
+    """What a piece of prompt is there for, in the usual order."""
+
+    SYSTEM = "system"
+    TOOLS = "tools"  # their schemas
+    HISTORY = "history"  # messages before the question
+    PASSAGES = "passages"
+    QUESTION = "question"  # the newest user message
+    RESULTS = "results"  # what the running turn has called and found out since
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """That many consecutive tokens of a prompt belong to this part."""
+
+    part: Part
+    tokens: int
 
 
 class Priority(IntEnum):
-    """Classes of requests: a lower one waits for the higher, and gives its place up to it."""
+    """Classes of requests: a lower one waits for the higher, and gives its slot up to it."""
 
-    INTERACTIVE = 0  # somebody is looking
+    INTERACTIVE = 0  # a user is waiting
     STANDARD = 1
     BATCH = 2
-    AHEAD = 3  # nobody waits for it yet: see `LanguageModel.read_ahead`
+    AHEAD = 3  # no client waits for it yet: see `LanguageModel.read_ahead`
 
 
 class Finish(StrEnum):
@@ -56,7 +77,7 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     deterministic: bool = False
-    top_logprobs: int | None = None  # likeliest tokens told beside each token; None: no token's likelihood is told
+    top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
     grammar: Grammar | None = None
 
 
@@ -73,7 +94,7 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """How likely the model found a token, and the likeliest ones at its place: natural logarithms.
+    """How likely the model found a token, and the most likely ones at its place: natural logarithms.
 
     After bias and penalties; before temperature, truncation and grammar, which only choose among the tokens.
     """
@@ -92,6 +113,70 @@ class Delta(NamedTuple):
     text: str
     tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()  # of these tokens, where the request wants them
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How well the draft does for one request."""
+
+    drafted: int = 0
+    accepted: int = 0
+    _hits: float = PRIOR * PRIOR_TOKENS
+    _looks: float = PRIOR_TOKENS
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """A verification: the first `accepted` of `drafted` tokens were right, the next one, if any, was not."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self._hits = DECAY * self._hits + accepted
+        self._looks = DECAY * self._looks + min(accepted + 1, drafted)
+
+    @property
+    def per_token(self) -> float:
+        return min(0.99, self._hits / self._looks)
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """What the cache knew of a prompt. Behind the reused tokens the prompt has `wanted`, and the entry closest to it
+    `held`: a few tokens of each. Nothing is held where that entry ends."""
+
+    cached: int
+    seen: int = 0  # tokens at the start that were read at some time, in blocks
+    wanted: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+
+
+class Cause(StrEnum):
+    """Why the first new token is new."""
+
+    FIRST_USE = "first_use"  # this tenant never sent it before
+    EDITED = "edited"  # what was here before is another text
+    EVICTED = "evicted"  # it was in the cache and had to leave
+    RETOKENISED = "retokenised"  # the same text, cut into other tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`cached` of `tokens` prompt tokens were reused. No segment and no cause when all but the last one were: that one
+    is always computed."""
+
+    cached: int
+    tokens: int
+    segment: Part | None = None
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheScope:
+    """Prompts share cached prefixes within one scope only: those of one tenant that are computed the same way.
+
+    `exact` requests compute theirs in their own way, see `Request.batchable` and `Request.reusable`, so their cache is
+    their own too. Prefixes that hold nothing of any tenant are shared beyond it: see `kvcache.shared_prefixes`.
+    """
+
+    tenant: str
+    exact: bool = False
 
 
 class Generation(Protocol):
@@ -181,7 +266,7 @@ class LanguageModel(Protocol):
 
     name: str
     context_length: int
-    chat_template: str  # its text tells the dialect of tool calls
+    chat_template: str  # its text determines the format of tool calls
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""
@@ -201,7 +286,7 @@ class LanguageModel(Protocol):
         """Compile a grammar (see `inference.grammar`) for texts that follow each other. Takes milliseconds;
         thread-safe.
 
-        The mark `begins` frees the text before it: the grammar only helps then, and is let go of where it is too much
+        The mark `begins` frees the text before it: the grammar only helps then, and is dropped where it is too much
         or leads nowhere; None where the mark is no single token. Raises InvalidSchema.
         """
         ...
@@ -223,15 +308,15 @@ class LanguageModel(Protocol):
         ...
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
-        """Compute the beginning of a prompt that will come; nothing is generated. `exact`: for a deterministic one.
+        """Compute the prefix of a prompt that will come; nothing is generated. `exact`: for a deterministic one.
 
-        The prompt itself goes on from wherever this stands when it is submitted. Cancel it when none will come. None
+        The prompt itself continues from wherever this stands when it is submitted. Cancel it when none will come. None
         where it would not help: it is short or too long, or the model is busy with what was asked.
         """
         ...
 
     def share(self, beginning: Sequence[int]) -> None:
-        """The beginning of prompts that holds nothing of any tenant: salts divide the cache only behind it."""
+        """The prefix of prompts that holds nothing of any tenant: salts divide the cache only behind it."""
         ...
 
     def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:

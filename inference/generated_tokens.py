@@ -1,8 +1,8 @@
 """The exact tokens of turns that this model generated: rendering a turn from them never breaks the cached prefix.
 
-Kept by a digest of the message, which the fingerprint of the model keys: tokens of one model stand for nothing in the
+Kept by a digest of the message, which the fingerprint of the model keys: tokens of one model mean nothing in the
 eyes of another. They go into prompts as they are, control tokens of calls included, so they are only given out where
-they spell the message that they stand for.
+they spell the message that they represent.
 """
 
 from __future__ import annotations

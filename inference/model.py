@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
-from inference.core import ChatMessage, Generation, Priority, Sampling, Segment
+from inference.core import ChatMessage, Generation, Priority, Sampling, Segment, Verdict
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded
 from inference.generated_tokens import GeneratedTokens
 from inference.grammar.constraint import Grammar, Vocabulary
 from inference.kvcache.disk import DiskTier
-from inference.kvcache.miss_report import Verdict, judge
+from inference.kvcache.miss_report import judge
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.provisioning.offload import are_all, gpu_layers
+from inference.provisioning.fit import are_all, gpu_layers
 from inference.speculative.controller import Drafting
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.speculative.prompt_lookup import PromptLookup
@@ -128,7 +128,7 @@ class ChatModel:
 
     @property
     def steps(self) -> int:
-        """Computed so far: as long as it stays the same, nobody is answered."""
+        """Computed so far: as long as it stays the same, no request progresses."""
         return self._engine.totals["steps"]
 
     def stats(self) -> dict[str, Any]:

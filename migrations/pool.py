@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 # Embedded Postgres allows 40 connections; four workers of eight leave room for migrations and psql.
 POOL_SIZE_MAX = 8
 COMMAND_TIMEOUT_S = 30.0
-# What stands between this machine and another forgets idle connections. On this machine nothing does, and whoever asks
+# What stands between this machine and another forgets idle connections. On this machine nothing does, and a client
 # after a pause would wait for a new connection that has planned nothing yet.
 IDLE_S_MAX = 300.0
 
-# Row-level security binds neither superusers nor whoever owns a table, directly or through a role.
+# Row-level security binds neither superusers nor the owner of a table, directly or through a role.
 MAY_BYPASS_SECURITY = """
 select rolsuper or rolbypassrls or exists (
            select from pg_class where relrowsecurity and pg_has_role(current_user, relowner, 'usage')
@@ -39,7 +39,7 @@ select rolsuper or rolbypassrls or exists (
 """
 
 # What a statement raises because the database is away, went away in the middle or has no room, so that it may work when
-# it is tried again. A violated constraint is not among them: it would be violated for ever.
+# it is tried again. A violated constraint is not among them: it would be violated forever.
 DATABASE_AWAY = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # it is stopped, crashed, starting, or ended this connection
@@ -66,7 +66,7 @@ class Database:
 
     @classmethod
     async def connect(cls, dsn: str, *, role: str | None = None, size_max: int = POOL_SIZE_MAX) -> Database:
-        """Open the pool. `role` is set on every connection when the DSN logs in as somebody mightier.
+        """Open the pool. `role` is set on every connection when the DSN logs in as a more privileged role.
 
         Raises UnsafeRole, and OSError or asyncpg.PostgresError when the server cannot be reached.
         """
@@ -78,11 +78,11 @@ class Database:
             max_inactive_connection_lifetime=0 if _is_local(dsn) else IDLE_S_MAX,
             command_timeout=COMMAND_TIMEOUT_S,
             init=_prepare,
-            reset=_leave_as_it_is,
+            reset=_skip_reset,
             server_settings={"application_name": "firsttoken", **({"role": role} if role else {})},
         )
         try:
-            await _refuse_mighty_role(pool)
+            await _refuse_privileged_role(pool)
         except BaseException:
             pool.terminate()
             raise
@@ -136,16 +136,16 @@ async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     )
 
 
-async def _leave_as_it_is(_: asyncpg.Connection[asyncpg.Record]) -> None:
+async def _skip_reset(_: asyncpg.Connection[asyncpg.Record]) -> None:
     """A transaction that is still open is rolled back all the same, and what it set is forgotten with it."""
 
 
-async def _refuse_mighty_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
+async def _refuse_privileged_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
     if await pool.fetchval(MAY_BYPASS_SECURITY):
         name = await pool.fetchval("select current_user")
         raise UnsafeRole(
-            f"The database role '{name}' is a superuser or owns the tables, so nothing would keep tenants apart: "
-            "serve as firsttoken_app, which the migrations make, or as another role that was granted it."
+            f"The database role '{name}' is a superuser or owns the tables, so tenants would not be separated: "
+            "serve as firsttoken_app, which the migrations create, or as another role that was granted it."
         )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from inference.embedding.embedder import Embedder
-from inference.embedding.likeness import alike
 from inference.embedding.registry import Embedders
+from inference.embedding.windows import alike
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing
 from retrieval.records import VectorStore
 from retrieval.store import PassageStore

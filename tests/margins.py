@@ -58,7 +58,7 @@ def note_draws(path: Path) -> None:
     """From now on this process appends its greedy draws to `path`, a line of JSON each."""
     from inference.engine.executor import Executor
 
-    draw, likeliest = Executor._draw, Executor._likeliest
+    draw, likeliest = Executor._draw, Executor._most_likely
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def note(request: Request, logits: NDArray[np.float32]) -> None:
@@ -77,7 +77,7 @@ def note_draws(path: Path) -> None:
         return tokens
 
     Executor._draw = noted  # type: ignore[method-assign]
-    Executor._likeliest = staticmethod(all_noted)  # type: ignore[method-assign]
+    Executor._most_likely = staticmethod(all_noted)  # type: ignore[method-assign]
 
 
 def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:

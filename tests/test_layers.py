@@ -17,7 +17,7 @@ PACKAGES = (*LAYERS, "migrations")
 
 # Folders of a package, the lowest first: each may import those before it and the package's own modules.
 FOLDER_LAYERS = {
-    "inference": ("grammar", "kvcache", "llama", "speculative+engine", "provisioning", "embedding"),
+    "inference": ("grammar", "llama", "kvcache", "speculative+engine", "provisioning", "embedding"),
     "worker": ("wire+auth", "runs", "sockets", "routes", "cli"),
 }
 # A newcomer who follows imports from the command down reads no more files than this before the bottom is reached.

@@ -110,7 +110,7 @@ def _checked(path: Path) -> LlamaModel:
     model.close()
     if "bert" not in architecture:
         raise ModelNotLoaded(
-            f"{path.name} is no encoder of the BERT family: {architecture} models are not read as rerankers"
+            f"{path.name} is not an encoder of the BERT family: {architecture} models are not supported as rerankers"
         )
     raise ModelNotLoaded(f"{path.name} has no head for ranking with one output")
 
@@ -120,7 +120,7 @@ def _try(path: Path) -> None:
     scores = encoder._score("a query", SAMPLE, budget_ms=1.0)
     encoder.close()
     if not np.isfinite(scores).all():
-        raise ModelNotLoaded("its scores are no numbers")
+        raise ModelNotLoaded("its scores are not numbers")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Texts to vectors with a small encoder of the BERT family, in this process, on a thread of its own.
 
-One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of somebody
+One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of a user
 who is waiting gets in between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
 """
 
@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.bundled import EMBEDDER
-from inference.embedding.likeness import TEXT, likeness
 from inference.embedding.windows import (
+    REFERENCE_TEXT,
     PassageVectors,
     Pool,
     QueryVectors,
     first_vector,
+    likeness,
     mean_vector,
     passage_vectors,
     query_vectors,
@@ -69,7 +70,7 @@ class Embedder:
         # An ingest that was cancelled at shutdown leaves a thread that still counts: it must not meet a freed model.
         self._counting = Lock()
         self._closed = False
-        self.likeness = likeness(self._encode([self._clipped(TEXT)], self._pool)[0])
+        self.likeness = likeness(self._encode([self._clipped(REFERENCE_TEXT)], self._pool)[0])
 
     @classmethod
     def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:
@@ -98,7 +99,7 @@ class Embedder:
             return len(self._ids(text))
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit rows, [texts, dimensions]. Of a text beyond TOKENS_MAX tokens the beginning counts."""
+        """Unit rows, [texts, dimensions]. Texts are truncated to TOKENS_MAX tokens."""
         vectors = np.empty((len(texts), self.dimensions), np.float32)
         async for index, vector in self._each(texts, self._pool):
             vectors[index] = vector
@@ -164,11 +165,11 @@ class Embedder:
 
 
 def pool_of(model: LlamaModel) -> Pool:
-    """Raises ModelNotLoaded for a model that is no encoder of the BERT family, or none that embeds."""
+    """Raises ModelNotLoaded for a model that is not an encoder of the BERT family, or none that embeds."""
     if "bert" not in model.architecture:
-        raise ModelNotLoaded(f"{model.path.name} is no encoder of the BERT family, but {model.architecture}")
+        raise ModelNotLoaded(f"{model.path.name} is not an encoder of the BERT family but {model.architecture}")
     if model.pooling not in POOLS:
-        raise ModelNotLoaded(f"{model.path.name} makes no vector of a text by the mean or the first of its tokens")
+        raise ModelNotLoaded(f"{model.path.name} uses neither mean nor first-token pooling")
     return POOLS[model.pooling]
 
 
@@ -208,7 +209,7 @@ def _try(path: Path) -> None:
     vectors = asyncio.run(embedder.embed(["a text", "many words in a text " * TOKENS_MAX]))
     embedder.close()
     if not np.isfinite(vectors).all():
-        raise ModelNotLoaded("its vectors are no numbers")
+        raise ModelNotLoaded("its vectors are not numbers")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class EmbedderFile:
 
     @classmethod
     def tried(cls, path: Path) -> EmbedderFile:
-        """As `examine`, for a file that nobody vouches for. Takes a second."""
+        """As `examine`, for a file that is not trusted. Takes a second."""
         try_apart(path)
         return cls.examine(path)
 
@@ -70,7 +70,7 @@ class Embedders:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ModelNotLoaded(f"two embedding models are named {twice}: rename one of their files")
         if len(names) > EMBEDDERS_MAX:
-            raise ModelNotLoaded(f"{len(names)} embedding models are too many: {EMBEDDERS_MAX} at most")
+            raise ModelNotLoaded(f"too many embedding models: {len(names)}, at most {EMBEDDERS_MAX} are possible")
 
     @classmethod
     def load(cls, default: Path, further: Sequence[Path] = ()) -> Embedders:
@@ -98,7 +98,7 @@ class Embedders:
 
     @property
     def states(self) -> dict[str, str]:
-        """Of each model by its name: loaded, loading or waiting until somebody needs it."""
+        """Of each model by its name: loaded, loading or waiting until it is needed."""
         return {name: self._state(name) for name in self.names}
 
     def dimensions(self, name: str) -> int:
@@ -113,7 +113,7 @@ class Embedders:
         return name in self._here and self._here[name].knows(query)
 
     async def get(self, name: str) -> Embedder:
-        """Load it if need be, once for all who ask; who stops waiting leaves the others waiting.
+        """Load it if needed, once for all callers; a caller that stops waiting does not affect the others.
 
         Raises UnknownEmbedder, EmbedderNotLoaded.
         """
@@ -122,7 +122,7 @@ class Embedders:
         return self._here[name]
 
     def prepare(self, name: str) -> None:
-        """Begin to load it, as somebody will need it soon. Raises UnknownEmbedder."""
+        """Start to load it, as it will be needed soon. Raises UnknownEmbedder."""
         if name not in self._here:
             self._load_once(name)
 
@@ -143,7 +143,7 @@ class Embedders:
             raise EmbedderNotLoaded(file.name) from error
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        """A failure was logged, whether or not anybody still waits; the next who asks tries again."""
+        """A failure was logged, whether or not a caller still waits; the next call tries again."""
         del self._loading[name]
         if not task.cancelled():
             task.exception()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from inference.backend import Backend
 from inference.config import EngineConfig
-from inference.core import Finish, Priority, Sampling
+from inference.core import CacheScope, Finish, Priority, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
 from inference.engine.handle import Handle, News, Outbox
@@ -26,7 +26,6 @@ from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import TierCosts, Tiers
 from inference.request import Request
-from inference.scope import CacheScope
 from inference.speculative.controller import Drafting, SpeculationController
 from inference.trace import now_ns
 
@@ -110,7 +109,7 @@ class Engine:
             )
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
             raise NotDeterministic(
-                "deterministic answers need a CPU, a model that is not recurrent, and a worker that is started with "
+                "deterministic answers need a CPU, a model that is not recurrent, and a worker that was started with "
                 "--kv-layout streams --flash-attention off"
             )
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
@@ -129,7 +128,7 @@ class Engine:
         return self._enter(request)
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
-        """Compute the beginning of a prompt that will come, below all classes. None: it would not help."""
+        """Compute the prefix of a prompt that will come, below all classes. None: it would not help."""
         stopped = self._closing or self._failed or self._outbox is None
         fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
         if stopped or not fits or self.waiting or self.running >= self._config.parallel:
@@ -160,10 +159,10 @@ class Engine:
         entered = [*self._scheduler.requests, *self._arriving]
         asked = [request for request in entered if not request.ahead]
         if len(asked) >= self._config.parallel + self._config.queue_max:
-            raise QueueFull(f"{self.waiting} requests are waiting for the model already", self._retry_after_s())
+            raise QueueFull(f"{self.waiting} requests are already waiting for the model", self._retry_after_s())
         queued = sum(len(request.prompt) for request in asked if request.slot is None)
         if queued and queued + tokens > self._config.queue_tokens_max:
-            raise QueueFull(f"prompts of {queued} tokens are waiting for the model already", self._retry_after_s())
+            raise QueueFull(f"prompts of {queued} tokens are already waiting for the model", self._retry_after_s())
 
     def wake(self) -> None:
         self._wake.set()
@@ -222,18 +221,18 @@ class Engine:
         try:
             while not self._closing:
                 self._wake.clear()
-                self._take_in()
+                self._take_submitted()
                 self._step()
                 self._publish()
                 if self._scheduler.idle:
                     self._rest()
             self._fail_all(EngineStopped("the model is shutting down"))
-        except Exception as error:  # the last wall: whoever waits must hear of it
+        except Exception as error:  # the last wall: waiting callers must get the error
             log.exception("the engine stopped")
             self._failed = f"the engine failed: {error}"
             self._fail_all(EngineStopped(self._failed))
 
-    def _take_in(self) -> None:
+    def _take_submitted(self) -> None:
         while self._inbox:
             request, handle = self._inbox.popleft()
             self._handles[request] = handle
@@ -258,7 +257,7 @@ class Engine:
         if took_ns is not None:
             self.totals["steps"] += 1
             self.totals["decode_ns"] += took_ns
-            if plan.is_told_by_rows(parted=self._backend.streams):
+            if plan.cost_follows_rows(parted=self._backend.streams):
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 
     def _rest(self) -> None:
@@ -313,5 +312,5 @@ class Engine:
         assert self._outbox is not None
         try:
             self._outbox.publish(news)
-        except RuntimeError:  # the loop is closed: nobody listens any more
+        except RuntimeError:  # the loop is closed: there is no listener
             self._closing = True

@@ -1,4 +1,4 @@
-"""The executor: carries a plan out on the device and draws a token where one is due. Owned by the engine's thread."""
+"""The executor: carries a plan out on the device and samples a token where one is due. Owned by the engine's thread."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Executor:
         try:
             self._tiers.place(request, placement)
         except (InferenceError, MemoryError) as error:  # a state that does not fit costs time, not the request
-            log.error("a prompt is computed from its beginning: %s", error)
+            log.error("a prompt is recomputed from the start: %s", error)
             self._backend.truncate(placement.slot, 0)
             self._scheduler.start_over(plan, request, placement)
-        if not request.ahead and not request.stamps.admitted_ns:  # one that lost its place was counted before
+        if not request.ahead and not request.stamps.admitted_ns:  # one that lost its slot was counted before
             self._totals["prompt_tokens"] += len(request.prompt)
             self._totals["cached_tokens"] += request.reused
         request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
@@ -75,7 +75,7 @@ class Executor:
             return None
         computed_ns = now_ns()
         self._scheduler.computed(work)
-        likeliest = self._likeliest(work, logits)
+        most_likely = self._most_likely(work, logits)
         row = 0
         for each in work:
             if not each.outputs:
@@ -85,8 +85,8 @@ class Executor:
                 request.stamps.prefilled_ns = computed_ns
             if request.ahead:
                 self._finish(request, Finish.LENGTH, None)
-            elif likeliest is not None:
-                self._accept(request, likeliest[row])
+            elif most_likely is not None:
+                self._accept(request, most_likely[row])
             elif each.outputs == 1:
                 self._draw(request, logits[row])
             else:
@@ -95,19 +95,20 @@ class Executor:
         return computed_ns - started_ns
 
     @staticmethod
-    def _likeliest(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
-        """The likeliest token of each row, where a step needs no more: one call takes half as long as one for each."""
+    def _most_likely(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
+        """The most likely token of each row, where a step needs no more: one call takes half as long as one for
+        each."""
         for each in work:
-            if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_likeliest):
+            if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_most_likely):
                 return None
         return logits.argmax(axis=1).tolist() if len(logits) else None
 
     def _recover(self, work: Sequence[Work], error: InferenceError) -> None:
-        """A step failed: each half of it is tried by itself, so that whoever is to blame ends alone."""
+        """A step failed: each half of it is tried by itself, so that the cause ends alone."""
         if len(work) == 1:
             self._fail(work[0], error)
             return
-        log.warning("a step of %d requests failed and is tried in halves: %s", len(work), error)
+        log.warning("a step of %d requests failed and is retried in halves: %s", len(work), error)
         rest = [each for each in work if self._undo(each, error)]
         half = (len(rest) + 1) // 2
         for part in (rest[:half], rest[half:]):
@@ -133,8 +134,8 @@ class Executor:
     def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
         """Draw a token from each row behind a draft, as long as the draft foresaw it.
 
-        Each is drawn by the request's own sampler from the model's own logits, so the answer is distributed exactly as
-        without a draft: the rule of speculative sampling for a draft that is certain of its token.
+        Each is sampled by the request's own sampler from the model's own logits, so the answer is distributed exactly
+        as without a draft: the rule of speculative sampling for a draft that is certain of its token.
         """
         request, accepted = work.request, 0
         for row, foreseen in zip(rows, [*work.draft, None], strict=True):
@@ -152,8 +153,8 @@ class Executor:
             token = request.sampler.draw(logits)
         except InferenceError as error:
             self._finish(request, Finish.ERROR, error)
-        except Exception as error:  # the boundary: what one request asks for must not end the others
-            log.exception("drawing a token failed")
-            self._finish(request, Finish.ERROR, InferenceError(f"no token could be drawn: {error}"))
+        except Exception as error:  # the boundary: one request's settings must not end the others
+            log.exception("sampling a token failed")
+            self._finish(request, Finish.ERROR, InferenceError(f"no token could be sampled: {error}"))
         else:
             self._accept(request, token)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-# So many tenants that are away are still known by what they were served, in about 100 kB. Then the one that was served
-# least is forgotten, who would come back with nearly nothing to make up for.
-AWAY_MAX = 1000
+# Idle tenants whose service is remembered, in about 100 kB. Beyond it the least served tenant is forgotten, which would
+# return with almost no deficit.
+IDLE_TENANTS_MAX = 1000
 
 
 class Shares:
@@ -28,13 +28,13 @@ class Shares:
         self._present[tenant] += 1
 
     def leave(self, tenant: str) -> None:
-        """A request of the tenant is gone."""
+        """A request of the tenant has ended."""
         self._present[tenant] -= 1
         if not self._present[tenant]:
             del self._present[tenant]
-        if not self._present:  # everybody starts anew
+        if not self._present:  # all tenants start from zero
             self._served.clear()
-        if len(self._served) - len(self._present) > AWAY_MAX:
+        if len(self._served) - len(self._present) > IDLE_TENANTS_MAX:
             del self._served[min(self._served.keys() - self._present.keys(), key=self.served)]
 
     def __len__(self) -> int:

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from inference.core import Delta, Finish, TokenLogprob
+from inference.core import Delta, Finish, Miss, TokenLogprob
 from inference.errors import InferenceError
-from inference.kvcache.miss_report import Miss
 from inference.request import Request
 
 # Requests served in one go: with a thousand of them, whoever connects meanwhile waits for some 2 ms instead of 30.

@@ -3,8 +3,8 @@
 Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw; each is exact over the whole vocabulary. Only a
 top-k and likelihoods need an order, and of few tokens. Nothing here can abort the process.
 
-With a grammar the drawn token is checked, which is cheap and mostly settles it. Only a refused one has the rest of the
-row checked too, and is drawn anew from what is left: together that is a draw from the renormalised rest.
+With a grammar the sampled token is checked, which is cheap and mostly settles it. Only a refused one has the rest of
+the row checked too, and is sampled again from what is left: together that is a draw from the renormalised rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from inference.errors import GrammarFailed
 from inference.grammar.constraint import Constraint
 
 # Likely tokens that are checked against a grammar before the whole vocabulary is, which takes up to tens of
-# milliseconds; who is not among them would hardly be drawn.
+# milliseconds; who is not among them would hardly be sampled.
 CANDIDATES_MAX = 256
 LOGPROB_MIN = -9999.0  # stands for impossible, which JSON has no number for
 # Groups of a row: more take longer to sort, fewer let more values through.
@@ -48,7 +48,7 @@ def largest(row: NDArray[np.float32], count: int) -> NDArray[np.intp]:
 
 
 def likelihoods(row: NDArray[np.float32], token: int, count: int) -> list[tuple[int, float]]:
-    """The log probability of a token, then the `count` likeliest tokens with theirs."""
+    """The log probability of a token, then the `count` most likely tokens with theirs."""
     peak = row.max()
     total = float(peak) + log(np.exp(row - peak).sum())
     top = largest(row, min(count, len(row))).tolist() if count else ()
@@ -60,8 +60,9 @@ def draw(row: NDArray[np.float32], temperature: float, random: np.random.Generat
     UAI 2017, arXiv 1707.03372).
 
     The value that is largest with Gumbel noise added is such a draw. The noise is the highest point of a Poisson
-    process, so it is drawn in two parts: the few points above a height, which fall on any tokens alike, and only where
-    these leave a chance the highest point below. One comparison passes over the row; a softmax takes several passes.
+    process, so it is sampled in two parts: the few points above a height, which fall on any tokens alike, and only
+    where these leave a chance the highest point below. One comparison passes over the row; a softmax takes several
+    passes.
     """
     size = len(row)
     if size <= 4 * _NOISY:
@@ -82,7 +83,7 @@ def draw(row: NDArray[np.float32], temperature: float, random: np.random.Generat
 
 def is_in_nucleus(value: np.float32, likelier: NDArray[np.float32], row: NDArray[np.float32], top_p: float) -> bool:
     """Whether the tokens that are likelier than the one with this value have together less than `top_p` of the row's
-    probability: it is then one of the fewest that have so much, or as likely as one."""
+    probability: it is then one of the fewest that have that much, or as likely as one."""
     if not len(likelier):
         return True
     peak = likelier.max()
@@ -103,10 +104,11 @@ class Sampler:
             sampling.presence_penalty or sampling.frequency_penalty or sampling.repeat_penalty != 1.0
         )
         self._counts: Counter[int] = Counter()
-        self._likelihoods: list[tuple[int, float]] = []  # of the drawn token, then of the likeliest ones
+        self._likelihoods: list[tuple[int, float]] = []  # of the sampled token, then of the most likely ones
         adjusts = self._penalises or bool(sampling.logit_bias)
-        # Whether each draw is the likeliest token of its row and leaves nothing behind: `draw` need not be called then.
-        self.takes_likeliest = (
+        # Whether each draw is the most likely token of its row and leaves nothing behind: `draw` need not be called
+        # then.
+        self.takes_most_likely = (
             sampling.temperature <= 0 and not adjusts and constraint is None and sampling.top_logprobs is None
         )
 
@@ -132,7 +134,7 @@ class Sampler:
         return token
 
     def told(self, pieces: Sequence[bytes]) -> tuple[TokenLogprob, ...]:
-        """How likely the last token was, with the text of the tokens; empty where nobody asked."""
+        """How likely the last token was, with the text of the tokens; empty if not requested."""
         if not self._likelihoods:
             return ()
         (token, logprob), *top = self._likelihoods
@@ -148,7 +150,7 @@ class Sampler:
             fitting = tokens[constraint.allowed(tokens)]
             if len(fitting):
                 return fitting
-        raise GrammarFailed("no token of this model's vocabulary goes on with the required format")
+        raise GrammarFailed("no token of this model's vocabulary continues the required format")
 
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         s = self._sampling

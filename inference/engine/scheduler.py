@@ -1,12 +1,12 @@
 """The scheduler: which tokens of which requests are computed in the next step.
 
 Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2403.02310): every running stream gets
-its row in every step, and prompts are computed beside them in chunks small enough not to be felt. Pure: no clock, no
+its row in every step, and prompts are computed next to them in chunks small enough not to be felt. Pure: no clock, no
 I/O, no model. The engine carries out a plan and says what came of it.
 
 Who goes first: the higher class, then the tenant that was served least, then the one that came first. A higher class
 takes the place of a lower one, which waits again and loses nothing but time. Who begins with what another request is
-computing waits for it, but not for a lower class: that one's work goes on at the newcomer's pace and in its name.
+computing waits for it, but not for a lower class: that one's work continues at the new request's pace and in its name.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from inference.request import EXACT_ROWS_MIN, Phase, Request
 # long it takes, because a prompt must get on.
 PREFILL_CHUNKS = tuple(range(512, 0, -16))
 # A step with a chunk may take this many times as long as without, where that is more than the target: on a slow machine
-# no chunk fits the target, and tiny ones would slow the streams for much longer and the newcomer down to a crawl. Five
-# sixths of the time are then the newcomer's, who waits a fifth longer than with the machine to itself.
+# no chunk fits the target, and tiny ones would slow the streams for much longer and the new request down to a crawl.
+# Five sixths of the time are then the new request's, who waits a fifth longer than with the machine to itself.
 STRETCH_MAX = 6.0
-# Or this share of the time that the prompts under way take. The more tokens stand before a chunk, the less its cost
-# depends on its size: steps that hold to a bound whatever comes make a long prompt take half as long again.
+# Or this share of the time that the prompts under way take. The more tokens precede a chunk, the less its cost
+# depends on its size: a strict bound would make a long prompt take half as long again.
 PROMPT_SHARE = 1 / 32
-# But no more than this many times the bound: nobody's prompt, however long, may stop the others' answers for seconds.
+# But no more than this many times the bound: no prompt, however long, may stop the others' answers for seconds.
 LONGER_MAX = 4.0
-# Prompts of different lengths are computed part by part: the beginnings together, then what the longer ones have more.
+# Prompts of different lengths are computed part by part: the prefixes together, then what the longer ones have more.
 # A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
 MIN_CHUNK = 16
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
@@ -46,7 +46,7 @@ AHEAD_TOKENS_MIN = 64
 
 @dataclass(slots=True)  # not frozen, which takes three times as long to make: one is made for each token
 class Work:
-    """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be drawn; with a draft
+    """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be sampled; with a draft
     behind the newest token there is one for each drafted token more.
 
     `apart`: a prompt of an exact request, see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others.
@@ -84,9 +84,9 @@ class Plan:
     def rows(self) -> int:
         return sum(len(work.tokens) for work in self.work)
 
-    def is_told_by_rows(self, *, parted: bool) -> bool:
+    def cost_follows_rows(self, *, parted: bool) -> bool:
         """Whether its time tells of other steps of as many rows: drafts of different lengths fall into parts of their
-        own (see inference.speculative.parts) where slots have KV streams of their own."""
+        own (see inference.speculative.draft_length.step_parts) where slots have KV streams of their own."""
         return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
 
@@ -120,7 +120,7 @@ class Scheduler:
 
     @property
     def requests(self) -> list[Request]:
-        """A list of one's own: the event loop asks too, while the engine's thread adds and takes."""
+        """A copy: the event loop reads it too, while the engine's thread adds and removes."""
         return [*self._running, *self._waiting]
 
     def add(self, request: Request) -> None:
@@ -128,7 +128,7 @@ class Scheduler:
         self._shares.join(request.scope.tenant)
 
     def superseded(self, request: Request) -> list[Request]:
-        """Which reading ahead is over now that this request is there: of its own beginning, as it goes on from there;
+        """Which reading ahead is over now that this request is there: of its own beginning, as it continues from there;
         and the request itself, if it only reads ahead what others have read."""
         if request.ahead:
             needless = self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN
@@ -144,7 +144,7 @@ class Scheduler:
             self.slots.release(request.slot, request.kept)
 
     def plan(self) -> Plan:
-        """The next step: a row for every stream, then as much of the prompts as fits beside them."""
+        """The next step: a row for every stream, then as much of the prompts as fits next to them."""
         plan = Plan()
         self._admit(plan)
         prefilling = []
@@ -182,7 +182,7 @@ class Scheduler:
         self._shares.charge(request.scope.tenant, tokens)
 
     def prefill_chunk(self, streams: int, new: int) -> int:
-        """Prompt tokens for a step with that many streams, of prompts with so many new tokens in all."""
+        """Prompt tokens for a step with that many streams, of prompts with that many new tokens in total."""
         if not streams:
             return self._config.prefill_tokens_alone
         without = self.cost.predict(streams)
@@ -218,12 +218,14 @@ class Scheduler:
             self._place(plan, request)
 
     def _prefix_owners(self, request: Request) -> list[Request]:
-        """Who is computing what this one begins with."""
-        slots = self.slots.prefix_owners(request.lasting, request.scope, fresh=request.fresh)
+        """The requests that are computing a prefix of this one."""
+        slots = self.slots.prefix_owners(request.reusable, request.scope, recomputed=request.recomputed)
         return [r for r in self._running if r.slot in slots]
 
     def _place(self, plan: Plan, request: Request) -> None:
-        placement = self.slots.place(request.lasting, request.scope, fresh=request.fresh, ahead=request.ahead)
+        placement = self.slots.place(
+            request.reusable, request.scope, recomputed=request.recomputed, ahead=request.ahead
+        )
         assert placement is not None, "fewer requests run than there are slots"
         self._waiting.remove(request)
         self._running.append(request)
@@ -252,8 +254,9 @@ class Scheduler:
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
-    """Share a step's prompt tokens: half to the request that is longest under way, so that it gets on whatever comes;
-    the rest to the shortest first, so that nobody queues behind somebody's long prompt. A higher class before all.
+    """Share a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
+    the rest to the shortest first, so that no request queues behind the long prompt of another. A higher class before
+    all.
 
     What is left for the next one then goes to the first again, or is not spent, if it is a tiny chunk of its prompt."""
     if not prefilling:

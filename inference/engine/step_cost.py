@@ -17,7 +17,7 @@ class _Known:
 
 
 class StepCost:
-    """Pure. Steps are told apart by the power of two of their rows; in between, the cost is taken to be straight."""
+    """Pure. Steps are distinguished by the power of two of their rows; in between, the cost is taken to be straight."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}

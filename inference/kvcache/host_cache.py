@@ -1,45 +1,115 @@
 """Parked conversations: KV state that left its slot for host memory and comes back at a thousandth of its prefill.
 
-Entries are found like slots, by the longest shared beginning, and stay until the bytes run out; then the least recently
-used go, to disk where there is a tier for them. An entry serves any number of prompts: it is copied out, not moved.
-Beginnings that entries share are kept once, for as long as one of them is there.
+Entries are found like slots, by the longest shared prefix, and stay until the bytes run out; then the least recently
+used are evicted, to disk where there is such a tier. An entry serves any number of prompts: it is copied, not moved.
+Prefixes that entries share are stored once, as a root, for as long as one of these entries exists.
+
+What belongs to a token is spread over many positions of a state, layer after layer, so a prefix is cut out in regions.
+A tail records them: whatever they are, putting both parts back where they came from gives the same bytes. That a state
+really starts with the root is checked byte by byte.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.backend import Region
+from inference.core import CacheScope
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
-from inference.kvcache.tail import Region, Root, Tail
-from inference.scope import CacheScope
 
-# Restoring moves bytes and costs some milliseconds; fewer tokens than this are as cheap to compute again.
+# Restoring copies bytes and takes some milliseconds; fewer tokens than this are as cheap to compute again.
 PARK_TOKENS_MIN = 64
 # The cap that suits a model: thirty conversations of 2,000 tokens, but no more than a share of the memory that is left.
-USUAL_TOKENS, USUAL_BYTES_MIN = 65_536, 512 * 2**20
-LEFT_SHARE = 4
+DEFAULT_TOKENS, DEFAULT_BYTES_MIN = 65_536, 512 * 2**20
+FREE_SHARE = 4
 
-# Where the first so many tokens lie in a state; nowhere, if that cannot be told.
+# Where that many tokens at the start are in a state; empty if unknown.
 Regions: TypeAlias = Callable[[NDArray[np.uint8], int], Sequence[Region]]
 
 
-def usual_bytes(token_bytes: float, left: int | None) -> int:
-    """The cap where nobody names one: for a model whose tokens take so much, where so much memory is left (None: nobody
-    tells)."""
-    wanted = max(USUAL_BYTES_MIN, int(USUAL_TOKENS * token_bytes))
-    return USUAL_BYTES_MIN if left is None else min(wanted, left // LEFT_SHARE)
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """What the first `tokens` have in the regions of a state."""
+
+    tokens: int
+    content: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, state: NDArray[np.uint8], regions: Sequence[Region], tokens: int) -> Root:
+        return cls(tokens, _gathered([view for begins, view in _views(state, regions) if begins]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tail:
+    """`rest` is what a state of `size` bytes has beside its root."""
+
+    root: Root
+    regions: tuple[Region, ...]
+    rest: NDArray[np.uint8]
+    size: int
+
+    @classmethod
+    def of(cls, state: NDArray[np.uint8], regions: Sequence[Region], root: Root) -> Tail | None:
+        """None where the state does not begin with the root."""
+        views = list(_views(state, regions))
+        at = 0
+        for view in (view for begins, view in views if begins):
+            held = root.content[at : at + view.size]
+            if held.size != view.size or not np.array_equal(view, held.reshape(view.shape)):
+                return None
+            at += view.size
+        if not at or at != root.content.size:
+            return None
+        return cls(root, tuple(regions), _gathered([view for begins, view in views if not begins]), state.size)
+
+    def whole(self) -> NDArray[np.uint8]:
+        """The state, byte for byte."""
+        state = np.empty(self.size, np.uint8)
+        sources, at = (self.rest, self.root.content), [0, 0]
+        for begins, view in _views(state, self.regions):
+            view[...] = sources[begins][at[begins] : at[begins] + view.size].reshape(view.shape)
+            at[begins] += view.size
+        return state
+
+
+def _gathered(views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """One behind the other. Each byte is copied once: they are hundreds of megabytes, and the engine waits."""
+    content, at = np.empty(sum(view.size for view in views), np.uint8), 0
+    for view in views:
+        content[at : at + view.size].reshape(view.shape)[...] = view
+        at += view.size
+    return content
+
+
+def _views(state: NDArray[np.uint8], regions: Sequence[Region]) -> Iterator[tuple[bool, NDArray[np.uint8]]]:
+    """All bytes of a state in pieces, and whether each belongs to the prefix."""
+    end = 0
+    for region in regions:
+        rows = state[region.start : region.end].reshape(region.rows, region.row_bytes)
+        yield False, state[end : region.start]
+        yield True, rows[:, : region.width]
+        yield False, rows[:, region.width :]
+        end = region.end
+    yield False, state[end:]
+
+
+def default_bytes(token_bytes: float, left: int | None) -> int:
+    """The default size of the cache, for a model whose tokens take `token_bytes` each, with `left` bytes of free memory
+    (None: unknown)."""
+    wanted = max(DEFAULT_BYTES_MIN, int(DEFAULT_TOKENS * token_bytes))
+    return DEFAULT_BYTES_MIN if left is None else min(wanted, left // FREE_SHARE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """`saved` is what the device saved for `tokens`, as bytes, or all of it that stands behind a shared beginning."""
+    """`saved` is what the device saved for `tokens`, as bytes, or all of it that follows a shared prefix."""
 
     tokens: tuple[int, ...]
     scope: CacheScope
@@ -97,7 +167,7 @@ class HostCache:
         return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, scope)[1] < len(tokens)
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[int | None, int]:
-        """The smallest of the entries that share the longest beginning, and its length: all of it is moved."""
+        """The smallest of the entries that share the longest prefix, and its length: all of it is moved."""
         keys, length = self._index.match(tokens, scope)
         return min(keys, key=lambda key: (self._entries[key].size, -key), default=None), length
 
@@ -113,8 +183,8 @@ class HostCache:
             self._drop(key)
 
     def put(self, entry: Entry, regions: Regions | None = None) -> list[Entry]:
-        """Keep a state; returns those that had to leave for it. Shorter states of the same conversation are let go:
-        this one serves their prompts too. With `regions` a beginning that others have is kept once for all."""
+        """Keep a state; returns those that had to leave for it. Shorter states of the same conversation are dropped:
+        this one serves their prompts too. With `regions` a prefix that others have is kept once."""
         if entry.size > self._bytes_max:
             return [entry]
         if regions is not None:
@@ -134,9 +204,9 @@ class HostCache:
         return [key for key in keys if len(self._entries[key].tokens) == length]
 
     def _over_root(self, entry: Entry, regions: Regions) -> Entry:
-        """The entry without the beginning that it shares with others, if it does.
+        """The entry without the prefix that it shares with others, if it does.
 
-        A root that is there is taken, if it is most of what is shared; or else there is a new one, and those who share
+        A root that exists is taken, if it is most of what is shared; or else there is a new one, and those who share
         it and have none yet are cut too.
         """
         keys, shared = self._index.match(entry.tokens, entry.scope)

@@ -1,53 +1,23 @@
-"""The cache verdict of a prompt: how much of it was reused, where the first new token lies, and why it is new.
+"""Explains cache misses: how much of a prompt was reused, where its first new token is, and why it is new.
 
-Pure. The engine says what the cache held (a `Miss`), the rendered prompt says which part its tokens belong to (its
-outline), and both together say it so that a person can act: a date in the system text, a message that was changed.
-Tokens that another tenant's cache holds are as new as any others: to say more would tell one tenant about another.
+Pure. The engine reports what the cache had (a `Miss`), the rendered prompt says which part its tokens belong to (its
+outline), and both together lead to a cause that the developer can act on: a date in the system prompt, a changed
+message. Tokens that only another tenant's cache has count as new: anything else would leak what that tenant sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 
-from inference.outline import Extent, Part
+from inference.core import CacheScope, Cause, Extent, Miss, Part, Verdict
 
-# So many tokens of a part must be the same before the rest counts as edited: any two texts may begin "You are a".
+# Tokens of a part that must be the same for the rest to count as edited: any two texts may start with "You are a".
 EDITED_SHARED_MIN = 8
-# What is looked at to see whether other tokens spell the same text.
-SPELLED_BYTES_MIN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """What the cache knew of a prompt. Behind the reused tokens the prompt has `wanted`, and the entry closest to it
-    `held`: a few tokens of each. Nothing is held where that entry ends."""
-
-    cached: int
-    seen: int = 0  # tokens at the beginning that were read at some time, in blocks
-    wanted: tuple[int, ...] = ()
-    held: tuple[int, ...] = ()
-
-
-class Cause(StrEnum):
-    """Why the first new token is new."""
-
-    FIRST_USE = "first_use"  # nobody of this tenant sent it before
-    EDITED = "edited"  # what stood here before is another text
-    EVICTED = "evicted"  # it was in the cache and had to leave
-    RETOKENISED = "retokenised"  # the same text, cut into other tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`cached` of `tokens` prompt tokens were reused. No segment and no cause when all but the last one were: that one
-    is always computed."""
-
-    cached: int
-    tokens: int
-    segment: Part | None = None
-    cause: Cause | None = None
+# Bytes that are compared to detect the same text in different tokens.
+SAME_TEXT_BYTES_MIN = 8
+SEEN_BLOCK = 16  # tokens: evictions shorter than this are not worth reporting
+SEEN_BLOCKS_MAX = 100_000  # about 10 MB for 1.6 million tokens
 
 
 def judge(outline: Sequence[Extent], miss: Miss, pieces: Sequence[bytes]) -> Verdict:
@@ -71,7 +41,7 @@ def _cause(miss: Miss, part: Part, shared: int, pieces: Sequence[bytes]) -> Caus
 
 
 def _place(outline: Sequence[Extent], position: int) -> tuple[Part, int]:
-    """The part that a token lies in, and how many tokens of that part stand before it."""
+    """The part that a token belongs to, and how many tokens of that part precede it."""
     before = 0
     shared = 0
     part: Part | None = None
@@ -86,7 +56,43 @@ def _place(outline: Sequence[Extent], position: int) -> tuple[Part, int]:
 
 
 def _same_text(held: Sequence[int], wanted: Sequence[int], pieces: Sequence[bytes]) -> bool:
-    """Whether both begin with the same text. They differ in their first token."""
+    """Whether both start with the same text. They differ in their first token."""
     a, b = (b"".join(pieces[token] for token in tokens) for tokens in (held, wanted))
     length = min(len(a), len(b))
-    return length >= SPELLED_BYTES_MIN and a[:length] == b[:length]
+    return length >= SAME_TEXT_BYTES_MIN and a[:length] == b[:length]
+
+
+class SeenPrompts:
+    """Remembers which prompts were prefilled, long after their KV left every tier: it distinguishes evicted from new.
+
+    Only hashes of blocks are kept, each over everything before it, so that the deepest known block is found by walking.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()  # least recently seen first
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def match(self, prompt: Sequence[int], scope: CacheScope) -> int:
+        """How many tokens at the start were seen before in this scope, in whole blocks."""
+        blocks = 0
+        for known in (block in self._blocks for block in _hashes(prompt, scope)):
+            if not known:
+                break
+            blocks += 1
+        return blocks * SEEN_BLOCK
+
+    def add(self, prompt: Sequence[int], scope: CacheScope) -> None:
+        for block in _hashes(prompt, scope):
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > SEEN_BLOCKS_MAX:
+            self._blocks.popitem(last=False)
+
+
+def _hashes(prompt: Sequence[int], scope: CacheScope) -> Iterator[int]:
+    chain = hash(scope)
+    for start in range(0, len(prompt) - SEEN_BLOCK + 1, SEEN_BLOCK):
+        chain = hash((chain, *prompt[start : start + SEEN_BLOCK]))
+        yield chain

@@ -1,7 +1,7 @@
-"""The prefix index: which slots hold which tokens, found by the longest shared beginning.
+"""The radix index: which slots hold which tokens, found by the longest shared prefix.
 
 A radix tree (compressed trie) over token ids, as in SGLang's RadixAttention (arXiv 2312.07104), matched token by token:
-a match may end inside an edge. The scope stands in the path to its tokens, at the very beginning or behind what is
+a match may end inside an edge. The scope is part of the path to its tokens, at the very beginning or behind what is
 common to all, so one tenant's text never matches another's.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from inference.core import CacheScope
 from inference.kvcache.shared_prefixes import SharedPrefixes
-from inference.scope import CacheScope
 
 Step: TypeAlias = int | CacheScope  # a token, or what divides the tenants
 
@@ -27,7 +27,7 @@ class _Node:
 
 
 def common_length(a: Sequence[Step], b: Sequence[Step]) -> int:
-    """Length of the shared beginning of two lists."""
+    """Length of the shared prefix of two lists."""
     shorter = min(len(a), len(b))
     if a[:shorter] == b[:shorter]:  # the usual case, compared at C speed
         return shorter
@@ -73,7 +73,7 @@ class RadixIndex:
             node, rest = child, rest[len(child.edge) :]
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[set[int], int]:
-        """The keys that share the longest beginning with `tokens`, and its length; (empty, 0) without any."""
+        """The keys that share the longest prefix with `tokens`, and its length; (empty, 0) without any."""
         (rest, common), node, length = self._path(tokens, scope), self._root, 0
         holders: set[int] = set()
         while rest and (child := node.children.get(rest[0])):

@@ -1,4 +1,4 @@
-"""The commons: beginnings of prompts that hold nothing of any tenant, such as an agent's instructions with its tools.
+"""Shared prefixes: those of prompts that hold nothing of any tenant, such as an agent's instructions with its tools.
 
 Their text comes from the configuration. A prompt that begins with a whole one of them may share its cache with the
 prompts of other tenants up to there, and not a token further: part of one is not enough, so that nobody can find out
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inference.scope import CacheScope
+from inference.core import CacheScope
 
-SHARED_PREFIXES_MAX = 64  # as many agents as a worker has; each prompt is compared with all of them
+SHARED_PREFIXES_MAX = 64  # about the number of agents of a worker; each prompt is compared with all of them
 
 
 class SharedPrefixes:
-    """Added to by the event loop, asked by the engine's thread."""
+    """The event loop adds, the engine's thread reads."""
 
     def __init__(self) -> None:
         self._beginnings: tuple[tuple[int, ...], ...] = ()

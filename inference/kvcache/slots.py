@@ -1,7 +1,7 @@
-"""Slots: the places in the KV cache, who uses them, and where a new prompt goes.
+"""Slots: the sequences of the KV cache, which requests use them, and where a new prompt goes.
 
 A slot is live while a request owns it. Afterwards it stays resident: its tokens remain in the cache for the next turn
-of the same conversation, until another prompt needs the place and it is the least recently used. What would be lost
+of the same conversation, until another prompt needs the slot and it is the least recently used. What would be lost
 then is parked in host memory first.
 """
 
@@ -11,28 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from inference.core import CacheScope, Miss
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
-from inference.kvcache.miss_report import Miss
+from inference.kvcache.miss_report import SeenPrompts
 from inference.kvcache.radix import RadixIndex
-from inference.kvcache.seen import SeenPrompts
 from inference.kvcache.shared_prefixes import SharedPrefixes
-from inference.scope import CacheScope
 
 # A resident slot is continued in place when what it would lose beyond the shared prefix is short (a half-finished
 # or edited last turn); otherwise the prefix is forked, so that a shared system prompt does not cost its first
 # conversation the history behind it.
 TAIL_LOSS_MAX = 64
-# Tokens behind the shared beginning that tell an edited text from the same text in other tokens.
+# Tokens behind the shared prefix that distinguish an edited text from the same text in other tokens.
 MISS_TOKENS = 32
 # Waiting for another request's prefill costs a step or two; below this many tokens computing them again is cheaper.
 SHARED_PREFILL_MIN = 32
 
 
-NOBODY = CacheScope("")  # of a slot that was never used
+UNUSED_SCOPE = CacheScope("")  # of a slot that was never used
 
 
 class Parking(StrEnum):
-    """Whether the state of an idle slot was copied for host memory, which may let go of the copy later."""
+    """Whether the state of an idle slot was copied for host memory, which may evict the copy later."""
 
     DUE = "due"
     DONE = "done"
@@ -46,9 +45,9 @@ class Slot:
     number: int
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
-    scope: CacheScope = NOBODY
+    scope: CacheScope = UNUSED_SCOPE
     live: bool = False
-    ahead: bool = False  # used by what nobody asked for yet
+    ahead: bool = False  # used by a prefill ahead of its request
     parking: Parking = Parking.DUE
     used: int = 0  # order of last use
 
@@ -82,7 +81,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """Where the beginning of a prompt can be had: from a slot, or from a parked entry."""
+    """Where the prefix of a prompt can be had: from a slot, or from a parked entry."""
 
     tokens: int = 0
     slot: Slot | None = None
@@ -133,10 +132,10 @@ class Slots:
         """Tokens at the end of the prompt that no slot holds or is about to."""
         return len(prompt) - self._index.match(prompt, scope)[1]
 
-    def prefix_owners(self, prompt: Sequence[int], scope: CacheScope, *, fresh: int = 1) -> set[int]:
-        """The slots in which a request is just computing what this prompt begins with: waiting for it is cheaper than
-        computing it twice. `fresh` as in `place`."""
-        beginning = prompt[:-fresh]
+    def prefix_owners(self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1) -> set[int]:
+        """The slots in which a request is computing a prefix of this prompt: waiting for it is cheaper than
+        computing it twice. `recomputed` as in `place`."""
+        beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
         leading = {slot.number for slot in holders if slot.worth_waiting}
@@ -146,16 +145,18 @@ class Slots:
         return leading if missing >= SHARED_PREFILL_MIN else set()
 
     def place(
-        self, prompt: Sequence[int], scope: CacheScope, *, fresh: int = 1, ahead: bool = False
+        self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, ahead: bool = False
     ) -> Placement | None:
-        """Choose and claim a slot; None if every slot is live. The last `fresh` tokens are computed in any case: the
-        first new token is drawn from the logits of the very last. `ahead`: it is only the beginning of a prompt, read
-        before somebody asks; that may take long, so nobody waits for it."""
-        beginning = prompt[:-fresh]
+        """Choose and claim a slot; None if every slot is live. The last `recomputed` tokens are computed in any case:
+        the first new token is sampled from the logits of the very last. `ahead`: it is only the prefix of a prompt,
+        read ahead of its request; that may take long, so no request waits for it."""
+        beginning = prompt[:-recomputed]
         keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
         prefix = self._prefix(beginning, scope, holders, matched)
-        if prefix.tokens < fresh:  # a single row of an exact prompt: it may have been a whole prompt, computed alone
+        if (
+            prefix.tokens < recomputed
+        ):  # a single row of an exact prompt: it may have been a whole prompt, computed alone
             prefix = _Prefix()
         target = self._target(prefix)
         if target is None:
@@ -179,7 +180,7 @@ class Slots:
         self._slots[number].computed += tokens
 
     def release(self, number: int, tokens: Sequence[int]) -> None:
-        """The request is gone; the slot stays resident with these tokens, all of them in the cache."""
+        """The request has ended; the slot stays resident with these tokens, all of them in the cache."""
         slot = self._slots[number]
         slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
         if not slot.ahead:  # what was not asked is not missed: the verdict of the prompt itself counts
@@ -191,11 +192,11 @@ class Slots:
         self._touch(slot)
 
     def lost(self, prompt: Sequence[int], scope: CacheScope) -> Miss:
-        """What is known of a prompt whose cached beginning turned out to be of no use."""
+        """The miss of a prompt whose cached prefix turned out to be unusable."""
         return Miss(0, self._seen.match(prompt, scope), tuple(prompt[:MISS_TOKENS]))
 
     def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
-        """How many tokens at the beginning a slot holds or is just computing, or host memory holds."""
+        """How many tokens at the start a slot holds or is just computing, or host memory holds."""
         return max(self._index.match(prompt, scope)[1], self.parked.match(prompt, scope)[1])
 
     def unsaved(self) -> Saved | None:
@@ -210,7 +211,7 @@ class Slots:
         self._slots[number].parking = Parking.DONE if copied else Parking.FAILED
 
     def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
-        """The longest beginning that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
+        """The longest prefix that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
         if not self._rewinds:
             holders = [slot for slot in holders if not slot.live and slot.computed == matched]
         slot = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
@@ -229,11 +230,11 @@ class Slots:
             holders = [self.parked[prefix.entry]]
         elif cached == matched:
             holders = [self._slots[key] for key in keys]
-        closest = [holder.tokens for holder in holders if holder.scope == scope]  # another tenant's are not told of
+        closest = [holder.tokens for holder in holders if holder.scope == scope]  # another tenant's are not revealed
         ends = any(len(tokens) == cached for tokens in closest)
         held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
         wanted = tuple(prompt[cached : cached + MISS_TOKENS])
-        same = held[:1] == wanted[:1]  # an entry that goes on like the prompt, but is not worth its copy
+        same = held[:1] == wanted[:1]  # an entry that continues like the prompt, but is not worth its copy
         return Miss(cached, self._seen.match(prompt, scope), wanted, () if same else held)
 
     def _target(self, prefix: _Prefix) -> Slot | None:

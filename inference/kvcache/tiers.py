@@ -1,27 +1,129 @@
 """The tiers of the KV cache: moves states between the device, host memory and disk. Owned by the engine's thread.
 
 A conversation leaves its slot for host memory, and host memory for disk; it comes back the same way when its next
-prompt arrives, before that is scheduled. Beginnings that several conversations share go to disk at once.
+prompt arrives, before that is scheduled. Prefixes that several conversations share are written to disk at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol
 
 from inference.backend import Backend
+from inference.core import CacheScope
 from inference.errors import InferenceError
-from inference.kvcache.arrivals import Arrivals
-from inference.kvcache.disk import DiskTier
+from inference.kvcache.disk import DiskTier, Found, chain
 from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
-from inference.kvcache.roots import Roots
 from inference.kvcache.slots import Placement, Saved, Slots
 from inference.request import Request
 from inference.trace import now_ns
 
 log = logging.getLogger("firsttoken.engine")
+
+# Seconds per token of prefill until it has been measured: that of a mid-sized model on a CPU.
+PREFILL_S = 0.005
+WAIT_S_MAX = 2.0  # however much prefill a read would save: a disk this slow does not help
+ROOT_BRANCHES = 2  # different continuations of a prefix, in addition to its first one, that make it a root
+BRANCH_TOKENS = 8  # that distinguish one continuation from another: the same question again does not count
+PREFIXES_MAX = 1000  # that are observed at a time, a few hundred bytes each
+
+
+class Roots:
+    """Finds prefixes that several conversations share, such as a system prompt with its tools. Pure.
+
+    A prompt that diverges from a cached one in its middle shows that they share a prefix. When different prompts
+    diverge at the same position, that prefix is worth more than any one conversation.
+    """
+
+    def __init__(self) -> None:
+        self._branches: OrderedDict[tuple[CacheScope, bytes], set[tuple[int, ...]]] = OrderedDict()
+
+    def diverged(self, prompt: Sequence[int], at: int, scope: CacheScope) -> bool:
+        """Note that a prompt differs from the cached one after `at` tokens. True when these have just become a root."""
+        blocks = chain(prompt[:at], b"")
+        if not blocks:
+            return False
+        prefix = (scope, blocks[-1])
+        branches = self._branches.setdefault(prefix, set())
+        self._branches.move_to_end(prefix)
+        if len(self._branches) > PREFIXES_MAX:
+            self._branches.popitem(last=False)
+        branch = tuple(prompt[at : at + BRANCH_TOKENS])
+        if branch in branches or len(branches) == ROOT_BRANCHES:
+            return False
+        branches.add(branch)
+        return len(branches) == ROOT_BRANCHES
+
+
+class Disk(Protocol):
+    """What arrivals need of the disk tier."""
+
+    def match(self, tokens: list[int], scope: CacheScope) -> Found | None: ...
+    def read(self, found: Found) -> Future[Entry | None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    request: Request
+    reading: Future[Entry | None]
+    until_ns: int
+
+
+class Arrivals:
+    """Requests that wait, before they are scheduled, until the prefix of their prompt has been read from disk.
+
+    Reading is worth waiting for only while it is cheaper than prefill, so no request waits longer than its prefill
+    would take. Pure except for the disk, which is passed in.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._waiting: list[_Arrival] = []
+        self._reading: dict[str, Future[Entry | None]] = {}
+
+    @property
+    def requests(self) -> list[Request]:
+        return [arrival.request for arrival in self._waiting]
+
+    def hold(self, request: Request, held: int, token_s: float | None, now_ns: int) -> Future[Entry | None] | None:
+        """The read that the request waits for from now on; None if it need not wait.
+
+        `held` tokens of its prompt are in memory; computing one takes `token_s`.
+        """
+        found = self._disk.match(request.prompt[:-1], request.scope)
+        if found is None or found.tokens < held + PARK_TOKENS_MIN:
+            return None
+        reading = self._reading.get(found.name)
+        if reading is None or reading.done():
+            reading = self._reading[found.name] = self._disk.read(found)
+        wait_s = min(WAIT_S_MAX, (found.tokens - held) * (token_s or PREFILL_S))
+        self._waiting.append(_Arrival(request, reading, now_ns + int(wait_s * 1e9)))
+        return reading
+
+    def ready(self, now_ns: int) -> list[Request]:
+        """Requests that stop waiting: their prefix is read, or reading takes too long."""
+        ready = [a.request for a in self._waiting if a.reading.done() or now_ns >= a.until_ns]
+        self._waiting = [a for a in self._waiting if a.request not in ready]
+        return ready
+
+    def read(self) -> list[Entry]:
+        """What was read since the last time, for the tier above; also what came too late: another request may use
+        it."""
+        done = [name for name, reading in self._reading.items() if reading.done()]
+        entries = [self._reading.pop(name).result() for name in done]
+        return [entry for entry in entries if entry is not None]
+
+    def remove(self, request: Request) -> None:
+        self._waiting = [a for a in self._waiting if a.request is not request]
+
+    def wait_s(self, now_ns: int) -> float | None:
+        """Until the first request stops waiting; None: no request waits."""
+        ends = [a.until_ns for a in self._waiting]
+        return max(0.0, (min(ends) - now_ns) / 1e9) if ends else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +267,11 @@ class Tiers:
         self.totals["restore_ns"] += now_ns() - started
 
     def _keep_root(self, request: Request, placement: Placement) -> None:
-        """The slot holds the beginning and nothing else now: the moment to save it."""
+        """Save a root while the slot contains the prefix and nothing else."""
         diverges = placement.miss is not None and bool(placement.miss.held)
         if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
             return
         tokens, scope = request.tokens, request.scope
         beginning = tuple(tokens[: placement.reused])
-        if self._roots.left(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope, root=True):
+        if self._roots.diverged(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope, root=True):
             self._disk.write(Entry(beginning, scope, self._backend.save(placement.slot)), root=True)

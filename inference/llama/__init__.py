@@ -1,4 +1,4 @@
-"""llama.cpp: weights, contexts and the quantiser, guarded so that nothing asked of them ends the process."""
+"""llama.cpp: weights, contexts and the quantiser, guarded so that no call ends the process."""
 
 from inference.llama.context import LlamaContext
 from inference.llama.device import Device, build_features, devices

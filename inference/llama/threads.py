@@ -1,8 +1,9 @@
 """How many threads a step is worth: measured while serving, because it depends on everything.
 
 A small model decodes a row faster on one core than two threads can meet at the barriers between its operations; a
-prompt of hundreds of rows wants every core; and a core that somebody else uses turns the answer around. So the choices
-are timed as they are used, per size of step, and the slower one is tried again only as often as costs next to nothing.
+prompt of hundreds of rows wants every core; and a core that another program uses turns the answer around. So the
+choices are timed as they are used, per size of step, and the slower one is tried again only as often as costs next to
+nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 FIRST_LOOKS = 3  # timings of each choice before any is preferred
 SMOOTHING = 0.3  # weight of the newest timing: a few steps decide, one odd step does not
 # Share of time that trying the slower choices may cost.
-CURIOSITY = 0.01
+EXPLORATION_SHARE = 0.01
 PATIENCE_MIN = 20  # steps between two tries, however close the choices are
 
 
@@ -25,7 +26,7 @@ class _Choice:
 
 
 class ThreadChooser:
-    """Pure; told of every step's time. Steps are told apart by the power of two of their rows."""
+    """Pure; it is given the time of every step. Steps are distinguished by the power of two of their rows."""
 
     def __init__(self, threads: Sequence[int]) -> None:
         self._options = sorted(set(threads), reverse=True)
@@ -48,7 +49,7 @@ class ThreadChooser:
             return best.threads
         tried = min(others, key=lambda choice: choice.looks * choice.seconds_per_row)
         loss = tried.seconds_per_row / best.seconds_per_row - 1
-        self._patience[size] = max(PATIENCE_MIN, round(loss / CURIOSITY))
+        self._patience[size] = max(PATIENCE_MIN, round(loss / EXPLORATION_SHARE))
         return tried.threads
 
     def _first_guess(self, size: int) -> list[_Choice]:

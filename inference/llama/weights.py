@@ -16,7 +16,7 @@ from inference.llama.library import has_gpu, lib
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
 _METADATA_BYTES_MAX = 4096  # of one value; chat templates have a door of their own
 _HEADS = ("cls.weight", "cls.output.weight")  # of models that rank; either is enough
-TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may stand for
+TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may represent
 
 
 def model_name(path: Path) -> str:
@@ -41,7 +41,7 @@ class LlamaModel:
     def load(cls, path: Path, *, gpu_layers: int = 0, weights: bool = True) -> LlamaModel:
         """Without `weights` the facts and the vocabulary come in milliseconds, and no context can be made.
 
-        Raises ModelNotLoaded with a reason a person can act on.
+        Raises ModelNotLoaded with a reason the user can act on.
         """
         if not path.is_file():
             raise ModelNotLoaded(f"no model file at {path}")
@@ -124,7 +124,7 @@ class LlamaModel:
 
     @property
     def between_texts(self) -> int:
-        """How many end marks stand between two texts that are read as a pair: XLM-R's models were trained with two."""
+        """How many end marks are between two texts that are read as a pair: XLM-R's models were trained with two."""
         return 2 if lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_UGM else 1
 
     @property
@@ -153,7 +153,7 @@ class LlamaModel:
         return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
 
     def vocabulary(self) -> list[bytes]:
-        """The text of every token as it stands in the file, whatever an answer shows of it."""
+        """The text of every token as the file has it, whatever an answer shows of it."""
         return [lib.llama_vocab_get_text(self._vocabulary, token) for token in range(self.vocabulary_size)]
 
     def pieces(self) -> list[bytes]:
@@ -180,7 +180,8 @@ class LlamaModel:
         return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
 
     def _holds(self, tensor: str) -> bool:
-        """Whether the file names this tensor; llama.cpp does not tell, and takes any number for a score without one."""
+        """Whether the file names this tensor; llama.cpp does not report it, and takes any number for a score without
+        one."""
         name = tensor.encode()
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(len(name).to_bytes(8, "little") + name) >= 0

@@ -1,4 +1,4 @@
-"""Runs a module of ours in a process of its own: native code that aborts there harms nobody."""
+"""Runs a module of ours in a process of its own: native code that aborts there does no harm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_apart(module: str, *arguments: str, timeout_s: float) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise RunFailed(f"no end after {timeout_s:.0f} s") from None
+        raise RunFailed(f"did not finish within {timeout_s:.0f} s") from None
     if done.returncode < 0:
         raise RunFailed(f"killed by {signal.Signals(-done.returncode).name}")
     if done.returncode:

@@ -17,14 +17,14 @@ from statistics import geometric_mean
 from time import perf_counter
 
 from inference.attention import ALL, Attention
+from inference.backend import Rows
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
 from inference.provisioning.apart import run_apart
-from inference.provisioning.rows import Rows
 
 STREAMS = (1, 8, 16)
 PROMPTS, PROMPT_ROWS = 2, 60  # no multiple of the kernels' tiles, which questions are not either
-HELD_TOKENS = 6 * PROMPT_ROWS  # in every slot: a system prompt and a turn or two
+HISTORY_TOKENS = 6 * PROMPT_ROWS  # in every slot: a system prompt and a turn or two
 ROUNDS = 8  # the number of threads is tried out too
 BUDGET_S = 10.0  # for filling the slots, and again for the steps: a large model gets a shorter history and fewer rounds
 TIMEOUT_S = 300.0
@@ -56,7 +56,7 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
         attention: LlamaContext(
             model,
             slots=max(STREAMS),
-            context=HELD_TOKENS + PROMPT_ROWS,
+            context=HISTORY_TOKENS + PROMPT_ROWS,
             rows_max=PROMPTS * PROMPT_ROWS,
             threads=threads,
             attention=attention,
@@ -98,7 +98,7 @@ def read(printed: str) -> list[Pace]:
 def _fill(contexts: Sequence[LlamaContext]) -> int:
     """Give all slots the same history of their own, in every context; returns its tokens."""
     began, held = perf_counter(), 0
-    while held < HELD_TOKENS and perf_counter() - began < BUDGET_S:
+    while held < HISTORY_TOKENS and perf_counter() - began < BUDGET_S:
         for context in contexts:
             context.decode([Rows(0, held, range(PROMPT_ROWS))])
         held += PROMPT_ROWS

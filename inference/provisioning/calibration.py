@@ -17,19 +17,18 @@ from inference.attention import attention as usual
 from inference.config import EngineConfig, default_threads
 from inference.llama import LlamaModel, build_features, devices, has_gpu
 from inference.provisioning import machine
-from inference.provisioning.attention_bench import HELD_TOKENS, PROMPT_ROWS, STREAMS, Pace, fastest
-from inference.provisioning.memory import Footprint
-from inference.provisioning.proportions import Proportions
+from inference.provisioning.attention_bench import HISTORY_TOKENS, PROMPT_ROWS, STREAMS, Pace, fastest
+from inference.provisioning.memory import Footprint, Proportions
 
-NOTICEABLE = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
-MEMORY_SHARE_MAX = 0.5  # of what is free, for a measurement that nobody asked for
+SLOWDOWN_MIN = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
+MEMORY_SHARE_MAX = 0.5  # of what is free, for a measurement that was not requested
 KEPT_MAX = 64  # models and settings; the oldest go first
 
 
 def chosen(paces: Sequence[Pace], rule: Attention) -> Attention:
     """The fastest, unless the one by rule is about as fast: with that, answers can be deterministic."""
     best, ours = fastest(paces), next(pace for pace in paces if pace.attention == rule)
-    return best.attention if ours.slower_than(best) > NOTICEABLE else rule
+    return best.attention if ours.slower_than(best) > SLOWDOWN_MIN else rule
 
 
 def affordable(config: EngineConfig) -> bool:
@@ -42,7 +41,7 @@ def affordable(config: EngineConfig) -> bool:
     free = machine.memory_available()
     if free is None:
         return True
-    made = replace(config, parallel=max(STREAMS), resident=0, context=HELD_TOKENS + PROMPT_ROWS, draft_path=None)
+    made = replace(config, parallel=max(STREAMS), resident=0, context=HISTORY_TOKENS + PROMPT_ROWS, draft_path=None)
     with closing(LlamaModel.load(config.model_path, weights=False)) as model:
         model_alone = Proportions.of(model)
     contexts = [Footprint.of(model_alone, made.with_measured(attention)) for attention in ALL]

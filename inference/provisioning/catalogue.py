@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import ModelNotLoaded
-from inference.provisioning.proportions import Proportions
+from inference.provisioning.memory import Proportions
 
 # A file of the hub that is in no catalogue: OWNER/REPOSITORY/FILE.gguf, the file also in a folder.
 HUB_FILE = re.compile(r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)/(?P<file>([\w-][\w.-]*/)*[\w-][\w.-]*\.gguf)")
@@ -28,7 +28,7 @@ class Bundled:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A file of a model hub. `size` is in bytes, rounded where nobody states it exactly."""
+    """A file of a model hub. `size` is in bytes, rounded where the exact size is unknown."""
 
     name: str
     repository: str
@@ -61,7 +61,7 @@ BUNDLED = (
     Bundled("minilm-l6-v2", EMBEDDER, "embeddings", FOLDER / "minilm-NOTICE.txt"),
 )
 
-THINKS = "thinks before it answers"
+THINKS = "reasons before it answers"
 PRESETS = (
     Preset(
         name="qwen3-0.6b",
@@ -141,7 +141,7 @@ PRESETS = (
         context=262_144,
         shape=(48, 2048, 32, 4, 128),
         licence="Apache-2.0",
-        note="answers at once; computes with 3 of its 30 billion parameters a token",
+        note="answers at once; uses 3 of its 30 billion parameters per token",
     ),
     Preset(
         name="llama-3.2-1b",
@@ -244,7 +244,7 @@ PRESETS = (
         shape=(24, 2880, 64, 8, 64),
         licence="Apache-2.0",
         sha256="27cd6c432c7672cb812a92f611cf3ba7bbc35928262bb1e1253ff4ee6ae35901",
-        note=f"{THINKS}; computes with 4 of its 21 billion parameters a token",
+        note=f"{THINKS}; uses 4 of its 21 billion parameters per token",
     ),
     Preset(
         name="bge-reranker-v2-m3",
@@ -274,7 +274,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def find(choice: Path | None, folder: Path) -> Path:
-    """The file that people mean: a path, a name of this catalogue, or a file of `folder` with or without its ending.
+    """The file that the user means: a path, a name of this catalogue, or a file of `folder` with or without its ending.
 
     None is the bundled chat model. Raises ModelNotLoaded with the choices there are.
     """
@@ -284,7 +284,7 @@ def find(choice: Path | None, folder: Path) -> Path:
         return path
     name = str(choice)
     if len(choice.parts) != 1:
-        raise ModelNotLoaded(f"no model file at {path}: name a GGUF file, or a model of `firsttoken models list`")
+        raise ModelNotLoaded(f"no model file at {path}: give a GGUF file or a model from `firsttoken models list`")
     if model := bundled(name):
         return model.path
     known = preset(name)
@@ -293,6 +293,6 @@ def find(choice: Path | None, folder: Path) -> Path:
         if (folder / candidate).is_file():
             return folder / candidate
     if known:
-        raise ModelNotLoaded(f"{name} is not here yet: firsttoken models pull {name}")
+        raise ModelNotLoaded(f"{name} is not downloaded yet: firsttoken models pull {name}")
     here = ", ".join([*(model.name for model in BUNDLED), *(file.name for file in files_in(folder))])
-    raise ModelNotLoaded(f"no model {name}: here are {here}; `firsttoken models list` shows what can be pulled")
+    raise ModelNotLoaded(f"no model {name}: available are {here}; `firsttoken models list` shows what can be pulled")

@@ -19,12 +19,12 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.backend import Rows
 from inference.errors import InferenceError
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.rows import Rows
 
 WINDOWS_MAX, WINDOW_TOKENS = 16, 256  # some thousand tokens tell two quantisations apart; 16 rows suit the kernels
-LEAD_TOKENS = 16  # of a window are read and not counted: nobody can guess what stands there
+LEAD_TOKENS = 16  # of a window are read and not counted: their context is too short to predict them
 TEXT_CHARS_MAX = 60_000  # of which those tokens are a part, in every language
 BUDGET_S = 120.0  # a large model on a small machine is judged by fewer tokens
 

@@ -12,22 +12,20 @@ from inference.attention import Q8_0, Attention
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, build_features, devices
-from inference.provisioning import attention_bench, machine, room
+from inference.provisioning import attention_bench, machine
 from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.attention_bench import Pace
-from inference.provisioning.calibration import NOTICEABLE, Calibrations
+from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
 from inference.provisioning.fit import CannotServe, allow
-from inference.provisioning.memory import Footprint
+from inference.provisioning.machine import Room, room_of
+from inference.provisioning.memory import Footprint, Proportions, in_words
 from inference.provisioning.probe import measure_apart
-from inference.provisioning.proportions import Proportions
-from inference.provisioning.room import Room
-from inference.provisioning.sizes import in_words
 from inference.speculative.draft_model import same_vocabulary
 
 SELF_TEST_TIMEOUT_S = 120.0
-REBUILD = "build it again for this CPU: python3 -m deploy.setup --force"
+REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
 CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
-READING_TOKENS_PER_S = 5.0  # slower than people read
+READING_TOKENS_PER_S = 5.0  # slower than reading speed
 
 # What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
 FEATURES = {
@@ -90,7 +88,7 @@ def _files(config: EngineConfig) -> Iterator[Finding]:
         yield model_finding(model)
         if draft:
             yield draft_finding(draft, model)
-        yield memory_finding(config, Proportions.of(model), Proportions.of(draft) if draft else None, room.here(config))
+        yield memory_finding(config, Proportions.of(model), Proportions.of(draft) if draft else None, room_of(config))
 
 
 def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -> Finding:
@@ -98,10 +96,10 @@ def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -
     built = {feature for feature in FEATURES if build.get(feature, "0") != "0"}
     present = {feature for feature, needs in FEATURES.items() if features.issuperset(needs)}
     used = f"{name}; the build uses {', '.join(f for f in FEATURES if f in built) or 'none of its extensions'}"
-    if not features:  # the system does not tell
+    if not features:  # unknown
         return Finding("cpu", Level.OK, used)
     if lacking := built - present:
-        text = f"{name} has no {', '.join(sorted(lacking))}, which the build uses: it may die at any step"
+        text = f"{name} has no {', '.join(sorted(lacking))}, which the build uses: it may crash at any step"
         return Finding("cpu", Level.PROBLEM, text, REBUILD)
     if unused := present - built:
         text = f"{used}, not {', '.join(f for f in FEATURES if f in unused)}"
@@ -121,8 +119,8 @@ def backend_finding(found: Sequence[Device], gpu_layers: int, *, nvidia: bool) -
             "backend", Level.OK, f"GPU: {names}", numbers={"gpu_free_bytes": sum(g.free_bytes for g in gpus)}
         )
     if nvidia:
-        return Finding("backend", Level.WARNING, "CPU only, though an NVIDIA GPU is here", CUDA)
-    return Finding("backend", Level.OK, "CPU, the only device here")
+        return Finding("backend", Level.WARNING, "CPU only, although the machine has an NVIDIA GPU", CUDA)
+    return Finding("backend", Level.OK, "CPU, the only device of this machine")
 
 
 def threads_finding(threads: int, cores: int) -> Finding:
@@ -131,7 +129,7 @@ def threads_finding(threads: int, cores: int) -> Finding:
     if threads > cores:
         todo = f"set --threads {default_threads()} or leave it out"
         return Finding(
-            "threads", Level.WARNING, f"{threads} threads on {cores} cores wait for each other", todo, numbers
+            "threads", Level.WARNING, f"{threads} threads on {cores} cores slow each other down", todo, numbers
         )
     return Finding("threads", Level.OK, text, numbers=numbers)
 
@@ -169,7 +167,7 @@ def _numbers(need: Footprint, room: Room) -> dict[str, float]:
 
 
 def self_test(model: Path) -> Finding:
-    """Decode 1, 5 and 64 rows where a crash harms nobody."""
+    """Decode 1, 5 and 64 rows where a crash does no harm."""
     try:
         printed = run_apart("inference.provisioning.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
     except RunFailed as failure:
@@ -191,7 +189,7 @@ def speed_finding(prefill: float, decode: float) -> Finding:
     text = f"prefill {prefill:.0f}, decode {decode:.0f} tokens/s in one stream"
     numbers = {"prefill_tokens_per_s": prefill, "decode_tokens_per_s": decode}
     if decode < READING_TOKENS_PER_S:
-        todo = "slower than people read: choose a smaller model or quantisation"
+        todo = "slower than reading speed: choose a smaller model or quantisation"
         return Finding("speed", Level.WARNING, text, todo, numbers)
     return Finding("speed", Level.OK, text, numbers=numbers)
 
@@ -216,7 +214,7 @@ def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:
     text = "\n".join([f"{used}; milliseconds of a step with", *map(str, paces)])
     slower = ours.slower_than(best)
     numbers = {f"{each.attention} {step}_ms": ms for each in paces for step, ms in each.steps_ms.items()}
-    if slower > NOTICEABLE:
+    if slower > SLOWDOWN_MIN:
         todo = f"{best.attention} takes {100 / slower:.0f} % of the time: {best.attention.flags}"
         return Finding("attention", Level.WARNING, text, todo, numbers)
     return Finding("attention", Level.OK, text, numbers=numbers)

@@ -58,8 +58,8 @@ def facts_of(model: LlamaModel) -> Facts:
 
 
 def template_kind(template: str | None) -> str:
-    """For people: the family, and whether the model was shown tools."""
+    """For display: the family, and whether the model was shown tools."""
     if template is None:
-        return "none: this model cannot chat"
-    family = next((name for mark, name in TEMPLATE_MARKS.items() if mark in template), "of its own kind")
+        return "none: not a chat model"
+    family = next((name for mark, name in TEMPLATE_MARKS.items() if mark in template), "of another family")
     return f"{family}, {'with' if TOOLS in template else 'without'} tools"

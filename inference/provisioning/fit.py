@@ -1,10 +1,10 @@
-"""What a model is served with on this machine: as many streams, as much context and as many kept conversations as its
-memory has room for. Pure; `here` asks the machine.
+"""Fits a configuration to the memory of this machine: streams, context, kept conversations, and layers on the GPU. Pure
+but for `here` and `gpu_layers`, which query the machine.
 
-What people set stays or is refused. Of the rest is given up first what is missed least: the slots of conversations
-that rest (they come back from host memory at a thousandth of their prefill), then context beyond what an agent needs,
-then streams, then the memory for conversations that left their slot, and last the precision of keys and values. On a
-GPU all of that goes before a single layer: a layer that a CPU computes slows every token.
+Settings of the user are kept or refused. Of the rest, the least important is reduced first: the slots of idle
+conversations (they come back from host memory at a thousandth of their prefill), then context beyond what an agent
+needs, then streams, then the memory for conversations that left their slot, and last the precision of keys and values.
+On a GPU all of these are reduced before a single layer is: a layer that a CPU computes slows every token.
 """
 
 from __future__ import annotations
@@ -19,22 +19,50 @@ from typing import Any
 from inference.attention import F16, Q8_0
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.errors import InferenceError
-from inference.kvcache.host_cache import usual_bytes
-from inference.llama import LlamaModel
-from inference.provisioning import room
-from inference.provisioning.memory import Footprint
-from inference.provisioning.offload import ALL_LAYERS, are_all, layers_that_fit, split
-from inference.provisioning.proportions import Proportions
-from inference.provisioning.room import Room
-from inference.provisioning.sizes import in_words
+from inference.kvcache.host_cache import default_bytes
+from inference.llama import LlamaModel, has_gpu
+from inference.provisioning.machine import Room, room_of
+from inference.provisioning.memory import Footprint, Proportions, in_words
 
 # Instructions, tools, passages and a question fit 2,048 tokens, as the bundled model shows; the rest is for more turns.
 CONTEXT_FLOOR = 4096
 CONTEXT_STEP = 512  # about a question and its answer
+ALL_LAYERS = -1
+
+
+def gpu_layers(config: EngineConfig) -> int:
+    """Layers to offload, -1 for all: what was configured, or what fits. Raises ModelNotLoaded."""
+    if config.gpu_layers >= 0 or not has_gpu():
+        return config.gpu_layers
+    with closing(LlamaModel.load(config.model_path, weights=False)) as model:
+        proportions = Proportions.of(model)
+    need = Footprint.of(proportions, config.offloaded, gpu=True)
+    return layers_that_fit(need, proportions.layers, room_of(config).gpu)
+
+
+def layers_that_fit(need: Footprint, layers: int, gpu_bytes: float) -> int:
+    """-1 when all of a model's layers fit into `gpu_bytes`, next to their share of the KV cache."""
+    left = gpu_bytes - need.draft - need.working
+    each = (need.weights + need.kv_cache) / (layers + 1)  # llama.cpp counts the output as one more layer
+    fitting = max(0, int(left / each))
+    return ALL_LAYERS if fitting > layers else fitting
+
+
+def are_all(offloaded: int, layers: int) -> bool:
+    return offloaded == ALL_LAYERS or offloaded > layers
+
+
+def split(need: Footprint, layers: int, offloaded: int) -> tuple[float, float]:
+    """Bytes on the host and on the GPU with that many of a model's layers there; draft and steps go with the first."""
+    if not offloaded:
+        return float(need.total + need.parked_max), 0.0
+    share = 1.0 if are_all(offloaded, layers) else offloaded / (layers + 1)
+    divided = need.weights + need.kv_cache
+    return need.parked_max + (1 - share) * divided, share * divided + need.working + need.draft
 
 
 class CannotServe(InferenceError):
-    """Not even the least of what was asked for is possible here: `reason`, and what can be done, `todo`."""
+    """Not even the smallest acceptable configuration fits: `reason`, and what the user can do about it, `todo`."""
 
     def __init__(self, reason: str, todo: str, need: Footprint) -> None:
         super().__init__(f"{reason}: {todo}")
@@ -57,24 +85,24 @@ class Allowance:
 
     @property
     def reason(self) -> str:
-        """Why it is less, in a line for people; empty when it is not."""
+        """Why it is less, in a line for the user; empty when it is not."""
         if not self.is_less:
             return ""
         wanted = self.need_wanted.total + self.need_wanted.parked_max
-        return f"{told(self.wanted)} would take {in_words(wanted)}; {self.room}"
+        return f"{described(self.wanted)} would take {in_words(wanted)}; {self.room}"
 
     def __str__(self) -> str:
         layers = f", {self.config.gpu_layers} layers on the GPU" if self.config.gpu_layers > 0 else ""
-        return f"{told(self.config)}{layers}"
+        return f"{described(self.config)}{layers}"
 
     @property
     def text(self) -> str:
-        """All of it, for people who ask."""
+        """All of it, for reports."""
         return "; ".join(filter(None, (f"{self}: {self.need}", self.reason)))
 
 
 def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, room: Room) -> Allowance:
-    """The most of what is wanted that fits. Raises CannotServe."""
+    """The largest configuration up to `wanted` that fits. Raises CannotServe."""
     wanted = replace(wanted, context=wanted.context_of(model.context))
     takes_q8_0 = model.takes_q8_0 and (draft is None or draft.takes_q8_0)
     on_gpu = room.gpu_free is not None
@@ -106,13 +134,13 @@ def here(wanted: EngineConfig) -> Allowance:
 
         model = proportions(wanted.model_path)
         draft = proportions(wanted.draft_path) if wanted.draft_path else None
-    return allow(wanted, model, draft, room.here(wanted))
+    return allow(wanted, model, draft, room_of(wanted))
 
 
 def rungs(wanted: EngineConfig, *, takes_q8_0: bool) -> Iterator[EngineConfig]:
-    """From all that is wanted down to the least, each with one thing less than the one before.
+    """From all that is wanted down to the least, each with one reduction more than the one before.
 
-    Slots go several at a time: states on disk belong to a number of slots (see inference.llama.fingerprint), and a bit
+    Slots go several at a time: states on disk belong to a number of slots (see inference.llama.state), and a bit
     more or less of free memory at the next start should not make them useless.
     """
     config, parked = wanted, wanted.parked_bytes_max
@@ -160,13 +188,13 @@ def _with_more_parked(config: EngineConfig, wanted: EngineConfig, need: Footprin
     """Of what is left of the host's memory, parked conversations get what suits the model, unless it was said."""
     if "parked_bytes_max" not in wanted.adjustable or config.parked_bytes_max < wanted.parked_bytes_max:
         return config
-    suits = usual_bytes(need.kv_cache / (config.context * config.slots), None if isinf(left) else int(left))
+    suits = default_bytes(need.kv_cache / (config.context * config.slots), None if isinf(left) else int(left))
     return replace(config, parked_bytes_max=max(config.parked_bytes_max, suits))
 
 
 def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_q8_0: bool) -> CannotServe:
     """`least` is what remains of the wishes when all that may be given up is."""
-    reason = f"{least.model_path.name} with {told(least)} needs {need}; {room}"
+    reason = f"{least.model_path.name} with {described(least)} needs {need}; {room}"
     lowered = {
         "--context": True,
         "--streams": least.parallel > 1,
@@ -178,13 +206,13 @@ def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_q8_0: bo
         f"lower {', '.join(flag for flag, helps in lowered.items() if helps)}",
         *(["set --kv-type q8_0"] if takes_q8_0 and least.kv_type == F16 and least.flash_attention != "off" else []),
         *(["leave out --draft"] if need.draft else []),
-        f"{'raise' if room.given else 'set'} --memory-mb to what may be taken",
+        f"{'raise' if room.given else 'set'} --memory-mb to the memory that may be used",
     ]
     return CannotServe(reason, f"{', '.join(todo[:-1])} or {todo[-1]}", need)
 
 
-def told(config: EngineConfig) -> str:
-    """What is served, for people."""
+def described(config: EngineConfig) -> str:
+    """What is served, in a phrase for the user."""
     streams = "1 stream" if config.parallel == 1 else f"{config.parallel} streams"
     slots = f"{streams} and {config.resident} resident slots" if config.resident else streams
     return f"{slots} of {config.context} tokens in {config.kv_type}"

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
+from inference.backend import Rows
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
 from inference.provisioning.apart import run_apart
-from inference.provisioning.rows import Rows
 
 PREFILL_ROWS = 64  # a multiple that suits the kernels; more rows are little faster and much slower to measure
 PREFILL_STEPS, DECODE_STEPS = 8, 32  # enough for the choice of threads to settle

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from inference.backend import Rows
 from inference.bundled import CHAT_MODEL
 from inference.config import default_threads
 from inference.llama import Device, LlamaContext, LlamaModel, devices
-from inference.provisioning.rows import Rows
 
 ROWS = 64
 # Kernels round differently; a wrong one is off by whole logits.

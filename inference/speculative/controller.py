@@ -15,7 +15,7 @@ from inference.speculative.draft_length import DraftLength, Stream
 
 log = logging.getLogger("firsttoken.engine")
 
-# Steps until a drafter that failed is asked again, twice as many each time in a row: it may have been short of memory
+# Steps until a drafter that failed is tried again, twice as many each time in a row: it may have been short of memory
 # for a moment, and one that is broken must neither slow each step nor fill the log.
 RETRY_STEPS_MIN, RETRY_DOUBLINGS_MAX = 50, 8
 
@@ -67,7 +67,7 @@ class SpeculationController:
             drafts = self._drafter.propose(wanted)
         except InferenceError:
             steps = RETRY_STEPS_MIN << min(self._failures, RETRY_DOUBLINGS_MAX)
-            log.exception("drafting failed; it is asked again in %d steps", steps)
+            log.exception("drafting failed; it is retried in %d steps", steps)
             self.length.rest(steps)
             self._failures += 1
             return

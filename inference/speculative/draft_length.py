@@ -1,4 +1,4 @@
-"""How long a draft is worth making, decided anew for each step from what was measured. Pure.
+"""How long a draft is worth making, decided again for each step from what was measured. Pure.
 
 A draft of k tokens is verified in one step of k + 1 rows. With acceptance p per token that step yields
 (1 - p^(k+1)) / (1 - p) tokens (Leviathan et al., arXiv 2211.17192). Chosen is the k with the most tokens per second
@@ -8,11 +8,11 @@ over all streams of the step; 0 when every draft would lose.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
-from inference.speculative.parts import parts
 
 # Tokens of the longest draft: with more, the last ones are hardly ever reached, and each takes memory for its logits.
 DRAFT_TOKENS_MAX = 16
@@ -23,32 +23,8 @@ TRIAL = 3
 TRIALS_FIRST = 4
 # Steps until the next trial. A trial costs a few steps' time, so each one that shows nothing new doubles the wait.
 PATIENCE_MIN, PATIENCE_MAX = 100, 3200
-REST_STEPS = 8  # while drafts lose, the question is not asked anew at every step: asking costs time too
+REST_STEPS = 8  # while drafts lose, the question is not asked again at every step: asking costs time too
 TRIAL_READS = 8  # tokens that the drafter may have to read for a trial, for each that was generated: it reads fast
-# Acceptance of a request that has shown nothing yet, and how many tokens' worth that belief weighs.
-PRIOR, PRIOR_TOKENS = 0.7, 4.0
-MEMORY = 0.95  # weight of the past at each verification: acceptance changes within an answer
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """How well the draft does for one request."""
-
-    drafted: int = 0
-    accepted: int = 0
-    _hits: float = PRIOR * PRIOR_TOKENS
-    _looks: float = PRIOR_TOKENS
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """A verification: the first `accepted` of `drafted` tokens were right, the next one, if any, was not."""
-        self.drafted += drafted
-        self.accepted += accepted
-        self._hits = MEMORY * self._hits + accepted
-        self._looks = MEMORY * self._looks + min(accepted + 1, drafted)
-
-    @property
-    def per_token(self) -> float:
-        return min(0.99, self._hits / self._looks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +48,7 @@ class Stream:
 class DraftLength:
     """Chooses k, from `shortest` to `longest`; 0 is no draft. The costs are those of the model and of the drafter.
 
-    `parted`: whether the model computes a step in parts (see inference.speculative.parts).
+    `parted`: whether the model computes a step in parts (see `step_parts`).
     """
 
     longest: int
@@ -92,11 +68,11 @@ class DraftLength:
         return self._rest >= 0 or not self.longest
 
     def rest(self, steps: int) -> None:
-        """Go without drafts for so many steps."""
+        """Go without drafts for that many steps."""
         self._rest = steps
 
     def choose(self, streams: Sequence[Stream]) -> int:
-        """Tokens to draft in the next step for each of its streams that has room for so many."""
+        """Tokens to draft in the next step for each of its streams that has room for that many."""
         if not self.longest or not any(stream.room for stream in streams):
             return 0
         length = max(self.shortest, self._best(streams))
@@ -131,7 +107,7 @@ class DraftLength:
         return True
 
     def _pays(self, streams: Sequence[Stream], saved_s: float) -> bool:
-        """Whether reading what the drafter missed is worth it, if an answer goes on for as long as it has gone."""
+        """Whether reading what the drafter missed is worth it, if an answer continues for as long as it has gone."""
         missing = sum(s.missing for s in streams)
         reading_s = self.draft_cost.predict(missing) or 0.0
         return sum(s.generated for s in streams) * saved_s >= reading_s or missing <= 2 * len(streams)
@@ -149,9 +125,29 @@ class DraftLength:
     def _verifying_s(self, streams: Sequence[Stream], drafts: Sequence[int]) -> float | None:
         rows = [(stream.slot, 1 + drafted) for stream, drafted in zip(streams, drafts, strict=True)]
         total_s = 0.0
-        for size in parts(rows) if self.parted else (sum(count for _, count in rows),):
+        for size in step_parts(rows) if self.parted else (sum(count for _, count in rows),):
             seconds = self.cost.predict(size)
             if seconds is None:
                 return None
             total_s += seconds
         return total_s
+
+
+def step_parts(rows: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """How a step is divided into parts, each of which reads the whole model: slots, in their order, with the number of
+    rows of each -> rows of each part.
+
+    With a KV stream for each slot, llama.cpp computes rows of several slots together only where these slots follow each
+    other, and as many rows of each as all of them have: three rows of one slot and one of the next are two parts of
+    two rows.
+    """
+    left = dict(rows)
+    while left:
+        together = [next(iter(left))]
+        while together[-1] + 1 in left:
+            together.append(together[-1] + 1)
+        each = min(left[slot] for slot in together)
+        yield each * len(together)
+        for slot in together:
+            left[slot] -= each
+        left = {slot: count for slot, count in left.items() if count}

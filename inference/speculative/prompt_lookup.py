@@ -1,4 +1,4 @@
-"""Prompt lookup: a draft is what followed when a text's newest tokens last stood in it. Needs no model. Pure.
+"""Prompt lookup: a draft is what followed when a text's newest tokens last occurred in it. Needs no model. Pure.
 
 Saxena, "Prompt Lookup Decoding" (2023); vLLM calls it ngram. Answers copy: names and numbers from tool results,
 sentences from passages, lines from what is to be changed.
@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
 from inference.request import Request
-from inference.speculative.draft_length import Acceptance, Stream
+from inference.speculative.draft_length import Stream
 
 # Tokens that must recur, most first. More of them recur too seldom, and a single one says nothing.
 ORDERS = (3, 2)
 # Tokens read in one step, over all streams: some two milliseconds. A long prompt is read over several steps.
 READ_TOKENS_MAX = 2048
 # A token read takes some 300 bytes: 10 MB a stream. Of longer prompts the end is read, where results and passages are;
-# an answer that grows beyond twice as much is read anew.
+# an answer that grows beyond twice as much is read again.
 KEPT_TOKENS_MAX = 32_768
 
 
@@ -57,7 +58,7 @@ class Ngrams:
         return self._begin + self.size
 
     def read(self, tokens: Sequence[int], *, written: bool = False) -> None:
-        """Go on with these tokens. Those that the model has `written` tell how good the guesses are."""
+        """Continue with these tokens. Those that the model has `written` show how good the guesses are."""
         for token in tokens:
             if written and (guess := self.guess(1)):
                 guess.acceptance.observe(1, int(guess.tokens == [token]))
@@ -67,7 +68,7 @@ class Ngrams:
             self._tokens.append(token)
 
     def guess(self, length: int) -> Guess | None:
-        """At most so many tokens; None where the newest ones never stood here before."""
+        """At most that many tokens; None where the newest ones never occurred before."""
         for order in self._orders:
             start = order.follows.get(tuple(self._tokens[-order.n :]))
             if start is not None:
@@ -116,7 +117,7 @@ class PromptLookup:
 
 
 def _catch_up(ngrams: Ngrams, request: Request, budget: int) -> int:
-    """Read at most so many tokens; returns how many."""
+    """Read at most that many tokens; returns how many."""
     before, answered = ngrams.end, ngrams.end - len(request.prompt)
     if answered < 0:
         ngrams.read(request.prompt[before : before + budget])

@@ -1,4 +1,4 @@
-"""The passages of one file in one store, written and taken out with their words, inside of somebody's transaction."""
+"""The passages of one file in one store, written and taken out with their words, inside the caller's transaction."""
 
 from __future__ import annotations
 

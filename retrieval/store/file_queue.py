@@ -38,7 +38,7 @@ class FileQueue:
     async def add(
         self, tenant_id: UUID, store_id: str, files: Mapping[str, Mapping[str, Any]], *, batch: bool = False
     ) -> str | None:
-        """Queue files, each with its attributes; one that is there already is read anew. The id of the batch, if any.
+        """Queue files, each with its attributes; one that already exists is read again. The id of the batch, if any.
 
         Raises StoreNotFound, FileNotFound.
         """
@@ -62,7 +62,7 @@ class FileQueue:
         return batch_id
 
     async def claim(self, worker: int) -> Claim | None:
-        """The next file to read, of whatever tenant; None when there is none. Tenants take turns."""
+        """The next file to read, of any tenant; None when there is none. Tenants take turns."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select * from claim_file($1)", worker)
         return Claim(*row) if row else None
@@ -80,7 +80,7 @@ class FileQueue:
         return attempts
 
     async def give_back(self, claim: Claim) -> None:
-        """The file was not read, for no reason of its own: the attempt does not count, any worker may begin anew."""
+        """The file was not read, for no reason of its own: the attempt does not count, any worker may start again."""
         async with self._database.tenant(claim.tenant_id) as connection:
             await connection.execute(
                 "update vector_store_files set attempts = greatest(attempts - 1, 0), worker = null "
@@ -89,7 +89,8 @@ class FileQueue:
             )
 
     async def fill(self, claim: Claim, document: Document, chunks: Sequence[EmbeddedChunk]) -> None:
-        """The file has been read: its passages can be found from now on. Nothing when it was taken out meanwhile."""
+        """The file has been read: its passages can be found from now on. Nothing when it was taken out in the
+        meantime."""
         tenant_id, store_id, file_id = claim
         async with self._database.tenant(tenant_id) as connection:
             await locked(connection, tenant_id, store_id)
@@ -167,7 +168,7 @@ class FileQueue:
             raise FileNotFound(file_id)
 
     async def cancel(self, tenant_id: UUID, store_id: str, batch_id: str) -> None:
-        """Files of a batch that nobody has read yet are left out."""
+        """Files of a batch that are not read yet are left out."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "update vector_store_files set status = 'cancelled', worker = null "

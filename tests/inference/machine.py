@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.core import Finish, Priority, Sampling
+from inference.core import CacheScope, Finish, Priority, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
 from inference.engine.sampler import Sampler
@@ -18,7 +18,6 @@ from inference.engine.scheduler import Plan, Scheduler
 from inference.errors import InferenceError
 from inference.kvcache.tiers import Tiers
 from inference.request import Request
-from inference.scope import CacheScope
 from inference.speculative.controller import SpeculationController
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
 from inference.testing import ScriptedBackend, scripted_token

@@ -188,7 +188,8 @@ async def impostors(words: Path, tmp_path: Path) -> AsyncIterator[Embedders]:
 async def test_another_model_of_the_same_name_is_found_out(
     store: PassageStore, embedders: Embedders, impostors: Embedders, tenant_id: UUID, tmp_path: Path
 ) -> None:
-    with pytest.raises(EmbeddingModelChanged, match=f"'bread' was made with another model that was named {WORDS} too"):
+    message = f"'bread' was created with a different model of the same name, {WORDS}"
+    with pytest.raises(EmbeddingModelChanged, match=message):
         await retrieve(store, impostors, tenant_id, "bake the dough", "bread")
     (tmp_path / "more.md").write_text("# More\n\nMore dough.\n")
     with pytest.raises(EmbeddingModelChanged):

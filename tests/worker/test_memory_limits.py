@@ -34,7 +34,7 @@ def test_a_default_embedder_and_a_reranker_are_counted_beside_the_model(tmp_path
 def test_a_worker_that_cannot_fit_its_model_refuses_in_a_sentence(tmp_path: Path) -> None:
     line = complaint("serve", "--home", str(tmp_path), "--port", "0", "--memory-mb", "18", "--streams", "2")
     assert "demo-chat-q8_0.gguf with 2 streams of 2048 tokens in q8_0 needs" in line
-    assert "18.0 MB may be taken (--memory-mb)" in line
+    assert "18.0 MB may be used (--memory-mb)" in line
     assert "lower --context, --streams" in line and "raise --memory-mb" in line
 
 

@@ -13,10 +13,9 @@ from inference.errors import ModelNotLoaded
 from inference.provisioning import machine
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.doctor import Finding, Level, examine
-from inference.provisioning.sizes import in_words
+from inference.provisioning.memory import in_words
 from migrations.embedded import EmbeddedPostgresError
-from migrations.runner import MigrationError
-from migrations.versions import server_versions
+from migrations.runner import MigrationError, server_versions
 from worker.config import Config
 from worker.engine_config import engine_config
 from worker.errors import StartError

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import aiohttp
 
 from inference.provisioning.machine import disk_free
-from inference.provisioning.sizes import in_words
+from inference.provisioning.memory import in_words
 from worker.errors import StartError
 
 CHUNK_BYTES = 1 << 20

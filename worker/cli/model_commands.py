@@ -13,13 +13,11 @@ from tqdm import tqdm
 
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
-from inference.provisioning import room
 from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, Preset, bundled, files_in, find, preset
 from inference.provisioning.facts import Facts, facts_of
 from inference.provisioning.fit import CannotServe, allow
-from inference.provisioning.memory import Footprint
-from inference.provisioning.proportions import Proportions
-from inference.provisioning.sizes import in_words
+from inference.provisioning.machine import room_of
+from inference.provisioning.memory import Footprint, Proportions, in_words
 from worker.cli.download import Download
 from worker.config import Config
 from worker.engine_config import engine_config
@@ -136,7 +134,7 @@ def _memory(model: Proportions, engine: EngineConfig) -> Memory:
         with closing(LlamaModel.load(engine.draft_path, weights=False)) as opened:
             draft = Proportions.of(opened)
     try:
-        allowance = allow(engine, model, draft, room.here(engine))
+        allowance = allow(engine, model, draft, room_of(engine))
     except CannotServe as error:
         return Memory(str(error), error.need, None)
     return Memory(allowance.text, allowance.need, allowance.config)

@@ -16,8 +16,8 @@ from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.catalogue import find
 from inference.provisioning.comparison import Comparison
 from inference.provisioning.machine import disk_free
+from inference.provisioning.memory import in_words
 from inference.provisioning.probe import Speed, measure_apart
-from inference.provisioning.sizes import in_words
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home

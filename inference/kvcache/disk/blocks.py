@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from inference.scope import CacheScope
+from inference.core import CacheScope
 
 BLOCK = 64  # tokens: fewer are as cheap to compute as to read
 DIGEST_BYTES = 16
@@ -19,7 +19,7 @@ _BLOCK_BYTES = 4 * BLOCK
 
 
 def digest_of(scope: CacheScope, fingerprint: bytes) -> bytes:
-    """What stands for a scope in a file. The fingerprint keys it: the same tenant differs from model to model."""
+    """What represents a scope in a file. The fingerprint keys it: the same tenant differs from model to model."""
     kind = b"exact" if scope.exact else b""
     return blake2b(scope.tenant.encode(), digest_size=DIGEST_BYTES, key=fingerprint, person=kind).digest()
 

@@ -4,7 +4,7 @@
     tokens, 4 bytes each | state
 
 Numbers are little-endian. The checksum is a BLAKE2b of all the rest. A file appears whole or not at all, under a random
-name that tells nothing; only its owner may read it. It is not flushed: what a crash tears is found by the checksum.
+name that reveals nothing; only its owner may read it. It is not flushed: what a crash tears is found by the checksum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FINGERPRINT_BYTES = CHECKSUM_BYTES = 32
 SCOPE_BYTES = 16
 TOKENS_MAX = 2**24  # a header that says more is damaged
 KV, ROOT, TEMPORARY = ".kv", ".root", ".tmp"
-PRIVATE = 0o600
+FILE_MODE = 0o600
 
 _HEADER = struct.Struct(f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQ{CHECKSUM_BYTES}s")
 _UNCHECKED = _HEADER.size - CHECKSUM_BYTES
@@ -38,7 +38,7 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     """Raises OSError, and what was there before is still there then."""
     temporary = path.with_name(f"{secrets.token_hex(16)}{TEMPORARY}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         with os.fdopen(descriptor, "wb") as file:
             for part in parts:
                 file.write(part)
@@ -50,7 +50,7 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KvFile:
-    """What a file holds. `state` is empty where only the head was read."""
+    """The content of a file. `state` is empty where only the header was read."""
 
     fingerprint: bytes
     scope: bytes
@@ -111,7 +111,7 @@ def _parse(header: bytes, size: int) -> _Head:
         raise UnreadableFile("too short")
     magic, fingerprint, scope, tokens, state_bytes, checksum = _HEADER.unpack(header)
     if magic != MAGIC or tokens > TOKENS_MAX or size != _HEADER.size + 4 * tokens + state_bytes:
-        raise UnreadableFile("no saved state, or a part of one")
+        raise UnreadableFile("not a saved state, or incomplete")
     return _Head(fingerprint, scope, tokens, checksum)
 
 

@@ -1,4 +1,4 @@
-"""The shelf: which saved states are on disk, found by their beginning and bounded in bytes. Pure."""
+"""The index of the disk tier: which saved states are on disk, found by their prefix and bounded in bytes. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from inference.kvcache.disk.blocks import BLOCK
 
 FILES_MAX = 10_000  # of a few megabytes usually; names, blocks and look-ups are paid for each
-ROOTS_MAX = 64  # shared beginnings that outlive conversations: more than agents and pages have
+ROOTS_MAX = 64  # shared prefixes that outlive conversations: more than agents and pages have
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class IndexedState:
     name: str
     size: int  # bytes
     blocks: tuple[bytes, ...]
-    root: bool = False  # a beginning that several conversations share
+    root: bool = False  # a prefix that several conversations share
 
 
 class DiskIndex:
-    """Its answers are names; whoever owns the folder removes what has to go."""
+    """Its answers are names; the owner of the folder removes what has to go."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -38,7 +38,7 @@ class DiskIndex:
         return f"<DiskIndex {len(self)} files | {self.size} of {self._bytes_max} bytes>"
 
     def match(self, blocks: Sequence[bytes]) -> tuple[IndexedState | None, int]:
-        """The smallest of the files that share the longest beginning, and its length in tokens."""
+        """The smallest of the files that share the longest prefix, and its length in tokens."""
         deepest = 0
         while deepest < len(blocks) and blocks[deepest] in self._by_block:
             deepest += 1
@@ -58,7 +58,7 @@ class DiskIndex:
 
     def add(self, file: IndexedState, *, oldest: bool = False) -> list[str]:
         """Put a file on the shelf; returns the names of those that have to go: what the new one has too, but for some
-        tokens of a last block, and then whatever was not used for the longest time, roots last."""
+        tokens of a last block, then the least recently used, roots last."""
         gone = [] if file.root else self._superseded(file)
         for name in gone:
             self.remove(name)

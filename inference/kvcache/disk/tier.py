@@ -21,6 +21,7 @@ from time import monotonic
 
 import numpy as np
 
+from inference.core import CacheScope
 from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk.blocks import chain, digest_of
 from inference.kvcache.disk.file import KV, ROOT, TEMPORARY, KvFile, UnreadableFile
@@ -28,15 +29,14 @@ from inference.kvcache.disk.index import DiskIndex, IndexedState
 from inference.kvcache.disk.token_file import NAME as TURNS
 from inference.kvcache.disk.token_file import read_tokens, write_tokens
 from inference.kvcache.host_cache import Entry
-from inference.scope import CacheScope
 
 log = logging.getLogger("firsttoken.disk")
 
-UNWRITTEN_BYTES_MAX = 256 * 2**20  # states that wait for a slow disk take memory; more are let go
-WARM_BYTES_MAX = 64 * 2**20  # roots that are read at start, before anybody asks for them
+UNWRITTEN_BYTES_MAX = 256 * 2**20  # states that wait for a slow disk take memory; more are dropped
+WARM_BYTES_MAX = 64 * 2**20  # roots that are read at start, before they are requested
 SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
 CLOSE_S = 5.0  # for writing what memory held when the worker stops
-FOLDER = 0o700
+FOLDER_MODE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Found:
 
 
 class DiskTier:
-    """`start`, then ask and write from one thread, then `close`. Raises nothing: what cannot be done is not done.
+    """`start`, then match and write from one thread, then `close`. Raises nothing: a failure only skips the operation.
 
-    The `turns` whose tokens stand in the states are kept beside them.
+    The `turns` whose tokens are in the states are kept next to them.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DiskTier:
         """Take the folder, read the turns, which takes milliseconds, and find out in the background what else is in it:
         the very first prompt is rendered with them."""
         try:
-            self._folder.mkdir(mode=FOLDER, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             self._owner = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
             fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -105,14 +105,14 @@ class DiskTier:
         self._reader.submit(self._scan)
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> Found | None:
-        """The file that shares the longest beginning, in whole blocks."""
+        """The file that shares the longest prefix, in whole blocks."""
         blocks = chain(tokens, digest_of(scope, self._fingerprint)) if self.files else ()
         with self._lock:
             file, length = self._index.match(blocks)
         return Found(file.name, length, scope) if file else None
 
     def read(self, found: Found) -> Future[Entry | None]:
-        """Begin to read; None comes of it where the file is gone or damaged."""
+        """Start to read; the result is None if the file is deleted or damaged."""
         with self._lock:
             warm = self._warm.pop(found.name, None)
         if warm is not None:
@@ -191,7 +191,7 @@ class DiskTier:
         try:
             file = KvFile.read(path)
             if (file.fingerprint, file.scope) != (self._fingerprint, digest_of(found.scope, self._fingerprint)):
-                raise UnreadableFile("another file than it was")
+                raise UnreadableFile("the file has changed")
             os.utime(path)  # the order of use outlives the worker
         except (UnreadableFile, OSError) as error:
             self._discard(found.name, error)
@@ -216,23 +216,23 @@ class DiskTier:
             self.totals["written"] += 1
             self._remove(gone)
         except OSError as error:
-            self._write_no_more(error)
+            self._stop_writing(error)
         finally:
             with self._lock:
                 self._unwritten_bytes -= entry.size
 
     def _write_turns(self) -> None:
-        """Before the states that hold their tokens. Raises OSError."""
+        """Before the states that contain their tokens. Raises OSError."""
         if self._turns is not None and self._turns.changes > self._turns_written:
             self._turns_written = self._turns.changes
             write_tokens(self._folder, self._turns)
 
     def _write_last_turns(self) -> None:
         try:
-            if self.writes and self.files:  # without states nobody needs them
+            if self.writes and self.files:  # they are useless without states
                 self._write_turns()
         except OSError as error:
-            self._write_no_more(error)
+            self._stop_writing(error)
 
     def _read_turns(self) -> None:
         try:
@@ -241,7 +241,7 @@ class DiskTier:
         except (UnreadableFile, OSError) as error:
             self._discard(TURNS, error)
 
-    def _write_no_more(self, error: OSError) -> None:
+    def _stop_writing(self, error: OSError) -> None:
         self.writes = False
         log.warning("conversations are no longer kept on disk: %s: %s", self._folder, error.strerror)
 

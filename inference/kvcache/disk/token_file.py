@@ -1,4 +1,4 @@
-"""The file of generated turns beside the saved states, which are of little use to prompts that are tokenised anew.
+"""The file of generated turns next to the saved states, which are of little use to prompts that are tokenised again.
 
     magic 8 | checksum 32 | number of turns 4
     digests of messages, 16 bytes each | numbers of tokens, 4 bytes each | tokens, 4 bytes each
@@ -52,7 +52,7 @@ def read_tokens(folder: Path) -> list[tuple[bytes, tuple[int, ...]]]:
         raise UnreadableFile("too short")
     (magic, checksum), content = _HEADER.unpack_from(raw), raw[_HEADER.size :]
     if magic != MAGIC or checksum != _checksum(content):
-        raise UnreadableFile("no file of turns, or a damaged one")
+        raise UnreadableFile("not a file of turns, or damaged")
     (turns,) = _COUNT.unpack_from(content)
     counts_at = _COUNT.size + turns * DIGEST_BYTES
     counts = np.frombuffer(content, "<u4", turns, counts_at)

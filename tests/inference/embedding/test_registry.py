@@ -72,7 +72,7 @@ async def test_of_a_text_longer_than_a_model_reads_the_beginning_counts(embedder
 
 async def test_an_unknown_model_is_refused_with_the_ones_there_are(embedders: Embedders) -> None:
     for ask in (embedders.dimensions, embedders.prepare):
-        with pytest.raises(UnknownEmbedder, match=f"'gpt-9' here: there are {BUNDLED}, words-32"):
+        with pytest.raises(UnknownEmbedder, match=f"'gpt-9' on this worker; available: {BUNDLED}, words-32"):
             ask("gpt-9")
     with pytest.raises(UnknownEmbedder):
         await embedders.get("gpt-9")
@@ -110,7 +110,7 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(words: Path, tmp_pat
 def test_there_are_so_many_at_most(words: Path) -> None:
     default = Embedder.load(EMBEDDER)
     files = [EmbedderFile(words, f"words-{n}", 32, (0, 0)) for n in range(EMBEDDERS_MAX)]
-    with pytest.raises(ModelNotLoaded, match=f"{EMBEDDERS_MAX + 1} embedding models are too many"):
+    with pytest.raises(ModelNotLoaded, match=f"too many embedding models: {EMBEDDERS_MAX + 1}"):
         Embedders(default, files)
     assert len(Embedders(default, files[1:]).names) == EMBEDDERS_MAX
     default.close()
@@ -130,7 +130,7 @@ async def test_nothing_is_loaded_any_more_when_they_are_closed(words: Path) -> N
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [(CHAT_MODEL, "no encoder of the BERT family, but"), (None, "by the mean or the first of its tokens")],
+    [(CHAT_MODEL, "not an encoder of the BERT family but"), (None, "neither mean nor first-token pooling")],
 )
 def test_a_model_that_cannot_embed_is_refused_at_the_start(path: Path | None, reason: str, tmp_path: Path) -> None:
     path = path or write_encoder(tmp_path / "ranker.gguf", 32, pooling=gguf.PoolingType.RANK)

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.embedding.windows import WINDOW_STRIDE, WINDOW_TOKENS, mean_vector, passage_vectors, query_vectors, unit
+from inference.embedding.windows import (
+    WINDOW_STRIDE,
+    WINDOW_TOKENS,
+    alike,
+    likeness,
+    mean_vector,
+    passage_vectors,
+    query_vectors,
+    unit,
+)
 
 
 def token_vectors(count: int, dimensions: int = 32) -> NDArray[np.float32]:
@@ -38,3 +47,20 @@ def test_a_vector_of_zeros_stays_zero_instead_of_becoming_nan() -> None:
     passage = passage_vectors(np.zeros((5, 8), np.float32))
     assert not passage.windows.any()
     assert not passage.vector.any()
+
+
+def vector(seed: int, dimensions: int = 384) -> NDArray[np.float32]:
+    return unit(np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32))
+
+
+@pytest.mark.parametrize(("noise", "same"), [(0.0, True), (0.2, True), (0.5, False)])
+def test_a_model_in_rougher_numbers_is_the_same_one(noise: float, same: bool) -> None:
+    kept = likeness(vector(1))
+    assert len(kept) == 384
+    assert alike(kept, likeness(unit(vector(1) + np.float32(noise) * vector(2)))) is same
+
+
+def test_models_trained_apart_or_of_other_dimensions_are_not_alike() -> None:
+    assert not alike(likeness(vector(1)), likeness(vector(2)))
+    assert not alike(likeness(vector(1)), likeness(-vector(1)))
+    assert not alike(likeness(vector(1)), likeness(vector(1)[:383]))

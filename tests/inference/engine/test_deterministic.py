@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inference.backend import Rows
 from inference.config import EngineConfig
 from inference.core import ChatMessage, Priority, Sampling
 from inference.engine.engine import Engine
@@ -17,7 +18,6 @@ from inference.engine.handle import Handle
 from inference.errors import NotDeterministic
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
-from inference.provisioning.rows import Rows
 from inference.testing import ScriptedBackend
 
 RUNS = 30

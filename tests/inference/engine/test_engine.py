@@ -178,7 +178,7 @@ async def test_a_token_that_cannot_be_drawn_fails_its_request_alone(engine: Engi
     other = engine.submit([2], Sampling(temperature=0, max_tokens=500))
     await first_delta(other)
     nonsense: Any = "more"
-    with pytest.raises(InferenceError, match="no token could be drawn"):
+    with pytest.raises(InferenceError, match="no token could be sampled"):
         await text(engine.submit([1], Sampling(logit_bias={0: nonsense})))
     assert await text(other)
     assert other.finish is Finish.LENGTH

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Finish, Priority, Sampling
+from inference.core import CacheScope, ChatMessage, Finish, Priority, Sampling
 from inference.errors import InferenceError
 from inference.kvcache.host_cache import Entry
 from inference.llama import LlamaContext
 from inference.model import ChatModel
 from inference.request import Phase, Request
-from inference.scope import CacheScope
 from tests.inference.machine import VOCABULARY, Machine, expected, request
 
 POISON = VOCABULARY + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.engine.fairness import AWAY_MAX, Shares
+from inference.engine.fairness import IDLE_TENANTS_MAX, Shares
 
 
 def test_the_least_served_has_the_smallest_count() -> None:
@@ -44,11 +44,11 @@ def test_when_everybody_is_gone_all_start_anew() -> None:
 def test_a_worker_that_is_never_idle_does_not_remember_every_tenant_it_had() -> None:
     shares = Shares()
     shares.join("patient")
-    for number in range(3 * AWAY_MAX):
+    for number in range(3 * IDLE_TENANTS_MAX):
         shares.join(f"passer-by {number}")
         shares.charge(f"passer-by {number}", 10)
         shares.leave(f"passer-by {number}")
-    assert len(shares) == 1 + AWAY_MAX
+    assert len(shares) == 1 + IDLE_TENANTS_MAX
 
 
 def test_who_was_served_most_is_remembered_longest() -> None:
@@ -57,7 +57,7 @@ def test_who_was_served_most_is_remembered_longest() -> None:
         shares.join(tenant)
     shares.charge("greedy", 1_000_000)
     shares.leave("greedy")
-    for number in range(2 * AWAY_MAX):
+    for number in range(2 * IDLE_TENANTS_MAX):
         shares.join(f"passer-by {number}")
         shares.leave(f"passer-by {number}")
     assert shares.served("greedy") == 1_000_000

@@ -60,7 +60,7 @@ def test_temperature_zero_takes_the_most_likely() -> None:
 def test_only_what_asks_for_no_more_than_the_likeliest_token_takes_it_unseen(
     change: dict[str, Any], expected: bool
 ) -> None:
-    assert Sampler(replace(Sampling(temperature=0), **change)).takes_likeliest is expected
+    assert Sampler(replace(Sampling(temperature=0), **change)).takes_most_likely is expected
 
 
 def test_frequencies_follow_the_distribution() -> None:

@@ -302,4 +302,4 @@ def test_a_step_whose_drafts_are_computed_apart_tells_nothing_of_the_cost_of_row
     drafts: list[list[int]], parted: bool, told: bool
 ) -> None:
     plan = Plan(work=[Work(request([1]), slot, 0, [1], 1).with_draft(draft) for slot, draft in enumerate(drafts)])
-    assert plan.is_told_by_rows(parted=parted) is told
+    assert plan.cost_follows_rows(parted=parted) is told

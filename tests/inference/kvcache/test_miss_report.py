@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from inference.core import CacheScope, Cause, Extent, Miss, Part, Verdict
 from inference.kvcache.host_cache import HostCache
-from inference.kvcache.miss_report import Cause, Miss, Verdict, judge
-from inference.kvcache.seen import BLOCK, SeenPrompts
+from inference.kvcache.miss_report import SEEN_BLOCK, SeenPrompts, judge
 from inference.kvcache.slots import Slots
-from inference.outline import Extent, Part
-from inference.scope import CacheScope
 
 PIECES = [bytes([65 + token % 26]) * (1 + token // 26) for token in range(200)]
 OUTLINE = [
@@ -69,10 +67,13 @@ def test_the_same_text_in_other_tokens_is_told_from_an_edit() -> None:
 
 def test_seen_prompts_are_known_in_whole_blocks_and_by_their_beginning() -> None:
     seen = SeenPrompts()
-    seen.add(tokens(0, 3 * BLOCK + 5), CacheScope("a"))
-    assert seen.match(tokens(0, 3 * BLOCK + 5), CacheScope("a")) == 3 * BLOCK
-    assert seen.match([*tokens(0, 2 * BLOCK), 7, *tokens(2 * BLOCK + 1, BLOCK)], CacheScope("a")) == 2 * BLOCK
-    assert seen.match(tokens(BLOCK, 2 * BLOCK), CacheScope("a")) == 0
+    seen.add(tokens(0, 3 * SEEN_BLOCK + 5), CacheScope("a"))
+    assert seen.match(tokens(0, 3 * SEEN_BLOCK + 5), CacheScope("a")) == 3 * SEEN_BLOCK
+    assert (
+        seen.match([*tokens(0, 2 * SEEN_BLOCK), 7, *tokens(2 * SEEN_BLOCK + 1, SEEN_BLOCK)], CacheScope("a"))
+        == 2 * SEEN_BLOCK
+    )
+    assert seen.match(tokens(SEEN_BLOCK, 2 * SEEN_BLOCK), CacheScope("a")) == 0
 
 
 def test_another_tenants_prompts_count_for_nothing() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from inference.core import CacheScope
 from inference.kvcache.host_cache import Entry, HostCache
-from inference.kvcache.seen import BLOCK
+from inference.kvcache.miss_report import SEEN_BLOCK
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import SHARED_PREFILL_MIN, TAIL_LOSS_MAX, Placement, Saved, Slots
-from inference.scope import CacheScope
 
 SYSTEM = list(range(100))
 ANYONE = CacheScope("")
@@ -107,9 +107,9 @@ def test_the_last_prompt_token_is_always_computed() -> None:
 
 def test_a_single_row_of_an_exact_prompt_is_not_reused() -> None:
     slots = Slots(2)
-    slots.place([1], ANYONE, fresh=2)
+    slots.place([1], ANYONE, recomputed=2)
     finish(slots, 0, [1])
-    assert slots.place([1, 2, 3, 4], ANYONE, fresh=2) == Placement(1, 1, 0)
+    assert slots.place([1, 2, 3, 4], ANYONE, recomputed=2) == Placement(1, 1, 0)
 
 
 def test_tenants_do_not_share_prefixes() -> None:
@@ -194,7 +194,7 @@ def test_what_was_cancelled_before_it_was_computed_is_not_told_as_evicted() -> N
     slots.release(0, [])
     placed = slots.place(SYSTEM, ANYONE)
     assert placed is not None and placed.miss is not None
-    assert placed.miss.seen == 40 // BLOCK * BLOCK
+    assert placed.miss.seen == 40 // SEEN_BLOCK * SEEN_BLOCK
 
 
 def test_what_the_platform_says_is_computed_once_for_all_and_nothing_else_is_told() -> None:

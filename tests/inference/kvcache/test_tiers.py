@@ -6,17 +6,24 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inference.attention import ALL, Attention
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Finish, Generation, Sampling, TokenLogprob, ToolCall
-from inference.kvcache.miss_report import Cause
+from inference.core import CacheScope, Cause, ChatMessage, Finish, Generation, Sampling, TokenLogprob, ToolCall
+from inference.engine.detokenizer import TextStream
+from inference.engine.sampler import Sampler
+from inference.kvcache.disk import Found
+from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry
+from inference.kvcache.tiers import WAIT_S_MAX, Arrivals, Roots
 from inference.model import ChatModel
+from inference.request import Request
 
 GREEDY = Sampling(temperature=0, max_tokens=5)
 CONTEXT = 512
@@ -36,6 +43,10 @@ KEPT_MIN = 100  # tokens: all of SYSTEM, and not by chance
 
 
 SMALL = EngineConfig(context=CONTEXT, parallel=2, resident=0)
+S = 10**9
+ENTRY = Entry(tuple(range(200)), CacheScope(""), np.zeros(1, np.uint8))
+PREFIX = list(range(70))
+ANYONE = CacheScope("")
 
 
 @asynccontextmanager
@@ -146,7 +157,7 @@ async def test_another_layout_of_the_cache_takes_nothing_over(tmp_path: Path) ->
 
 @dataclass(slots=True)
 class Answer:
-    """A token and the two likeliest at its place, one after the other."""
+    """A token and the two most_likely at its place, one after the other."""
 
     told: list[TokenLogprob] = field(default_factory=list)
     finish: Finish | None = None
@@ -204,3 +215,93 @@ async def test_the_costs_of_the_tiers_are_told() -> None:
         stats = model.stats()
     assert float(stats["parked_bytes_per_token"]) > 0
     assert 0 < float(stats["restore_ratio"]) < 1
+
+
+def request() -> Request:
+    return Request([*range(200), 7], 5, Sampler(Sampling()), TextStream([]), CacheScope(""))
+
+
+class SlowDisk:
+    """Has the first 192 tokens of every prompt, and hands them over when the test says so."""
+
+    def __init__(self) -> None:
+        self.readings: list[Future[Entry | None]] = []
+
+    def match(self, tokens: list[int], scope: CacheScope) -> Found | None:
+        return Found("name", 192, scope)
+
+    def read(self, found: Found) -> Future[Entry | None]:
+        self.readings.append(Future())
+        return self.readings[-1]
+
+
+def test_a_request_waits_until_its_beginning_is_read() -> None:
+    disk, one = SlowDisk(), request()
+    arrivals = Arrivals(disk)
+    assert arrivals.hold(one, held=0, token_s=0.01, now_ns=0) is not None
+    assert (arrivals.ready(0), arrivals.read(), arrivals.requests) == ([], [], [one])
+    disk.readings[0].set_result(ENTRY)
+    assert (arrivals.ready(0), arrivals.read(), arrivals.requests) == ([one], [ENTRY], [])
+
+
+def test_it_waits_no_longer_than_computing_would_take_and_what_comes_late_is_kept() -> None:
+    disk, one = SlowDisk(), request()
+    arrivals = Arrivals(disk)
+    arrivals.hold(one, held=92, token_s=0.01, now_ns=0)
+    assert arrivals.wait_s(0) == 1.0
+    assert (arrivals.ready(S - 1), arrivals.ready(S)) == ([], [one])
+    disk.readings[0].set_result(ENTRY)
+    assert arrivals.read() == [ENTRY]
+    assert arrivals.wait_s(S) is None
+
+
+def test_there_is_a_bound_however_slow_the_model() -> None:
+    arrivals = Arrivals(SlowDisk())
+    arrivals.hold(request(), held=0, token_s=10.0, now_ns=0)
+    assert arrivals.wait_s(0) == WAIT_S_MAX
+
+
+def test_what_memory_holds_is_not_read() -> None:
+    disk = SlowDisk()
+    assert Arrivals(disk).hold(request(), held=192 - PARK_TOKENS_MIN + 1, token_s=0.01, now_ns=0) is None
+    assert disk.readings == []
+
+
+def test_one_reading_serves_all_who_want_it() -> None:
+    disk = SlowDisk()
+    arrivals = Arrivals(disk)
+    both = [request(), request()]
+    for each in both:
+        arrivals.hold(each, held=0, token_s=0.01, now_ns=0)
+    disk.readings[0].set_result(None)  # the file was damaged
+    assert (len(disk.readings), arrivals.ready(0), arrivals.read()) == (1, both, [])
+
+
+def test_who_leaves_is_forgotten() -> None:
+    arrivals, one = Arrivals(SlowDisk()), request()
+    arrivals.hold(one, held=0, token_s=0.01, now_ns=0)
+    arrivals.remove(one)
+    assert (arrivals.requests, arrivals.wait_s(0)) == ([], None)
+
+
+def test_the_second_way_to_go_on_makes_a_root_once() -> None:
+    roots = Roots()
+    told = [roots.diverged([*PREFIX, question], len(PREFIX), ANYONE) for question in (1, 2, 3)]
+    assert told == [False, True, False]
+
+
+def test_the_same_question_again_is_no_second_way() -> None:
+    roots = Roots()
+    assert not any(roots.diverged([*PREFIX, 1], len(PREFIX), ANYONE) for _ in range(3))
+
+
+def test_places_within_one_block_are_one() -> None:
+    roots = Roots()
+    assert not roots.diverged([*PREFIX, 1, 2], len(PREFIX), ANYONE)
+    assert roots.diverged([*PREFIX, 1, 3], len(PREFIX) + 1, ANYONE)
+
+
+def test_tenants_and_short_beginnings_do_not_add_up() -> None:
+    roots = Roots()
+    assert not any(roots.diverged([*PREFIX, n], len(PREFIX), CacheScope(str(n))) for n in range(3))
+    assert not any(roots.diverged([1, 2, n], 2, ANYONE) for n in range(3))

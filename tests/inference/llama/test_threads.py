@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from inference.llama.threads import CURIOSITY, ThreadChooser
+from inference.llama.threads import EXPLORATION_SHARE, ThreadChooser
 
 
 def run(chooser: ThreadChooser, rows: int, seconds: Callable[[int], float], steps: int) -> Counter[int]:
@@ -28,7 +28,7 @@ def test_trying_the_slower_choice_costs_next_to_nothing() -> None:
     chooser = ThreadChooser([1, 2])
     chosen = run(chooser, 1, lambda threads: {1: 1.0, 2: 8.0}[threads], 20_000)
     assert chosen[2] > 1
-    assert chosen[2] * 7.0 < 20_000 * CURIOSITY * 1.5
+    assert chosen[2] * 7.0 < 20_000 * EXPLORATION_SHARE * 1.5
 
 
 def test_a_change_of_the_machine_turns_the_choice_around() -> None:

@@ -53,7 +53,7 @@ def test_a_name_finds_bundled_pulled_and_own_files(tmp_path: Path) -> None:
 
 def test_a_name_that_leads_nowhere_says_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").touch()
-    with pytest.raises(ModelNotLoaded, match=r"here are demo-chat, .*mine\.gguf; .*can be pulled"):
+    with pytest.raises(ModelNotLoaded, match=r"available are demo-chat, .*mine\.gguf; .*can be pulled"):
         find(Path("yours"), tmp_path)
     with pytest.raises(ModelNotLoaded, match="firsttoken models pull qwen3-8b"):
         find(Path("qwen3-8b"), tmp_path)
@@ -75,4 +75,4 @@ def test_the_facts_of_a_file_come_without_its_weights() -> None:
 def test_template_kinds_are_told_apart() -> None:
     assert template_kind(None).startswith("none")
     assert template_kind("{{ '<|start_header_id|>' }}") == "Llama 3, without tools"
-    assert template_kind("{{ messages }}").startswith("of its own kind")
+    assert template_kind("{{ messages }}").startswith("of another family")

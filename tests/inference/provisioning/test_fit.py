@@ -9,15 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.attention import Attention
-from inference.bundled import DRAFT_MODEL
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import ADJUSTABLE, PREFILL_TOKENS_GPU, EngineConfig
-from inference.kvcache.host_cache import USUAL_TOKENS
+from inference.kvcache.host_cache import DEFAULT_TOKENS
 from inference.provisioning.catalogue import PRESETS, preset
-from inference.provisioning.fit import CONTEXT_FLOOR, Allowance, CannotServe, allow, here, rungs
-from inference.provisioning.memory import Footprint
-from inference.provisioning.offload import split
-from inference.provisioning.proportions import Proportions
-from inference.provisioning.room import Room
+from inference.provisioning.fit import (
+    ALL_LAYERS,
+    CONTEXT_FLOOR,
+    Allowance,
+    CannotServe,
+    allow,
+    are_all,
+    gpu_layers,
+    here,
+    layers_that_fit,
+    rungs,
+    split,
+)
+from inference.provisioning.machine import Room
+from inference.provisioning.memory import Footprint, Proportions
 
 GB = 10**9
 FREE_SHARE = 0.8  # of a laptop's memory, with a desktop and a browser on it
@@ -44,6 +54,7 @@ SERVED = {  # on each of them
     "gpt-oss-20b": ("no", "no", "no", "8 x 8192"),
     "mistral-7b": ("no", "1 x 4096", "8 x 5120", "8+2 x 8192"),
 }
+NEED = Footprint(weights=8 * GB, kv_cache=GB, working=0, draft=0, parked_max=0)  # of 8 layers and the output
 
 
 def of(name: str) -> Proportions:
@@ -111,7 +122,7 @@ def test_what_is_less_than_usual_says_so_and_why() -> None:
     assert str(allowance) == "2 streams of 4096 tokens in f16"
     assert allowance.reason == (
         "8 streams and 8 resident slots of 8192 tokens in f16 would take 22.7 GB; "
-        "4.9 GB of the 6.0 GB of memory that are free may be taken"
+        "4.9 GB of the 6.0 GB of memory that are free may be used"
     )
 
 
@@ -121,7 +132,7 @@ def test_a_refusal_says_what_is_needed_what_is_there_and_which_flags_help() -> N
         allow(fixed, of("qwen3-8b"), of("qwen3-0.6b"), Room(4 * GB))
     said = str(refusal.value)
     assert "4 streams of 4096 tokens in q8_0 needs" in said and "weights 5.0 GB, KV cache 1.3 GB" in said
-    assert "3.1 GB of the 4.0 GB of memory that are free may be taken" in said
+    assert "3.1 GB of the 4.0 GB of memory that are free may be used" in said
     for flag in ("--context", "--streams", "--draft", "--memory-mb"):
         assert flag in said
     assert "--resident" not in said and "--kv-type" not in said  # they are as low as they get
@@ -222,8 +233,40 @@ def test_parked_conversations_get_of_what_is_left_what_suits_the_model() -> None
     plenty, tight, model = Room(200 * GB), Room(13 * GB), of("qwen3-4b")
     token_bytes = model.kv_numbers * 2
     ample, scarce = allow(WANTED, model, None, plenty), allow(WANTED, model, None, tight)
-    assert ample.config.parked_bytes_max == USUAL_TOKENS * token_bytes and not ample.is_less
+    assert ample.config.parked_bytes_max == DEFAULT_TOKENS * token_bytes and not ample.is_less
     assert scarce.config.parked_bytes_max == WANTED.parked_bytes_max
     said = replace(WANTED, adjustable=ADJUSTABLE - {"parked_bytes_max"})
     assert allow(said, model, None, plenty).config.parked_bytes_max == WANTED.parked_bytes_max
     assert allow(WANTED, model, None, Room(None)).config.parked_bytes_max == WANTED.parked_bytes_max
+
+
+@pytest.mark.parametrize(("room", "offloaded"), [(20, ALL_LAYERS), (9.1, ALL_LAYERS), (8.9, 8), (3.5, 3), (0.5, 0)])
+def test_as_many_layers_are_offloaded_as_fit(room: float, offloaded: int) -> None:
+    assert layers_that_fit(NEED, 8, room * GB) == offloaded
+
+
+def test_steps_and_draft_take_room_from_the_layers() -> None:
+    need = Footprint(weights=8 * GB, kv_cache=GB, working=GB, draft=2 * GB, parked_max=GB)
+    assert layers_that_fit(need, 8, 6.5 * GB) == 3
+    assert split(need, 8, 3) == pytest.approx((7 * GB, 6 * GB))
+    assert split(need, 8, 0) == (13 * GB, 0)
+    assert split(need, 8, ALL_LAYERS) == split(need, 8, 99) == (GB, 12 * GB)
+
+
+def test_a_gpu_without_memory_gets_nothing() -> None:
+    assert layers_that_fit(NEED, 8, 0) == 0
+
+
+@pytest.mark.parametrize(("offloaded", "all_of_them"), [(ALL_LAYERS, True), (9, True), (8, False), (0, False)])
+def test_the_output_is_one_more_layer(offloaded: int, all_of_them: bool) -> None:
+    assert are_all(offloaded, 8) is all_of_them
+
+
+def test_a_gpu_that_computes_all_layers_gets_longer_bites_of_prompts() -> None:
+    config = EngineConfig(prefill_tokens_alone=256)
+    assert config.offloaded.prefill_tokens_alone == 512 and config.offloaded.rows_max == config.rows_max + 256
+    assert EngineConfig(prefill_tokens_alone=600).offloaded.prefill_tokens_alone == 600
+
+
+def test_what_was_configured_holds() -> None:
+    assert gpu_layers(EngineConfig(model_path=CHAT_MODEL, gpu_layers=3)) == 3

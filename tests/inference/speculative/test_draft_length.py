@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from inference.config import EngineConfig
+from inference.core import PRIOR, Acceptance
 from inference.engine.step_cost import StepCost
-from inference.speculative.draft_length import DRAFT_TOKENS_MAX, PRIOR, REST_STEPS, Acceptance, DraftLength, Stream
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX, REST_STEPS, DraftLength, Stream, step_parts
 
 
 def costs(row_s: float, more_s: float, draft_s: float) -> DraftLength:
@@ -115,3 +116,22 @@ def test_after_a_rest_the_question_is_asked_again() -> None:
     length = costs(1.0, 0.0, 0.01)
     length.rest(REST_STEPS)
     assert [length.rests() for _ in range(REST_STEPS + 1)] == [True] * REST_STEPS + [False]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], []),
+        ([(3, 1)], [1]),
+        ([(0, 1), (1, 1), (2, 1)], [3]),
+        ([(0, 1), (2, 1), (3, 1)], [1, 2]),
+        ([(0, 4), (1, 4)], [8]),
+        ([(0, 1), (1, 4), (2, 1)], [3, 3]),
+        ([(0, 4), (1, 1), (2, 4)], [3, 3, 3]),
+        ([(0, 2), (1, 4), (2, 4)], [6, 4]),
+    ],
+)
+def test_rows_of_neighbours_are_together_as_far_as_all_have_some(
+    rows: list[tuple[int, int]], expected: list[int]
+) -> None:
+    assert list(step_parts(rows)) == expected

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import EngineConfig
-from inference.core import ChatMessage, Sampling
+from inference.core import CacheScope, ChatMessage, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 from inference.errors import ModelNotLoaded
@@ -21,7 +21,6 @@ from inference.model import ChatModel
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.doctor import Level, draft_finding, examine
 from inference.request import Request
-from inference.scope import CacheScope
 from inference.speculative.draft_model import PADDING_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.testing import ScriptedBackend
 from tests.inference.variants import KINDS, TEMPLATE, TOKENS, fact, write_variant

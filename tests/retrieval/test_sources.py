@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.walk import walk
+from retrieval.sources import walk
 
 
 @pytest.fixture
@@ -38,30 +38,30 @@ def test_links_to_folders_are_not_followed(folder: Path) -> None:
 
 def test_what_stood_in_a_walked_folder_and_stands_there_no_more_is_gone(folder: Path) -> None:
     known = [str(folder / name) for name in ("a.md", "old.md", "sub/older.md")] + ["/elsewhere/x.md"]
-    assert walk([folder]).gone(known) == known[1:3]
-    assert walk([folder / "sub"]).gone(known) == known[2:3]
-    assert walk([folder / "old.md"]).gone(known) == []
+    assert walk([folder]).deleted(known) == known[1:3]
+    assert walk([folder / "sub"]).deleted(known) == known[2:3]
+    assert walk([folder / "old.md"]).deleted(known) == []
 
 
 def test_names_to_leave_out_are_left_out_of_folders_and_gone_where_they_were_in(folder: Path) -> None:
     listing = walk([folder, folder / "sub" / "b.txt"], exclude=["a.md", "b.txt"])
     assert list(listing.files.values()) == ["sub/deep/c.html", "b.txt"]
-    assert listing.gone([str(folder / "a.md"), str(folder / "sub" / "b.txt")]) == [str(folder / "a.md")]
+    assert listing.deleted([str(folder / "a.md"), str(folder / "sub" / "b.txt")]) == [str(folder / "a.md")]
 
 
 def test_a_folder_with_a_longer_name_is_another_folder(folder: Path) -> None:
-    assert walk([folder / "sub"]).gone([str(folder / "submarine" / "x.md")]) == []
+    assert walk([folder / "sub"]).deleted([str(folder / "submarine" / "x.md")]) == []
 
 
 def test_what_lies_in_a_folder_that_vanished_is_not_gone(folder: Path) -> None:
-    assert walk([folder / "unmounted"]).gone([str(folder / "unmounted" / "x.md")]) == []
+    assert walk([folder / "unmounted"]).deleted([str(folder / "unmounted" / "x.md")]) == []
 
 
 def test_too_many_files_are_reported(folder: Path) -> None:
     listing = walk([folder], files_max=2)
     assert len(listing.files) == 2
     assert "more than 2 files" in listing.errors[0].reason
-    assert listing.gone([str(folder / "sub" / "deep" / "c.html")]) == []
+    assert listing.deleted([str(folder / "sub" / "deep" / "c.html")]) == []
 
 
 def test_a_pattern_that_the_shell_left_is_matched_here(tmp_path: Path) -> None:
