@@ -1,4 +1,4 @@
-"""Agents as configuration: what a named agent adds to every turn that asks for it."""
+"""Agents as configuration: what a named agent adds to every turn that requests it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Bounds(_Table):
 
 
 class SearchTable(_Table):
-    """Retrieval before the answer, as the file_search tool of a request does it."""
+    """Retrieval before the answer, as with the file_search tool of a request."""
 
     stores: Annotated[list[Name], Field(min_length=1, max_length=STORES_MAX)]
     results: Annotated[int, Field(ge=1, le=RESULTS_MAX)] = FileSearch(()).max_num_results
@@ -53,12 +53,12 @@ class SearchTable(_Table):
 
 
 class Definition(_Table):
-    """One agent. `tools` are tools of the server; without anything it changes no turn."""
+    """One agent. `tools` are tools of the server; an empty definition changes no turn."""
 
     description: Annotated[str, StringConstraints(max_length=500)] = ""
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
     model: Name | None = None  # the worker must run this one
-    surface: Surface | None = None  # under which its turns are counted; None: chat or embedded, by who asks
+    surface: Surface | None = None  # label of its turns in the metrics; None: chat or embedded, by the credential
     tools: Annotated[list[Name], Field(max_length=TOOLS_MAX)] = Field(default_factory=list)
     search: SearchTable | None = None
     budget: Bounds = Bounds()

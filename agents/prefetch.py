@@ -1,9 +1,9 @@
-"""What can be read of a prompt before all of it is known: everything in front of the newest question, or in front of
-the first result that a tool still owes.
+"""Prefill of a prompt before all of it is known: of everything before the newest question, or before the first result
+that is still missing.
 
-Passages go into the message of the question, so what stands before it is the same with and without them. The model
-reads it while retrieval runs, and the time to first token has the longer of the two in it instead of their sum. Results
-stand in the order of their calls: those that are there are read while the tools behind them still run.
+Passages are part of the message of the question, so the prefix before it is the same with and without them. It is
+prefilled while retrieval runs, so the time to first token contains the longer of the two instead of their sum. Results
+are in the order of their calls: the available ones are prefilled while the tools of later calls still run.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ LANE = "prefix"
 
 
 def before_question(segments: Sequence[Segment]) -> list[Segment]:
-    """The beginning of a rendered prompt that no question and no passage can change."""
+    """The prefix of a rendered prompt that does not depend on the question and the passages."""
     return list(takewhile(lambda segment: segment.trusted or segment.part is not Part.QUESTION, segments))
 
 
 def before_missing(segments: Sequence[Segment], missing: int) -> list[Segment]:
-    """The beginning of a rendered prompt that the last `missing` results cannot change; empty where the template does
-    not show where they stand."""
+    """The prefix of a rendered prompt that does not depend on the last `missing` results; empty where the template
+    hides their positions.
+    """
     places = [at for at, segment in enumerate(segments) if not segment.trusted and segment.text == UNANSWERED]
     return list(segments[: places[-missing]]) if len(places) >= missing else []
 
 
 class Prefetch:
-    """Reading ahead for one prompt, each time further than before. It ends with the block around it: the prompt is
-    submitted then, or never will be."""
+    """Prefetches for one prompt, each longer than the one before. They end with the `with` block: then the prompt is
+    submitted, or never will be.
+    """
 
     def __init__(self, model: LanguageModel, trace: Trace) -> None:
         self._model = model
         self._trace = trace
         self._readings: list[Generation] = []
-        self._spans: list[tuple[Span, int]] = []  # of what was read, with the tokens that were cached before
+        self._spans: list[tuple[Span, int]] = []  # of the prefetches, with the tokens that were cached before each
 
     def __enter__(self) -> Prefetch:
         return self
@@ -61,7 +63,7 @@ class Prefetch:
             self._readings.append(reading)
 
     def cached(self, generation: Generation) -> int:
-        """Tokens of the prompt that were cached before anything of it was read ahead."""
+        """Tokens of the prompt that were cached before its first prefetch."""
         after = generation.cached_tokens
         for span, cached in reversed(self._spans):
             before = min(cached, after)

@@ -1,4 +1,4 @@
-"""What one turn asks for, after the edge has validated it."""
+"""One turn as requested, after the edge has validated it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A tool that the caller runs: the turn ends with its calls and the caller answers with outputs."""
+    """A tool that the caller runs: the turn ends with its calls, and the caller sends the outputs."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    strict: bool = False  # its arguments are held to the parameters
+    strict: bool = False  # a grammar enforces that the arguments fit the parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """The conversation is made short before the answer when its prompt is longer than so many tokens."""
+    """The conversation is compacted before the answer when its prompt is longer than `above_tokens`."""
 
     above_tokens: int | None = None  # None: three quarters of the context
 
@@ -72,7 +72,7 @@ class Limits:
     """Budgets of one turn. When one is spent, the model is told so and answers from what it has."""
 
     steps: int = 8  # model calls
-    calls: int = 16  # tool calls in all
+    calls: int = 16  # tool calls in total
     wall_clock_s: float = 120.0
     tokens: int = 4096  # generated, over all steps
     tool_timeout_s: float = 20.0
@@ -90,7 +90,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`history` is what stands before: the conversation's items, or those of previous responses, oldest first."""
+    """`history` precedes the input: the items of the conversation or of previous responses, oldest first."""
 
     tenant_id: UUID
     input: tuple[Item, ...]
@@ -100,7 +100,7 @@ class Turn:
     server_tools: tuple[str, ...] = ()  # names in the toolbox
     file_search: FileSearch | None = None
     tool_choice: ToolChoice = "auto"
-    allowed_tools: frozenset[str] | None = None  # the only ones that may be called, of those that are shown; None: all
+    allowed_tools: frozenset[str] | None = None  # those of the tools in the prompt that may be called; None: all
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
@@ -108,4 +108,4 @@ class Turn:
     limits: Limits = field(default_factory=Limits)  # what the turn runs under
     priority: Priority = Priority.STANDARD
     compacting: Compacting | None = None
-    truncates: bool = False  # the oldest turns may go when the context does not hold them all
+    truncates: bool = False  # the oldest turns may be dropped when the context is too small

@@ -1,4 +1,4 @@
-"""What a parser of tool-call dialects reports, in order of the text. `index` counts the calls of one answer."""
+"""The events of a tool-call parser, in the order of the text. `index` counts the calls of one answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 
-@dataclass(slots=True)  # not frozen: one is made for every token
+@dataclass(slots=True)  # not frozen: one is created per token
 class Text:
     """Text for the user: never a piece of a tool call or of its markup."""
 
     text: str
 
 
-@dataclass(slots=True)  # not frozen: one is made for every token
+@dataclass(slots=True)  # not frozen: one is created per token
 class Thought:
-    """What the model says to itself before it answers."""
+    """Reasoning of the model before its answer."""
 
     text: str
 
@@ -26,7 +26,7 @@ class CallStarted:
     name: str
 
 
-@dataclass(slots=True)  # not frozen: one is made for every token
+@dataclass(slots=True)  # not frozen: one is created per token
 class CallArguments:
     """The next piece of the arguments' JSON text."""
 

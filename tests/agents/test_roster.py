@@ -102,7 +102,7 @@ def test_prices_stand_in_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[agents", "is not TOML"),
+        ("[agents", "is not valid TOML"),
         ("[prices]\noutput = -1", "prices.output"),
         ('[agents.a]\nsurface = "Help Desk"', "agents.a.surface"),
         ("agents = 3", "agents: Input should be a valid dictionary"),

@@ -172,7 +172,7 @@ async def test_a_tenant_never_sees_anothers_conversation(
 async def test_the_same_item_is_not_stored_twice(conversations: ConversationStore, tenant_id: UUID) -> None:
     items = numbered(1)
     made = await conversations.create(tenant_id, items=items)
-    with pytest.raises(InvalidTurn, match="leave `id` out"):
+    with pytest.raises(InvalidTurn, match="omit `id`"):
         await conversations.add_items(tenant_id, made.id, items)
 
 
