@@ -255,7 +255,9 @@ class _Restating:
         format, pattern = said.get("format"), said.get("pattern")
         if pattern is not None and not isinstance(pattern, str):
             raise InvalidSchema("a pattern is a text", at(path, "pattern"))
-        if isinstance(format, str) and format in FORMATS:
+        if format is not None and not isinstance(format, str):
+            raise InvalidSchema("a format is a text", at(path, "format"))
+        if format in FORMATS:
             return self._shared(held | {"pattern": f"^(?:{FORMATS[format]})$"})
         if pattern is not None:
             return self._shared(held | {"pattern": translated(pattern, at(path, "pattern"))})
