@@ -29,6 +29,7 @@ from worker.routes import (
 )
 from worker.routes.health import DRAINING
 from worker.runs.event_stream import PULSE, Pulse
+from worker.runs.manager import RUNS, Runs
 from worker.services import SERVICES, Services
 from worker.sockets.register import Sockets
 
@@ -53,9 +54,10 @@ RESOURCES = (
 )
 
 
-def build_app(services: Services) -> web.Application:
+def build_app(services: Services, runs: Runs) -> web.Application:
     app = web.Application(middlewares=[trace_request, sign_in, identify], client_max_size=services.config.body_bytes)
     app[SERVICES] = services
+    app[RUNS] = runs
     for resource in RESOURCES:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from aiohttp import web
 
 from worker.errors import ApiError
-from worker.services import Services
+from worker.runs.run_services import RunServices
 from worker.wire.include import RESULTS
 from worker.wire.page import ID
 
 
-def check_model(name: str | None, services: Services) -> str:
+def check_model(name: str | None, services: RunServices) -> str:
     """What answers: the loaded model, which is also meant when none is named, or an agent of this worker.
 
     Raises ApiError 404 for anything else.
     """
     served = [services.model.name, *services.roster.models]
     if name is not None and name not in served:
-        message = f"The model '{name}' does not exist here. Served are: {', '.join(served)}."
+        message = f"The model '{name}' is not available on this worker. Available: {', '.join(served)}."
         raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
     return name or services.model.name
 

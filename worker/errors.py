@@ -33,5 +33,9 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
+class ClientGone(Exception):
+    """The client closed the connection or stopped reading: its answer has no reader."""
+
+
 class StartError(Exception):
     """The worker cannot start or a command cannot be done; the message is one line that says what to do."""

@@ -28,6 +28,7 @@ from worker.config import PROJECT, Config
 from worker.errors import StartError
 from worker.home import Home, write_atomically
 from worker.routes.health import DRAINING
+from worker.runs.manager import RUNS, Runs
 from worker.services import SERVICES, Services
 from worker.start import open_services
 from worker.version import VERSION
@@ -95,10 +96,10 @@ async def serve(config: Config, *, began: float) -> None:
     home = Home(config.home)
     home.prepare()
     with closing(bind(config.host, config.port)) as listener:
-        async with open_services(config, home) as services:
+        async with open_services(config, home) as (services, runs):
             ready = await _introduce(services, home, _url(config.host, listener))
             await _read_samples(services)
-            runner = await _run(services, listener)
+            runner = await _run(services, runs, listener)
             stop.serving = True
             files = [path for path in (home.ready_file, config.ready_file) if path]
             with _ready_files(files, ready):
@@ -169,9 +170,9 @@ async def _read_samples(services: Services) -> None:
         log.warning("not in the sample knowledge base: %s %s", unread.path, unread.reason)
 
 
-async def _run(services: Services, listener: socket.socket) -> web.AppRunner:
+async def _run(services: Services, runs: Runs, listener: socket.socket) -> web.AppRunner:
     runner = web.AppRunner(
-        build_app(services),
+        build_app(services, runs),
         access_log=None,
         handler_cancellation=True,  # a client that leaves stops its generation at the next step
         shutdown_timeout=services.config.drain_s,
@@ -194,9 +195,9 @@ async def _drain(runner: web.AppRunner, stop: Stop) -> None:
 
 async def _finish_answers(runner: web.AppRunner) -> None:
     """Those that somebody reads, and those that go on alone."""
-    services = runner.app[SERVICES]
-    services.runs.backlog.stop()
-    await asyncio.gather(runner.cleanup(), services.runs.idle(services.config.drain_s))
+    runs, drain_s = runner.app[RUNS], runner.app[SERVICES].config.drain_s
+    runs.backlog.stop()
+    await asyncio.gather(runner.cleanup(), runs.idle(drain_s))
 
 
 @contextmanager

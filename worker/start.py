@@ -35,6 +35,7 @@ from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
+from worker.attachments import Attachments
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
@@ -45,13 +46,16 @@ from worker.calibrator import Calibrator
 from worker.config import Config
 from worker.engine_config import engine_config
 from worker.errors import StartError
-from worker.file_reader import FileReader
 from worker.goodput import Targets
 from worker.home import Home
 from worker.prometheus import Metrics
 from worker.roster import read_roster
 from worker.runs.admission import Admission
+from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.manager import Runs
+from worker.runs.presence import Presence
+from worker.runs.queue_store import QueueStore
+from worker.runs.running_store import RunningStore
 from worker.services import Services
 from worker.telemetry import Telemetry
 from worker.tool_servers import ToolServers, open_tool_servers
@@ -185,7 +189,7 @@ def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 
 
 @asynccontextmanager
-async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
+async def open_services(config: Config, home: Home) -> AsyncIterator[tuple[Services, Runs]]:
     """Database and models come up at the same time: the slowest of them is the start time."""
     roster = read_roster(config)
     async with AsyncExitStack() as stack:
@@ -210,12 +214,13 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start()
-        stack.push_async_callback(services.runs.close)
-        await services.runs.start(services)
+        runs = Runs(services, event_days=config.event_days, background=config.background)
+        stack.push_async_callback(runs.close)
+        await runs.start()
         stack.push_async_callback(services.ingest_worker.close)
         services.ingest_worker.start()
         await asyncio.gather(_share_beginnings(services.agent, roster), services.passages.warm_up())
-        yield services
+        yield services, runs
 
 
 async def _share_beginnings(agent: Agent, roster: Roster) -> None:
@@ -241,8 +246,8 @@ def _assemble(
         return {**model.stats(), "failed": model.failed}
 
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
+    presence, seals = Presence(database), Seals(secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
-    runs = Runs(database, event_days=config.event_days, background=config.background)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
@@ -259,17 +264,20 @@ def _assemble(
         uploads=uploads,
         file_queue=file_queue,
         ingest_worker=IngestWorker(
-            *(file_queue, uploads, passages, embedders, loaders, runs.presence.worker),
+            *(file_queue, uploads, passages, embedders, loaders, presence.worker),
             chatting=lambda: int(model.stats()["running"]) > 0,
         ),
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
-        runs=runs,
+        running=RunningStore(database),
+        queue=QueueStore(database),
+        idempotency=IdempotencyStore(database),
+        presence=presence,
+        attachments=Attachments(uploads, passages, loaders, seals),
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
-        seals=Seals(secret),
+        seals=seals,
         loaders=loaders,
-        file_reader=FileReader(loaders),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
         targets=Targets.parse(config.targets),

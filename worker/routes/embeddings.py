@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from worker.errors import ApiError
 from worker.reply import reply
+from worker.request_keys import PRINCIPAL, TRACE
 from worker.runs.record import TurnRecord
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.services import SERVICES
 
 TEXTS_MAX = 256  # about ten seconds of embedding on one core
 TEXT_CHARS_MAX = 32_768

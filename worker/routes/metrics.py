@@ -8,7 +8,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from worker.errors import ApiError
-from worker.services import PRINCIPAL, SERVICES
+from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 
 
 def routes() -> list[web.RouteDef]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from worker.request_keys import PRINCIPAL
 from worker.routes.assets import Asset, Assets
-from worker.services import PRINCIPAL
 
 STATIC = Path(__file__).parent.parent / "static"
 # Stricter than what the worker sends with everything else: here the browser also refuses strings as markup.

@@ -15,8 +15,9 @@ from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
 from worker.errors import ApiError
 from worker.reply import reply
+from worker.request_keys import PRINCIPAL, TRACE
 from worker.runs.record import TurnRecord
-from worker.services import PRINCIPAL, SERVICES, TRACE, Services
+from worker.services import SERVICES, Services
 from worker.wire.parse import parse
 from worker.wire.strict import Strict
 

@@ -6,8 +6,10 @@ from aiohttp import web
 
 from worker.auth.session import require_same_origin
 from worker.errors import ApiError
+from worker.request_keys import PRINCIPAL
 from worker.routes.health import DRAINING
-from worker.services import PRINCIPAL, SERVICES
+from worker.runs.manager import RUNS
+from worker.services import SERVICES
 from worker.sockets.connection import Connection
 from worker.sockets.register import Sockets
 
@@ -20,12 +22,13 @@ def routes() -> list[web.RouteDef]:
 
 async def connect(request: web.Request) -> web.StreamResponse:
     """A browser sends its cookie along with a handshake from any page, so there the origin decides."""
-    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    principal, draining = request[PRINCIPAL], request.app[DRAINING]
     if not web.WebSocketResponse().can_prepare(request):
         raise ApiError(426, "Send POST with a body, or GET as the handshake of a WebSocket.", code="upgrade_required")
     if principal.via == "session":
         require_same_origin("POST", request.headers)
-    if request.app[DRAINING].is_set():
+    if draining.is_set():
         raise ApiError(503, "The worker is being stopped.", type="server_error", retry_after_s=1.0)
     with request.app[SOCKETS].open(principal.tenant_id):
-        return await Connection(services, request, request.app[DRAINING]).serve()
+        body_bytes = request.app[SERVICES].config.body_bytes
+        return await Connection(request.app[RUNS], request, draining, body_bytes).serve()

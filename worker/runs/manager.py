@@ -11,21 +11,24 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+from aiohttp import web
 
-from migrations.pool import Database
-from worker.runs.backlog import Backlog
+from agents.message import Item, new_id
+from inference.trace import Trace
+from worker.auth.principal import Principal
+from worker.checks import check_model
+from worker.runs.background import Backlog
 from worker.runs.disconnect import Disconnect
-from worker.runs.event_log import EventLog
-from worker.runs.idempotency_store import IdempotencyStore
+from worker.runs.event_log import EventLog, rebuilt
 from worker.runs.ledger import Ledger
-from worker.runs.presence import Presence
-from worker.runs.queue_store import QueueStore
-from worker.runs.rebuild import rebuilt
 from worker.runs.run import Run
-from worker.runs.running_store import RunningStore, Taken
-from worker.runs.turn import ResponseTurn, finished_half
-from worker.services import Services
+from worker.runs.run_services import RunServices
+from worker.runs.running_store import Taken
+from worker.runs.turn import ResponseTurn, finished_half, hydrate
+from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
 
@@ -42,24 +45,25 @@ WORKER_GONE = {"code": "server_error", "message": "The worker that made this ans
 class Runs:
     """By id. Also of other tenants: whoever asks says whose it must be."""
 
-    def __init__(self, database: Database, *, event_days: float, background: int) -> None:
-        """`background`: responses of the queue that this worker makes at once."""
-        self.store = RunningStore(database)
-        self.queue = QueueStore(database)
-        self.keys = IdempotencyStore(database)
-        self.backlog = Backlog(background)
-        self.presence = Presence(database, self._cancel_if_here, self.backlog.look)
-        self._journal = EventLog(self.store, self.presence.worker)
+    def __init__(self, services: RunServices, *, event_days: float, background: int) -> None:
+        """`background`: responses of the queue that this worker runs at once. `event_days`: how long events are kept
+        after the end of their response.
+        """
+        self.services = services
+        self.backlog = Backlog(services, background, self.begin)
+        self._journal = EventLog(services.running, services.presence.worker)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
         self._suspects: set[Taken] = set()
         self._forgot_at = float("-inf")
         self._janitor: asyncio.Task[None] | None = None
 
-    async def start(self, services: Services) -> None:
-        await self.presence.start()
+    async def start(self) -> None:
+        presence = self.services.presence
+        presence.on_cancel, presence.on_queued = self._cancel_if_here, self.backlog.look
+        await presence.start()
         self._journal.start()
-        self.backlog.start(services)
+        self.backlog.start()
         self._janitor = asyncio.create_task(self._run_janitor(), name="janitor")
 
     async def close(self) -> None:
@@ -73,7 +77,7 @@ class Runs:
             self._janitor.cancel()
             await asyncio.wait([self._janitor])
         await self._journal.close()
-        await self.presence.close()
+        await self.services.presence.close()
 
     async def idle(self, timeout_s: float) -> None:
         """Return when nothing runs any more, or after the time."""
@@ -81,9 +85,33 @@ class Runs:
         if waits:
             await asyncio.wait(waits, timeout=timeout_s)
 
+    async def create(
+        self,
+        principal: Principal,
+        trace: Trace,
+        body: ResponseRequest,
+        *,
+        dialect: Dialect,
+        on_disconnect: Disconnect,
+        id: str | None = None,
+        remembered: tuple[Item, ...] | None = None,
+    ) -> Run:
+        """Start the response to a validated request. `id` is that of the response, by default a new one; `remembered`
+        the items that precede the request, where they need not be read. Raises the errors that refuse the request.
+        """
+        services = self.services
+        model = check_model(body.model, services)
+        frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect)
+        with ExitStack() as held:
+            held.enter_context(services.admission.turn(principal.tenant_id))
+            with trace.span("hydrate") as span:
+                turn = await hydrate(services, principal, frame, remembered)
+                span.attributes["items"] = len(turn.history)
+            ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model, body.metadata)
+            return await self.begin(turn, ledger, held.pop_all(), on_disconnect)
+
     async def begin(
         self,
-        services: Services,
         turn: ResponseTurn,
         ledger: Ledger,
         held: ExitStack,
@@ -91,12 +119,12 @@ class Runs:
         told: Sequence[WireEvent] = (),
     ) -> Run:
         """Start a response; raises what refuses it. `held` is closed at its end. `told` was told of it before."""
-        run = Run(services, turn, ledger, self._journal, told)
+        run = Run(self.services, turn, ledger, self._journal, told)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
         await run.start(held)
-        self.presence.tell_here(run.id)
+        self.services.presence.tell_here(run.id)
         return run
 
     def get(self, tenant_id: UUID, response_id: str) -> Run | None:
@@ -109,8 +137,8 @@ class Runs:
         if run is not None:
             with run.reading():
                 await run.wait()
-        with self.presence.watching(response_id) as news:
-            while not (await self.store.read(tenant_id, response_id, NO_EVENTS)).sealed:
+        with self.services.presence.watching(response_id) as news:
+            while not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):
                         await news.wait()
@@ -123,20 +151,20 @@ class Runs:
             run.cancel()
             await run.wait()
             return run.snapshot
-        with self.presence.watching(response_id) as news:
-            chapter = await self.store.read(tenant_id, response_id, NO_EVENTS)
+        with self.services.presence.watching(response_id) as news:
+            chapter = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_S):
                     while not chapter.sealed:
                         await self._ask_to_cancel(tenant_id, response_id, news)
-                        chapter = await self.store.read(tenant_id, response_id, NO_EVENTS)
+                        chapter = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
         return chapter.body
 
     async def _ask_to_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
         """Whoever has it: the queue, or a worker. Returns when there is news of it, or after a while."""
-        if await self.queue.cancel(tenant_id, response_id):
+        if await self.services.queue.cancel(tenant_id, response_id):
             return
-        await self.presence.ask_to_cancel(response_id)
+        await self.services.presence.ask_to_cancel(response_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(ASK_AGAIN_S):
                 await news.wait()
@@ -147,11 +175,11 @@ class Runs:
             self._runs[response_id].cancel()
 
     async def _give_up(self, taken: Taken) -> None:
-        if await self.queue.put_back(taken, died=True):
+        if await self.services.queue.put_back(taken, died=True):
             return
-        chapter = await self.store.read(taken.tenant_id, taken.response_id, -1)
+        chapter = await self.services.running.read(taken.tenant_id, taken.response_id, -1)
         said = finished_half(rebuilt(chapter.events))
-        await self.store.give_up(taken, WORKER_GONE, said)
+        await self.services.running.give_up(taken, WORKER_GONE, said)
 
     async def _run_janitor(self) -> None:
         while True:
@@ -163,11 +191,14 @@ class Runs:
 
     async def _look(self) -> None:
         """End the responses that nobody makes any more, and forget events that are old."""
-        abandoned = {taken for taken in await self.store.abandoned() if taken.response_id not in self._runs}
+        abandoned = {taken for taken in await self.services.running.abandoned() if taken.response_id not in self._runs}
         for taken in abandoned & self._suspects:
             await self._give_up(taken)
         self._suspects = abandoned
         if time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
-            await self.store.forget(self._event_days)
-            await self.keys.forget()
+            await self.services.running.forget(self._event_days)
+            await self.services.idempotency.forget()
             self._forgot_at = time.monotonic()
+
+
+RUNS: web.AppKey[Runs] = web.AppKey("runs", Runs)

@@ -12,15 +12,14 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.message import Item
 from worker.auth.principal import Principal
-from worker.errors import BROKE, ApiError
+from worker.errors import BROKE, ApiError, ClientGone
 from worker.failures import to_api_error
 from worker.middleware import join_trace
 from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.event_stream import HEARTBEAT_S, ClientGone
+from worker.runs.event_stream import HEARTBEAT_S
+from worker.runs.manager import Runs
 from worker.runs.reader import read_run
 from worker.runs.run import Run
-from worker.runs.starting import start
-from worker.services import Services
 from worker.sockets.memory import Memory
 from worker.sockets.stream import SocketStream
 from worker.wire.dialect import Dialect
@@ -39,8 +38,9 @@ AUTHENTICATION = frozenset({401, 403})
 class Connection:
     """`serve` returns when either side is done. A response whose connection is lost follows its disconnect policy."""
 
-    def __init__(self, services: Services, request: web.Request, draining: asyncio.Event) -> None:
-        self._services = services
+    def __init__(self, runs: Runs, request: web.Request, draining: asyncio.Event, message_bytes_max: int) -> None:
+        self._runs = runs
+        self._services = runs.services
         self._request = request
         self._draining = draining
         self._dialect = Dialect.of(request.headers)
@@ -50,7 +50,7 @@ class Connection:
         self._close_code = WSCloseCode.OK
         self._socket = web.WebSocketResponse(
             heartbeat=HEARTBEAT_S,
-            max_msg_size=services.config.body_bytes,
+            max_msg_size=message_bytes_max,
             compress=False,  # tokens are too short to win anything by it
         )
         self._stream = SocketStream(request)
@@ -128,8 +128,7 @@ class Connection:
 
     async def _start(self, body: ResponseRequest, remembered: tuple[Item, ...] | None) -> Run:
         """Who asks is checked each time: keys are revoked while connections last."""
-        return await start(
-            self._services,
+        return await self._runs.create(
             await self._principal(),
             join_trace(self._request.headers.get("Traceparent")),
             body,
