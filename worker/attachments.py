@@ -1,11 +1,18 @@
-"""Files in a request: their text takes their place before the request becomes a turn."""
+"""Files that clients send: uploads are received into a temporary file; in a request their text takes their place before
+it becomes a turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 from uuid import UUID
+
+from aiohttp import BodyPartReader, MultipartReader, web
 
 from agents.message import Item
 from retrieval.errors import FileNotFound, UnreadableFile
@@ -16,6 +23,7 @@ from retrieval.loaders.source import checked
 from worker.auth.seals import Seals, opened
 from worker.errors import ApiError
 from worker.wire import limits
+from worker.wire.file import purpose_of, safe_name
 from worker.wire.items import FunctionCallOutputItem, InputItem, MessageItem
 from worker.wire.parts import FilePart, Part, TextPart
 
@@ -24,6 +32,9 @@ if TYPE_CHECKING:
 
 # A book takes one or two seconds. The client waits for its first token, but others wait for their next one.
 READ_LIMITS = Limits(wall_s=20, cpu_s=20, niceness=5)
+MEMORY_BYTES_MAX = 1024 * 1024  # larger ones go to the disk while they arrive
+FIELD_BYTES_MAX = 1024
+PARTS_MAX = 8
 
 
 class Attachments:
@@ -104,3 +115,66 @@ def _parts(entry: InputItem) -> Sequence[Part]:
         case FunctionCallOutputItem():
             return entry.output
     return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    filename: str
+    purpose: str
+    size: int  # bytes
+    content: BinaryIO  # at its start
+
+
+@asynccontextmanager
+async def receive(request: web.Request, bytes_max: int) -> AsyncIterator[Upload]:
+    """The file of a form with `file` and `purpose`. Raises ApiError 400, and 413 naming the file."""
+    if not request.content_type.startswith("multipart/"):
+        raise _refused("Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "file")
+    with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as spool:
+        content = cast(BinaryIO, spool)
+        filename: str | None = None
+        fields: dict[str, str] = {}
+        try:
+            async for part in _form_parts(await request.multipart()):
+                if part.name == "file" and filename is None:
+                    filename = safe_name(part.filename)
+                    await _spool(part, content, bytes_max)
+                else:
+                    fields[part.name or ""] = await _field(part)
+        except ValueError as error:  # what the parser of multipart bodies raises
+            raise _refused(f"The form could not be read: {error}", "file") from None
+        if filename is None:
+            raise _refused("The form has no field 'file' with a file.", "file")
+        size = content.tell()
+        content.seek(0)
+        yield Upload(filename, purpose_of(fields), size, content)
+
+
+async def _form_parts(form: MultipartReader) -> AsyncIterator[BodyPartReader]:
+    count = 0
+    while (part := await form.next()) is not None:
+        count += 1
+        if count > PARTS_MAX or not isinstance(part, BodyPartReader):
+            raise _refused(f"A form of at most {PARTS_MAX} plain fields is expected.", "file")
+        yield part
+
+
+async def _spool(part: BodyPartReader, content: BinaryIO, bytes_max: int) -> None:
+    while chunk := await part.read_chunk():
+        if content.tell() + len(chunk) > bytes_max:
+            message = f"The file is larger than {bytes_max // 2**20} MB, which is the most here."
+            raise ApiError(413, message, param="file", code="file_too_large")
+        content.write(chunk)
+
+
+async def _field(part: BodyPartReader) -> str:
+    text = b""
+    while chunk := await part.read_chunk(FIELD_BYTES_MAX):
+        text += chunk
+        if len(text) > FIELD_BYTES_MAX:
+            raise _refused(f"The field '{part.name}' is too long.", part.name or "file")
+    return text.decode("utf-8", "replace")
+
+
+def _refused(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
-from worker.wire.include import RESULTS
+from worker.wire.options import RESULTS
 from worker.wire.page import ID
 
 

@@ -24,14 +24,13 @@ from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT
 from worker.auth.principal import OPERATOR
 from worker.auth.sign_in import link
-from worker.config import PROJECT, Config
+from worker.config import PROJECT, VERSION, Config
 from worker.errors import StartError
 from worker.home import Home, write_atomically
 from worker.routes.health import DRAINING
 from worker.runs.manager import RUNS, Runs
 from worker.services import SERVICES, Services
 from worker.start import open_services
-from worker.version import VERSION
 
 log = logging.getLogger("firsttoken.serve")
 

@@ -33,13 +33,12 @@ from worker.cli.doctor import doctor
 from worker.cli.evaluate import evaluate_retrieval
 from worker.cli.model_commands import list_models, pull_model, show_model
 from worker.cli.quantize import quantize_model
-from worker.config import Config
+from worker.config import VERSION, Config
 from worker.errors import StartError
 from worker.home import Home
 from worker.roster import list_agents
 from worker.serve import serve
 from worker.start import open_database, open_embedders, open_owner_dsn, read_secret
-from worker.version import VERSION
 
 __all__ = [
     "FAILURES",

@@ -7,9 +7,9 @@ import asyncio
 import asyncpg
 from aiohttp import web
 
+from worker.config import VERSION
 from worker.reply import reply
 from worker.services import SERVICES
-from worker.version import VERSION
 
 DATABASE_TIMEOUT_S = 2.0
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)

@@ -27,9 +27,9 @@ from worker.runs.turn import ResponseTurn, hydrate, record_of
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
+from worker.wire.options import rank_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
-from worker.wire.tier import rank_of
 
 log = logging.getLogger("firsttoken.runs")
 

@@ -11,7 +11,7 @@ from agents.events import TurnFinished, Usage
 from agents.message import new_id
 from worker.wire.chat_choice import ChoiceNarrator
 from worker.wire.chat_request import ChatRequest
-from worker.wire.tier import tier_used
+from worker.wire.options import tier_used
 
 Chunk: TypeAlias = dict[str, Any]
 

@@ -21,11 +21,9 @@ from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
-from worker.wire.logprobs import TopLogprobs
-from worker.wire.options import Metadata, asks_for_same_bytes, within
+from worker.wire.options import Metadata, ServiceTier, TopLogprobs, asks_for_same_bytes, priority_of, within
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
-from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import as_choice, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer

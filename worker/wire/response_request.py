@@ -19,12 +19,19 @@ from agents.turn import Compacting, FileSearch, Limits, Turn
 from inference.core import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
-from worker.wire.include import LOGPROBS, RESULTS, Include
 from worker.wire.items import InputItem, as_items
-from worker.wire.logprobs import TopLogprobs
-from worker.wire.options import Metadata, asks_for_same_bytes, within
+from worker.wire.options import (
+    LOGPROBS,
+    RESULTS,
+    Include,
+    Metadata,
+    ServiceTier,
+    TopLogprobs,
+    asks_for_same_bytes,
+    priority_of,
+    within,
+)
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
-from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
