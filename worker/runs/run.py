@@ -241,7 +241,7 @@ class Run:
         self._publish(self._narrator.frames(event))
         if self._first_token is None and isinstance(event, TOKENS):
             self._first_token = len(self.frames) - 1
-            if not self._followers:
+            if not self.turn.frame.request.streamed:  # its time is when it could be told, as nobody waits for it alone
                 self._mark_first_token()
             for follower in self._followers:
                 self.went_out(follower.sent)

@@ -135,6 +135,11 @@ class ResponseRequest(Strict):
         return value
 
     @property
+    def streamed(self) -> bool:
+        """Whether the client reads events while the response is made."""
+        return bool(self.stream) and not self.background
+
+    @property
     def choice(self) -> Choice:
         return self.tool_choice or AUTO
 
