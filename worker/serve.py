@@ -27,9 +27,8 @@ from worker.auth.sign_in import link
 from worker.config import PROJECT, VERSION, Config
 from worker.errors import StartError
 from worker.home import Home, write_atomically
-from worker.routes.health import DRAINING
 from worker.runs.manager import RUNS, Runs
-from worker.services import SERVICES, Services
+from worker.services import DRAINING, SERVICES, Services
 from worker.start import open_services
 
 log = logging.getLogger("firsttoken.serve")

@@ -9,10 +9,9 @@ from aiohttp import web
 
 from worker.config import VERSION
 from worker.reply import reply
-from worker.services import SERVICES
+from worker.services import DRAINING, SERVICES
 
 DATABASE_TIMEOUT_S = 2.0
-DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)
 
 
 def routes() -> list[web.RouteDef]:

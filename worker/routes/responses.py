@@ -122,7 +122,7 @@ async def _follow(request: web.Request, response_id: str, after: int) -> web.Str
         return await _stream(request, run, after + 1)
     stream = EventStream(request)
     try:
-        await read_stored(runs, stream, tenant_id, response_id, after)
+        await read_stored(runs.services, stream, tenant_id, response_id, after, runs.get)
     except ClientGone:
         return stream.response
     return await stream.close()

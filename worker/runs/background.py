@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 from agents.errors import NotFound
 from inference.trace import Trace
@@ -17,10 +16,8 @@ from worker.auth.seals import opened
 from worker.checks import check_model
 from worker.errors import BROKE
 from worker.failures import to_api_error
-from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.ledger import Ledger
 from worker.runs.queue_store import Job
-from worker.runs.run import Run
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Taken
 from worker.runs.turn import ResponseTurn, hydrate, record_of
@@ -38,17 +35,8 @@ RETRY_S = 1.0
 BUSY = frozenset({429, 503})  # not the fault of the request: it may be started elsewhere, or later
 
 
-class Begin(Protocol):
-    """Start the run of a turn; `Runs.begin`."""
-
-    async def __call__(
-        self,
-        turn: ResponseTurn,
-        ledger: Ledger,
-        held: ExitStack,
-        on_disconnect: Disconnect,
-        told: Sequence[WireEvent] = (),
-    ) -> Run: ...
+# Runs a turn to its end, after the events that were sent before; raises the errors that refuse it.
+Complete: TypeAlias = Callable[[ResponseTurn, Ledger, Sequence[WireEvent]], Awaitable[None]]
 
 
 async def enqueue(
@@ -69,8 +57,8 @@ async def enqueue(
     return queued
 
 
-async def begin_queued(services: RunServices, taken: Taken, begin: Begin) -> Run:
-    """Start a response that this worker took from the queue.
+async def run_queued(services: RunServices, taken: Taken, complete: Complete) -> None:
+    """Run a response that this worker took from the queue.
 
     Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, and NotFound.
     """
@@ -93,7 +81,7 @@ async def begin_queued(services: RunServices, taken: Taken, begin: Begin) -> Run
         turn = replace(await hydrate(services, principal, frame), items=items)
         told = (await services.running.read(tenant_id, response_id, -1)).events
     ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model, frame.request.metadata)
-    return await begin(turn, ledger, ExitStack(), GO_ON, told)
+    await complete(turn, ledger, told)
 
 
 class Backlog:
@@ -103,10 +91,10 @@ class Backlog:
     library for queues would bring a second driver and its own tables, and still not know which events were sent.
     """
 
-    def __init__(self, services: RunServices, places: int, begin: Begin) -> None:
+    def __init__(self, services: RunServices, places: int, complete: Complete) -> None:
         self._services = services
         self._places = places
-        self._begin = begin
+        self._complete = complete
         self._making: set[asyncio.Task[None]] = set()
         self._queued = asyncio.Event()
         self._taking: asyncio.Task[None] | None = None
@@ -161,8 +149,7 @@ class Backlog:
 
     async def _make(self, taken: Taken) -> None:
         try:
-            run = await begin_queued(self._services, taken, self._begin)
-            await run.wait()
+            await run_queued(self._services, taken, self._complete)
         except NotFound:
             log.info("%s was deleted before it started", taken.response_id)
         except Exception as error:  # the boundary: any error that prevents the start of a response ends it, or waits

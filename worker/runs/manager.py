@@ -18,7 +18,7 @@ from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.checks import check_model
 from worker.runs.background import Backlog
-from worker.runs.disconnect import Disconnect
+from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.event_log import EventLog, rebuilt
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
@@ -50,7 +50,7 @@ class Runs:
         after the end of their response.
         """
         self.services = services
-        self.backlog = Backlog(services, background, self.begin)
+        self.backlog = Backlog(services, background, self._complete)
         self._journal = EventLog(services.running, services.presence.worker)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
@@ -108,9 +108,13 @@ class Runs:
                 turn = await hydrate(services, principal, frame, remembered)
                 span.attributes["items"] = len(turn.history)
             ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model, body.metadata)
-            return await self.begin(turn, ledger, held.pop_all(), on_disconnect)
+            return await self._begin(turn, ledger, held.pop_all(), on_disconnect)
 
-    async def begin(
+    async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
+        run = await self._begin(turn, ledger, ExitStack(), GO_ON, told)
+        await run.wait()
+
+    async def _begin(
         self,
         turn: ResponseTurn,
         ledger: Ledger,

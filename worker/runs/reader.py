@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from uuid import UUID
 
 from worker.errors import ApiError
 from worker.runs.event_stream import BATCH_FRAMES, Stream
-from worker.runs.manager import Runs
 from worker.runs.run import Run
+from worker.runs.run_services import RunServices
 from worker.runs.running_store import Chapter
 from worker.wire import events as wire
 from worker.wire import sse
@@ -52,26 +52,38 @@ async def read_run(run: Run, stream: Stream, number: int = 0) -> None:
             stream.on_room.remove(reader.push)
 
 
-async def read_stored(runs: Runs, stream: Stream, tenant_id: UUID, response_id: str, after: int) -> None:
-    """Send the events after this number until the response has ended. Raises NotFound, ApiError, ClientGone."""
-    async with aclosing(_follow(runs, tenant_id, response_id, after)) as chapters:
+async def read_stored(
+    services: RunServices,
+    stream: Stream,
+    tenant_id: UUID,
+    response_id: str,
+    after: int,
+    find_run: Callable[[UUID, str], Run | None],
+) -> None:
+    """Send the events after this number until the response has ended. Raises NotFound, ApiError, ClientGone.
+
+    `find_run` finds the run of a response that this worker takes from the queue during that time.
+    """
+    async with aclosing(_follow(services, tenant_id, response_id, after)) as chapters:
         async for events in chapters:
             await stream.open()
             await stream.write([*map(sse.encode, events)])
             after = events[-1]["sequence_number"] if events else after
-            if run := runs.get(tenant_id, response_id):  # this worker took it from the queue
+            if run := find_run(tenant_id, response_id):
                 await read_run(run, stream, after + 1)
                 return
 
 
-async def _follow(runs: Runs, tenant_id: UUID, response_id: str, after: int) -> AsyncGenerator[list[WireEvent], None]:
+async def _follow(
+    services: RunServices, tenant_id: UUID, response_id: str, after: int
+) -> AsyncGenerator[list[WireEvent], None]:
     """The stored events after this number as they come, [] while there are none. Ends with the response.
 
     No database connection is held while waiting: `presence` notifies of new events, and a slow poll covers missed
     notifications. Raises NotFound, and ApiError 404 when the events are not kept any more.
     """
-    with runs.services.presence.watching(response_id) as news:
-        chapter = await runs.services.running.read(tenant_id, response_id, after)
+    with services.presence.watching(response_id) as news:
+        chapter = await services.running.read(tenant_id, response_id, after)
         if chapter.sealed and chapter.last_type is None:
             message = "The events of this response are not kept any more. Read it without 'stream'."
             raise ApiError(404, message, type="not_found_error", param="stream", code="events_expired")
@@ -86,7 +98,7 @@ async def _follow(runs: Runs, tenant_id: UUID, response_id: str, after: int) -> 
             except TimeoutError:
                 pass
             news.clear()
-            chapter = await runs.services.running.read(tenant_id, response_id, after)
+            chapter = await services.running.read(tenant_id, response_id, after)
         if end := _missing_end(chapter, after):
             yield [end]
 

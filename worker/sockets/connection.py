@@ -1,4 +1,7 @@
-"""One WebSocket: a task reads its messages, another answers them, one response after the other."""
+"""GET /v1/responses with an upgrade: a WebSocket whose messages request responses, one answered after the other.
+
+One task of a connection reads its messages, another answers them.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,19 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.message import Item
 from worker.auth.principal import Principal
+from worker.auth.session import require_same_origin
 from worker.errors import BROKE, ApiError, ClientGone
 from worker.failures import to_api_error
 from worker.middleware import join_trace
+from worker.request_keys import PRINCIPAL
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import HEARTBEAT_S
-from worker.runs.manager import Runs
+from worker.runs.manager import RUNS, Runs
 from worker.runs.reader import read_run
 from worker.runs.run import Run
+from worker.services import DRAINING, SERVICES
 from worker.sockets.memory import Memory
+from worker.sockets.register import SOCKETS
 from worker.sockets.stream import SocketStream
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
@@ -33,6 +40,24 @@ log = logging.getLogger("firsttoken.sockets")
 WAITING_MAX = 4  # messages behind the one that is answered; each may be as large as a request body
 IDLE_S = 600.0  # a connection on which nothing is asked for so long is closed; clients connect anew
 AUTHENTICATION = frozenset({401, 403})
+
+
+def routes() -> list[web.RouteDef]:
+    return [web.get("/v1/responses", connect, allow_head=False)]
+
+
+async def connect(request: web.Request) -> web.StreamResponse:
+    """A browser sends its cookie with a handshake from any page, so the origin of a session is checked."""
+    principal, draining = request[PRINCIPAL], request.app[DRAINING]
+    if not web.WebSocketResponse().can_prepare(request):
+        raise ApiError(426, "Send POST with a body, or GET as the handshake of a WebSocket.", code="upgrade_required")
+    if principal.via == "session":
+        require_same_origin("POST", request.headers)
+    if draining.is_set():
+        raise ApiError(503, "The worker is being stopped.", type="server_error", retry_after_s=1.0)
+    with request.app[SOCKETS].open(principal.tenant_id):
+        body_bytes = request.app[SERVICES].config.body_bytes
+        return await Connection(request.app[RUNS], request, draining, body_bytes).serve()
 
 
 class Connection:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
+from aiohttp import web
+
 from worker.errors import ApiError
 
 OPEN_MAX = 1024  # an idle one costs some kilobytes and a ping every 15 seconds
@@ -39,3 +41,6 @@ class Sockets:
             self._open[tenant_id] -= 1
             if not self._open[tenant_id]:
                 del self._open[tenant_id]
+
+
+SOCKETS: web.AppKey[Sockets] = web.AppKey("sockets", Sockets)
