@@ -155,14 +155,14 @@ async def _form_parts(form: MultipartReader) -> AsyncIterator[BodyPartReader]:
     while (part := await form.next()) is not None:
         count += 1
         if count > PARTS_MAX or not isinstance(part, BodyPartReader):
-            raise _refused(f"A form of at most {PARTS_MAX} plain fields is expected.", "file")
+            raise _refused(f"The form may have at most {PARTS_MAX} plain fields.", "file")
         yield part
 
 
 async def _spool(part: BodyPartReader, content: BinaryIO, bytes_max: int) -> None:
     while chunk := await part.read_chunk():
         if content.tell() + len(chunk) > bytes_max:
-            message = f"The file is larger than {bytes_max // 2**20} MB, which is the most here."
+            message = f"The file is larger than {bytes_max // 2**20} MB, which is the limit."
             raise ApiError(413, message, param="file", code="file_too_large")
         content.write(chunk)
 

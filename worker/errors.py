@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-BROKE = "Something went wrong on our side while answering. Please try again."
+BROKE = "Internal error while generating the answer. Please try again."
 
 
 class ApiError(Exception):

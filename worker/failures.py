@@ -36,7 +36,7 @@ def to_api_error(error: BaseException) -> ApiError | None:
         return ApiError(400, "Text must not contain the character U+0000: it cannot be stored.", code="invalid_text")
     if isinstance(error, DATABASE_AWAY):
         return ApiError(
-            503, "The database does not answer. Try again in a moment.", type="server_error", retry_after_s=1.0
+            503, "The database is not responding. Try again in a moment.", type="server_error", retry_after_s=1.0
         )
     return None
 
@@ -50,8 +50,8 @@ def refusal(error: Exception) -> str:
 
 def _from_http(error: web.HTTPException) -> ApiError:
     messages = {
-        404: "There is nothing at this address.",
-        405: "This address does not take this method.",
+        404: "This address does not exist.",
+        405: "This address does not support this method.",
         413: "The request body is too large.",
     }
     return ApiError(error.status, messages.get(error.status, error.reason), type=type_of(error.status))

@@ -121,7 +121,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise StartError(
-                f"port {port} of {host} is taken: choose another with --port, or 0 for a free one"
+                f"port {port} of {host} is already in use: choose another with --port, or 0 for a free one"
             ) from error
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror}") from error
     return listener

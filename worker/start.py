@@ -101,7 +101,7 @@ async def _keep_running(postgres: EmbeddedPostgres) -> None:
         await asyncio.sleep(WATCH_S)
         if await asyncio.to_thread(lambda: postgres.is_running):
             continue
-        log.warning("Postgres is gone; starting it again")
+        log.warning("Postgres stopped; restarting it")
         try:
             await asyncio.to_thread(postgres.start)
         except EmbeddedPostgresError as error:
@@ -129,7 +129,7 @@ async def open_model(config: Config) -> AsyncIterator[ChatModel]:
     wanted = await asyncio.to_thread(_load, "--model", engine_config, config)
     allowance = await asyncio.to_thread(_load, "--model", here, wanted)
     if allowance.is_less:
-        print(f"Memory is there for {allowance}: {allowance.reason}", flush=True)
+        print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
     engine = allowance.config
     model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
     calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
@@ -229,7 +229,7 @@ async def _share_beginnings(agent: Agent, roster: Roster) -> None:
         try:
             await agent.share(definition.applied(Turn(NOBODY, ())))
         except (InvalidTurn, InvalidTemplate) as error:  # it will be said to whoever asks this agent
-            log.warning("the beginning of agent %s is not shared: %s", name, error)
+            log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
 
 
 def _assemble(

@@ -48,7 +48,7 @@ async def create(request: web.Request) -> web.Response:
     body = EmbeddingsRequest.model_validate_json(await request.read())
     dimensions = services.embedders.dimensions(body.model)
     if body.dimensions not in (None, dimensions):
-        raise ApiError(400, f"This model has {dimensions} dimensions, always.", param="dimensions")
+        raise ApiError(400, f"This model always has {dimensions} dimensions.", param="dimensions")
     with services.admission.turn(tenant_id):
         with trace.span("embed", model=body.model, texts=len(body.texts)):
             embedder = await services.embedders.get(body.model)

@@ -18,7 +18,7 @@ def routes() -> list[web.RouteDef]:
 
 async def scrape(request: web.Request) -> web.Response:
     if not request[PRINCIPAL].is_operator:
-        message = "Metrics are for operators. Make a key for it: firsttoken keys create NAME --operator"
+        message = "Metrics need the scope operator. Create a key with it: firsttoken keys create NAME --operator"
         raise ApiError(403, message, type="permission_error", code="operator_required")
     services = request.app[SERVICES]
     services.telemetry.metrics.turns_active.set(services.admission.active)

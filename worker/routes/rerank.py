@@ -79,7 +79,7 @@ async def _scores(services: Services, model: str, query: str, texts: Sequence[st
         return np.asarray(1 / (1 + np.exp(-logits)), np.float64)
     if model not in embedders.names:
         names = [*embedders.names, *([reranker.name] if reranker else [])]
-        message = f"The model '{model}' does not rank here. Models that do: {', '.join(names)}."
+        message = f"The model '{model}' cannot rerank. Models that can: {', '.join(names)}."
         raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
     embedder = await embedders.get(model)
     asked, passages = await embedder.embed_query(query), await embedder.embed_windows(texts)

@@ -143,6 +143,6 @@ def _starting_after(request: web.Request) -> int:
     if value is None:
         return -1
     if not (value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS_MAX):
-        message = "Invalid 'starting_after': it is the sequence_number of the last event seen."
+        message = "Invalid 'starting_after': use the sequence_number of the last event received."
         raise ApiError(400, message, param="starting_after", code="invalid_value")
     return int(value)

@@ -36,7 +36,7 @@ class Admission:
         if self.active >= self._turns_max:
             raise _refused(f"The worker is busy with {self.active} turns.")
         if self._turns.get(tenant_id, 0) >= self._tenant_turns_max:
-            raise _refused(f"You have {self._tenant_turns_max} turns in progress, which is the most at once.")
+            raise _refused(f"You already have {self._tenant_turns_max} turns in progress, which is the limit.")
         self._turns[tenant_id] += 1
         try:
             yield

@@ -96,7 +96,7 @@ class EventLog:
         self._waiting[key] = earlier
 
     def _drop(self) -> None:
-        log.error("the database has been away for too long: the events of %d responses are lost", len(self._waiting))
+        log.error("the database was unavailable for too long: the events of %d responses are lost", len(self._waiting))
         self._waiting.clear()
         self._count = 0
 

@@ -39,7 +39,10 @@ CANCEL_S = 5.0  # how long another worker may take to stop; it goes on doing so 
 POLL_S = 2.0  # between two looks at a response of which nothing is heard
 ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may not hear the first time
 NO_EVENTS = 2**31 - 1  # after the last one there can be
-WORKER_GONE = {"code": "server_error", "message": "The worker that made this answer stopped. Please try again."}
+WORKER_GONE = {
+    "code": "server_error",
+    "message": "The worker that was generating this answer stopped. Please try again.",
+}
 
 
 class Runs:
@@ -190,7 +193,7 @@ class Runs:
             try:
                 await self._look()
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-                log.warning("could not look after abandoned responses: %r", error)
+                log.warning("could not clean up abandoned responses: %r", error)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self) -> None:

@@ -85,7 +85,7 @@ class Presence:
                 async with self._database.anonymous() as connection:
                     await self._listen(connection)
             except DATABASE_AWAY as error:
-                log.warning("other workers are not heard for the moment: %r", error)
+                log.warning("cannot receive notifications of other workers at the moment: %r", error)
             await asyncio.sleep(RETRY_S)
 
     async def _listen(self, connection: Connection) -> None:

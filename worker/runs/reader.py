@@ -85,7 +85,7 @@ async def _follow(
     with services.presence.watching(response_id) as news:
         chapter = await services.running.read(tenant_id, response_id, after)
         if chapter.sealed and chapter.last_type is None:
-            message = "The events of this response are not kept any more. Read it without 'stream'."
+            message = "The events of this response have expired. Read it without 'stream'."
             raise ApiError(404, message, type="not_found_error", param="stream", code="events_expired")
         while True:
             yield list(chapter.events)

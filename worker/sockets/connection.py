@@ -54,7 +54,7 @@ async def connect(request: web.Request) -> web.StreamResponse:
     if principal.via == "session":
         require_same_origin("POST", request.headers)
     if draining.is_set():
-        raise ApiError(503, "The worker is being stopped.", type="server_error", retry_after_s=1.0)
+        raise ApiError(503, "The worker is shutting down.", type="server_error", retry_after_s=1.0)
     with request.app[SOCKETS].open(principal.tenant_id):
         body_bytes = request.app[SERVICES].config.body_bytes
         return await Connection(request.app[RUNS], request, draining, body_bytes).serve()
@@ -108,7 +108,7 @@ class Connection:
         try:
             self._messages.put_nowait(data.encode() if isinstance(data, str) else data)
         except asyncio.QueueFull:
-            text = f"{WAITING_MAX} requests wait on this connection already: read their answers first."
+            text = f"{WAITING_MAX} requests are already waiting on this connection: read their answers first."
             await self._complain(ApiError(429, text, type="rate_limit_error", code="rate_limit_exceeded"))
 
     async def _answer_all(self) -> None:

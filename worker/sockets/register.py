@@ -29,7 +29,8 @@ class Sockets:
         if self._open.total() >= OPEN_MAX or self._open[tenant_id] >= TENANT_OPEN_MAX:
             raise ApiError(
                 429,
-                f"Too many connections are open: {TENANT_OPEN_MAX} may be yours. Close one, or try again in a moment.",
+                f"Too many connections are open; the limit per tenant is {TENANT_OPEN_MAX}. "
+                "Close one, or try again in a moment.",
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
                 retry_after_s=RETRY_AFTER_S,

@@ -58,7 +58,7 @@ class Completion:
 
 def failure(finished: TurnFinished) -> dict[str, Any]:
     """The error that a failed choice is."""
-    message = finished.error_message or "The answer could not be finished. Please try again."
+    message = finished.error_message or "The answer could not be completed. Please try again."
     return {"message": message, "type": "server_error", "param": None, "code": finished.error_code or "server_error"}
 
 

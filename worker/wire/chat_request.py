@@ -91,7 +91,7 @@ class ChatRequest(Strict):
     @classmethod
     def _comes_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value and not info.data.get("logprobs"):
-            raise ValueError("it is told only where logprobs is true")
+            raise ValueError("it requires logprobs to be true")
         return value
 
     @field_validator("tool_choice")

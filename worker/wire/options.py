@@ -65,7 +65,7 @@ def _budgets_are_numbers(metadata: dict[str, str]) -> dict[str, str]:
     for key in (STEPS, SECONDS, COST):
         value = metadata.get(key)
         if value is not None and not _is_positive(value, whole=key == STEPS):
-            raise ValueError(f"'{key}' is a budget of the turn: write a positive number")
+            raise ValueError(f"'{key}' is a budget of the turn: it must be a positive number")
     return metadata
 
 

@@ -58,7 +58,7 @@ class ResponseFrame:
         if turn.status == "failed":
             snapshot["error"] = {
                 "code": turn.error_code or "server_error",
-                "message": turn.error_message or "The answer could not be finished. Please try again.",
+                "message": turn.error_message or "The answer could not be completed. Please try again.",
             }
         return snapshot
 

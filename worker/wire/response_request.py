@@ -122,7 +122,7 @@ class ResponseRequest(Strict):
     @classmethod
     def _keeps_what_is_made_later(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value is False and info.data.get("background"):
-            raise ValueError("a response in the background has to be stored")
+            raise ValueError("a background response must be stored")
         return value
 
     @field_validator("tool_choice")

@@ -53,7 +53,7 @@ def test_a_question_about_something_else_is_reported_after_the_rest(home: str, t
     assert done.returncode == 1
     assert "MRR@10" in done.stdout
     assert "“And wine?”: the store has no file wine.md" in done.stderr
-    assert "1 of 2 lines name nothing in the store drinks" in done.stderr.splitlines()[-1]
+    assert "1 of 2 lines match nothing in the store drinks" in done.stderr.splitlines()[-1]
 
 
 def test_another_tenants_store_is_another_store(home: str, tmp_path: Path) -> None:
