@@ -21,7 +21,7 @@ from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
-from worker.wire.options import Metadata, ServiceTier, TopLogprobs, asks_for_same_bytes, priority_of, within
+from worker.wire.options import Metadata, ServiceTier, TopLogprobs, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tools import as_choice, distinct
@@ -129,7 +129,7 @@ class ChatRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
             sampling=self._sampling,
-            limits=within(self.metadata, Limits(tokens=self._tokens_max or Limits().tokens)),
+            caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
             priority=priority_of(self.service_tier, watched=watched),
         )
 

@@ -96,7 +96,7 @@ def test_tools_of_all_kinds_reach_the_turn() -> None:
     assert turn.server_tools == ("calculator",)
     assert turn.file_search == FileSearch(("docs",), 5, 0.3, Comparison(**SINCE_2024))
     assert (turn.tool_choice, turn.parallel_tool_calls) == ("get_weather", False)
-    assert (turn.limits.calls, turn.limits.tokens, turn.sampling.max_tokens) == (2, 50, 50)
+    assert (turn.caps.calls, turn.caps.tokens, turn.sampling.max_tokens) == (2, 50, 50)
 
 
 def test_allowed_tools_limit_the_turn_while_the_model_is_shown_all() -> None:
