@@ -1,4 +1,4 @@
-"""The agents that this worker serves: where their file is, and whether it can be used."""
+"""The agents that this worker serves: the location of their file, and whether it is valid."""
 
 from __future__ import annotations
 

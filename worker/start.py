@@ -1,4 +1,4 @@
-"""Opens what a worker needs, side by side, and closes it in the reverse order."""
+"""Opens the services of a worker concurrently, and closes them in the reverse order."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def open_owner_dsn(config: Config) -> AsyncIterator[tuple[str, str | None]
 
 
 async def _keep_running(postgres: EmbeddedPostgres) -> None:
-    """Bring the embedded server back when it dies: nobody else would, and the pool reconnects by itself."""
+    """Restart the embedded server when it dies; the pool reconnects automatically."""
     while True:
         await asyncio.sleep(WATCH_S)
         if await asyncio.to_thread(lambda: postgres.is_running):
@@ -190,7 +190,7 @@ def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 
 @asynccontextmanager
 async def open_services(config: Config, home: Home) -> AsyncIterator[tuple[Services, Runs]]:
-    """Database and models come up at the same time: the slowest of them is the start time."""
+    """Database and models start concurrently: the slowest of them determines the start time."""
     roster = read_roster(config)
     async with AsyncExitStack() as stack:
         opened = await asyncio.gather(
@@ -228,7 +228,7 @@ async def _share_beginnings(agent: Agent, roster: Roster) -> None:
     for name, definition in {**roster.agents, "": Definition()}.items():
         try:
             await agent.share(definition.applied(Turn(NOBODY, ())))
-        except (InvalidTurn, InvalidTemplate) as error:  # it will be said to whoever asks this agent
+        except (InvalidTurn, InvalidTemplate) as error:  # its clients get this error
             log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from inference.errors import InvalidSchema
-from inference.grammar import restated
+from inference.grammar.schema import restated
 from worker.wire import limits
 
 
