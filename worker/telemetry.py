@@ -23,7 +23,7 @@ NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class Telemetry:
-    """`record` costs microseconds, never waits and never raises; turns that cannot be stored are dropped and counted."""
+    """`record` costs microseconds, never waits and never raises; what cannot be stored is dropped and counted."""
 
     def __init__(self, traces: Traces, metrics: Metrics, *, trace_days: float) -> None:
         self.traces = traces

@@ -38,7 +38,7 @@ class Warmth:
         self._readings: dict[Place, _Reading] = {}
 
     async def read(self, place: Place, start: Callable[[], Awaitable[Generation | None]]) -> bool:
-        """Start to prefill, unless it has already started or the tenant is at its limit. False: nothing is prefilled."""
+        """Start to prefill, unless it has started or the tenant is at its limit. False: nothing is prefilled."""
         self._readings = {each: reading for each, reading in self._readings.items() if reading.counts}
         if place in self._readings or sum(tenant == place[0] for tenant, _ in self._readings) >= TENANT_MAX:
             return False

@@ -1,7 +1,7 @@
 """Idempotency-Key: a request that is repeated with its key never starts a second generation.
 
-What is stored is told again. Of an answer that is not stored only the key is remembered, not a word of what was said:
-a repetition is refused then, which is less than an answer and more than a second one.
+A stored answer is sent again. Of an answer that is not stored only the key is kept, none of its content: its repetition
+is refused, which is better than a second generation.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from worker.runs.run_services import RunServices
 
 HEADER = "Idempotency-Key"
 KEY_CHARS_MAX = 255
-COME_BACK = Disconnect(30.0)  # how long an answer with a key waits for its caller: clients retry after at most 8 s
+COME_BACK = Disconnect(30.0)  # how long an answer with a key waits for its client: clients retry after at most 8 s
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A request with a key. `fingerprint` tells another request that has the same key."""
+    """A request with a key. `fingerprint` detects a different request with the same key."""
 
     request: web.Request
     services: RunServices
@@ -49,7 +49,7 @@ class Once:
         return cls(request, services, tenant_id, key, fingerprint)
 
     async def claim(self, response_id: str | None) -> Earlier | None:
-        """The earlier request with this key; None for the first one. Raises ApiError 422 when that asked for other."""
+        """The earlier request with this key; None for the first one. Raises ApiError 422 when the two differ."""
         keys, worker = self.services.idempotency, self.services.presence.worker
         earlier = await keys.claim(self.tenant_id, self.key, self.fingerprint, response_id, worker)
         if earlier is not None and earlier.fingerprint != self.fingerprint:
@@ -59,7 +59,7 @@ class Once:
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
-        """What fails in here is not remembered."""
+        """A failure in here is not kept."""
         try:
             yield
         except BaseException:  # also when the caller leaves

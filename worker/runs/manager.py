@@ -1,4 +1,4 @@
-"""The responses that this worker makes, and the care for those whose worker is gone."""
+"""The responses that this worker runs, and the clean-up of those whose worker has died."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
 
-LOOK_EVERY_S = 2.0  # two looks find a response abandoned: its worker may just be connecting anew
+LOOK_EVERY_S = 2.0  # a response is abandoned when two looks find it so: its worker may just be reconnecting
 FORGET_EVERY_S = 3600.0
 CLOSE_S = 10.0
-CANCEL_S = 5.0  # how long another worker may take to stop; it goes on doing so afterwards
-POLL_S = 2.0  # between two looks at a response of which nothing is heard
-ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may not hear the first time
-NO_EVENTS = 2**31 - 1  # after the last one there can be
+CANCEL_S = 5.0  # how long another worker may take to stop before the client gets the current state
+POLL_S = 2.0  # between two looks at a response without notifications
+ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may miss the first request
+NO_EVENTS = 2**31 - 1  # above every number of an event
 WORKER_GONE = {
     "code": "server_error",
     "message": "The worker that was generating this answer stopped. Please try again.",
@@ -46,7 +46,7 @@ WORKER_GONE = {
 
 
 class Runs:
-    """By id. Also of other tenants: whoever asks says whose it must be."""
+    """Runs by the id of their response, of all tenants: every lookup names the tenant."""
 
     def __init__(self, services: RunServices, *, event_days: float, background: int) -> None:
         """`background`: responses of the queue that this worker runs at once. `event_days`: how long events are kept
@@ -70,7 +70,7 @@ class Runs:
         self._janitor = asyncio.create_task(self._run_janitor(), name="janitor")
 
     async def close(self) -> None:
-        """Stop what still runs, keeping what was said, and store everything. Leave the background to other workers."""
+        """Stop all runs, keep their output so far, store everything. Other workers continue background responses."""
         self.backlog.stop()
         for run in self._runs.values():
             (run.leave if run.in_background else run.cancel)()
@@ -83,7 +83,7 @@ class Runs:
         await self.services.presence.close()
 
     async def idle(self, timeout_s: float) -> None:
-        """Return when nothing runs any more, or after the time."""
+        """Return when no run is left, or after the timeout."""
         waits = [asyncio.ensure_future(run.wait()) for run in self._runs.values()]
         if waits:
             await asyncio.wait(waits, timeout=timeout_s)
@@ -125,7 +125,7 @@ class Runs:
         on_disconnect: Disconnect,
         told: Sequence[WireEvent] = (),
     ) -> Run:
-        """Start a response; raises what refuses it. `held` is closed at its end. `told` was told of it before."""
+        """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events."""
         run = Run(self.services, turn, ledger, self._journal, told)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
@@ -139,7 +139,7 @@ class Runs:
         return run if run and run.accepted and run.turn.tenant_id == tenant_id else None
 
     async def ended(self, tenant_id: UUID, response_id: str) -> None:
-        """Return when a stored response has ended, wherever it is made. Raises NotFound."""
+        """Return when a stored response has ended, on any worker. Raises NotFound."""
         run = self.get(tenant_id, response_id)
         if run is not None:
             with run.reading():
@@ -152,7 +152,7 @@ class Runs:
                 news.clear()
 
     async def cancel(self, tenant_id: UUID, response_id: str) -> dict[str, Any]:
-        """Stop a response wherever it is made, wait for its end and give it as it is then. Raises NotFound."""
+        """Stop a response on any worker, wait for its end and return its final state. Raises NotFound."""
         run = self.get(tenant_id, response_id)
         if run is not None:
             run.cancel()
@@ -168,7 +168,7 @@ class Runs:
         return chapter.body
 
     async def _ask_to_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
-        """Whoever has it: the queue, or a worker. Returns when there is news of it, or after a while."""
+        """Cancel it in the queue or at its worker. Returns when it has news, or after ASK_AGAIN_S."""
         if await self.services.queue.cancel(tenant_id, response_id):
             return
         await self.services.presence.ask_to_cancel(response_id)
@@ -197,7 +197,7 @@ class Runs:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self) -> None:
-        """End the responses that nobody makes any more, and forget events that are old."""
+        """End abandoned responses, and delete expired events."""
         abandoned = {taken for taken in await self.services.running.abandoned() if taken.response_id not in self._runs}
         for taken in abandoned & self._suspects:
             await self._give_up(taken)
