@@ -44,7 +44,7 @@ def test_a_store_is_measured_for_people_and_for_programs(home: str, tmp_path: Pa
 
 def test_what_is_not_found_is_named(home: str, tmp_path: Path) -> None:
     done = firsttoken(*ask(tmp_path, home, TEA, options=("--score-threshold", "1")))
-    assert "1 without their answer" in done.stdout
+    assert "1 questions whose answer was not among the passages" in done.stdout
     assert "  How hot is the water for green tea?" in done.stdout
 
 
