@@ -16,7 +16,9 @@ from agents.errors import InvalidTurn
 from agents.offer import Offer
 from agents.parser.choose import Dialect, Format
 from agents.turn import Turn
-from inference.grammar import ANY_OBJECT, OPEN, CallableFunction, Thought, json_grammar, tool_grammar
+from inference.grammar.lark import Thought
+from inference.grammar.schema import json_grammar
+from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
 
 # Of a schema that nobody asked to be held to, and of all names and schemas together: each turn compiles them anew,
 # which takes some ms for so much.

@@ -19,8 +19,8 @@ from inference.config import EngineConfig
 from inference.core import ChatMessage, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
-from inference.grammar import json_grammar
 from inference.grammar.constraint import Vocabulary
+from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.request import Request
 from tests.inference.machine import request

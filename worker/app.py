@@ -22,21 +22,21 @@ from worker.routes import (
     rerank,
     response_parts,
     responses,
-    sockets,
     store_files,
     vector_stores,
     warm,
 )
-from worker.routes.health import DRAINING
 from worker.runs.event_stream import PULSE, Pulse
-from worker.services import SERVICES, Services
-from worker.sockets.register import Sockets
+from worker.runs.manager import RUNS, Runs
+from worker.services import DRAINING, SERVICES, Services
+from worker.sockets import connection
+from worker.sockets.register import SOCKETS, Sockets
 
 RESOURCES = (
     responses,
     response_parts,
     compaction,
-    sockets,
+    connection,
     warm,
     conversations,
     chat_completions,
@@ -53,13 +53,14 @@ RESOURCES = (
 )
 
 
-def build_app(services: Services) -> web.Application:
+def build_app(services: Services, runs: Runs) -> web.Application:
     app = web.Application(middlewares=[trace_request, sign_in, identify], client_max_size=services.config.body_bytes)
     app[SERVICES] = services
+    app[RUNS] = runs
     for resource in RESOURCES:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
-    app[sockets.SOCKETS] = Sockets()
+    app[SOCKETS] = Sockets()
     app[PULSE] = Pulse()
     app.on_response_prepare.append(add_headers)
     return app

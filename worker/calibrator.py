@@ -46,7 +46,7 @@ class Calibrator:
                     printed = await self._measured()
             attention = await asyncio.to_thread(self._calibrations.put, self._config, attention_bench.read(printed))
         except (ValueError, OSError, InferenceError):  # it died, or its file is gone: the rule stays
-            log.warning("which attention is fastest could not be measured; `firsttoken doctor` tells why")
+            log.warning("the fastest attention mode could not be measured; `firsttoken doctor` says why")
         else:
             log.info("the next start uses %s (%s)", attention, attention.flags)
 

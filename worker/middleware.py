@@ -14,7 +14,8 @@ from aiohttp import web
 from inference.trace import Trace, now_ns
 from worker.errors import ApiError
 from worker.failures import to_api_error
-from worker.services import PRINCIPAL, REQUEST_ID, SERVICES, TRACE
+from worker.request_keys import PRINCIPAL, REQUEST_ID, TRACE
+from worker.services import SERVICES
 
 log = logging.getLogger("firsttoken.http")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from inference.config import EngineConfig
 from inference.core import ChatMessage, Finish, Sampling
 from inference.errors import GrammarFailed, InvalidSchema
-from inference.grammar import json_grammar
+from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from tests.inference.grammar.test_grammar import END, MODEL, VOCABULARY
 

@@ -25,6 +25,7 @@ from retrieval.passage import Passage
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event
+from worker.attachments import Attachments
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.services import Services
@@ -100,13 +101,15 @@ class StallingModel(ScriptedModel):
 
 
 def services_with(database: Database, model: ScriptedModel, config: Config | None = None) -> Services:
+    services, passages = make_services(database, config), PassageStore(database)
     return replace(
-        make_services(database, config),
+        services,
         model=model,
         agent=Agent(model, ShelfRetriever(), Toolbox([double])),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
-        passages=PassageStore(database),
+        passages=passages,
+        attachments=Attachments(services.uploads, passages, services.loaders, services.seals),
     )
 
 

@@ -45,7 +45,7 @@ async def test_a_worker_with_little_memory_serves_less_and_says_so(
         said, slots = capsys.readouterr().out, repr(model._engine)
         prompt = model.encode(model.render([ChatMessage("user", "Hello!")]))
         answer = [delta async for delta in model.generate(prompt, Sampling(temperature=0, max_tokens=8))]
-    assert said.count("\n") == 1 and said.startswith("Memory is there for 1 stream of 2048 tokens")
+    assert said.count("\n") == 1 and said.startswith("There is memory for 1 stream of 2048 tokens")
     assert "8 streams and 8 resident slots of 2048 tokens in f16 would take" in said
     assert answer and sum(map(int, re.findall(r"(\d+) (?:live|resident|empty)", slots))) == 1
 

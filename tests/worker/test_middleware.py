@@ -18,7 +18,7 @@ from worker.auth.keys import Keys
 from worker.config import Config
 from worker.errors import ApiError
 from worker.middleware import join_trace
-from worker.services import TRACE
+from worker.request_keys import TRACE
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -33,13 +33,12 @@ from worker.cli.doctor import doctor
 from worker.cli.evaluate import evaluate_retrieval
 from worker.cli.model_commands import list_models, pull_model, show_model
 from worker.cli.quantize import quantize_model
-from worker.config import Config
+from worker.config import VERSION, Config
 from worker.errors import StartError
 from worker.home import Home
 from worker.roster import list_agents
 from worker.serve import serve
 from worker.start import open_database, open_embedders, open_owner_dsn, read_secret
-from worker.version import VERSION
 
 __all__ = [
     "FAILURES",
@@ -98,7 +97,7 @@ async def create_key(
         scopes = [OPERATOR] if operator else []
         name = _checked(name, "the key's name")
         id, key = await keys.create(tenant_id, name, scopes=scopes, expires_at=expires_at, bounds=bounds)
-    print(f"{key}\n\n{id} of tenant {tenant}. Keep it: it is not shown again.")
+    print(f"{key}\n\n{id} of tenant {tenant}. Store it now: it is not shown again.")
 
 
 async def list_keys(config: Config, *, tenant: str) -> None:
@@ -166,7 +165,7 @@ async def ingest_files(
         print(f"{error.path} {error.reason}", file=sys.stderr)
     print(
         f"store {store}: {report.written} files read in {report.seconds:.1f} s ({report.chunks} passages), "
-        f"{report.unchanged} unchanged, {report.removed} removed, {report.skipped} of other kinds skipped"
+        f"{report.unchanged} unchanged, {report.removed} removed, {report.skipped} unsupported files skipped"
     )
     if report.errors:
         raise StartError(f"{len(report.errors)} files could not be read")
@@ -186,14 +185,14 @@ def _bounds(budget: Sequence[tuple[str, int | float]]) -> Bounds | None:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         known = ", ".join(Bounds.model_fields)
-        raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Bounds are {known}.") from None
+        raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Known budgets: {known}.") from None
 
 
 async def _known_tenant(keys: Keys, name: str) -> UUID:
     """For commands that look: a name that was mistyped makes no tenant."""
     tenant_id = await keys.known_tenant(_checked(name, "the tenant's name"))
     if tenant_id is None:
-        raise StartError(f"there is no tenant {name} (--tenant); the first key or sign-in of a tenant makes it")
+        raise StartError(f"there is no tenant {name} (--tenant); a tenant is created with its first key or sign-in")
     return tenant_id
 
 
@@ -213,5 +212,6 @@ def _address_of_worker(config: Config) -> str:
         return str(orjson.loads(Home(config.home).ready_file.read_bytes())["url"])
     except (OSError, ValueError, KeyError):
         raise StartError(
-            "no worker runs in this home: start one with `firsttoken serve`, or name it with --url"
+            "no worker has started with this home folder: start one with `firsttoken serve`, "
+            "or give its address with --url"
         ) from None

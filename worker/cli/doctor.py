@@ -63,7 +63,9 @@ def _disk(config: Config) -> Finding:
     free = machine.disk_free(config.home)
     text, numbers = f"{in_words(free)} free in {config.home}", {"disk_free_bytes": free}
     if free < DISK_BYTES_MIN:
-        return Finding("disk", Level.WARNING, text, f"make room: {in_words(DISK_BYTES_MIN)} keep it safe", numbers)
+        return Finding(
+            "disk", Level.WARNING, text, f"free some space: at least {in_words(DISK_BYTES_MIN)} should be free", numbers
+        )
     return Finding("disk", Level.OK, text, numbers=numbers)
 
 

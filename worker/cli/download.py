@@ -90,7 +90,8 @@ class Download:
                     if tries == TRIES_WITHOUT_PROGRESS:
                         reason = str(error) or type(error).__name__
                         raise StartError(
-                            f"{self._url} does not come ({reason}); {in_words(_size(file))} are kept: try again later"
+                            f"{self._url} could not be downloaded ({reason}); "
+                            f"{in_words(_size(file))} are kept: try again later"
                         ) from error
                     await asyncio.sleep(max(pause_s, error.pause_s if isinstance(error, _Cut) else 0.0))
                     pause_s = min(2 * pause_s, PAUSE_MAX_S)
@@ -109,7 +110,7 @@ class Download:
             finally:
                 file.flush()
         if total is not None and file.tell() != total:
-            raise _Cut(f"{file.tell()} of {total} bytes came")
+            raise _Cut(f"{file.tell()} of {total} bytes were received")
 
     def _place(self, response: aiohttp.ClientResponse, file: BinaryIO, offset: int) -> int | None:
         """Put the file where this answer begins; returns the size of the whole. Raises what _refusal says."""
@@ -124,14 +125,14 @@ class Download:
                 return total  # everything is here already
             case HTTPStatus.PARTIAL_CONTENT | HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 file.truncate(file.seek(0))
-                raise _Cut("the server has another file than the one begun")
+                raise _Cut("the file on the server changed since the download began")
             case _:
                 raise self._refusal(response)
         missing = (total or 0) - file.tell()
         if missing + ROOM_BYTES > (free := disk_free(self._part.parent)):
             raise StartError(
-                f"{in_words(missing)} are to come and {in_words(free)} are free in {self._part.parent}: make room, or "
-                "choose another folder with --home"
+                f"{in_words(missing)} are missing and only {in_words(free)} are free in {self._part.parent}: "
+                "free some space, or choose another folder with --home"
             )
         return total
 
@@ -142,9 +143,11 @@ class Download:
             return _Cut(f"status {status}", min(float(asked), PAUSE_MAX_S) if asked.isdecimal() else 0.0)
         if status in FORBIDDEN:
             return StartError(
-                f"{self._url} asks for a login (status {status}): fetch it with a browser into {self._target.parent}"
+                f"{self._url} asks for a login (status {status}): download it with a browser into {self._target.parent}"
             )
-        return StartError(f"{self._url} cannot be had (status {status}): it was renamed or removed, or --hub is wrong")
+        return StartError(
+            f"{self._url} is not available (status {status}): it was renamed or removed, or --hub is wrong"
+        )
 
     def _check(self, digest: str) -> None:
         """Nothing that is no model, or another one, stays. Raises StartError."""
@@ -152,11 +155,12 @@ class Download:
             magic = file.read(len(MAGIC))
         if magic != MAGIC:
             self._part.unlink()
-            raise StartError(f"{self._url} is no GGUF file: what came may be an error page")
+            raise StartError(f"{self._url} is not a GGUF file: the server may have sent an error page")
         if self._expected is not None and digest != self._expected:
             self._part.unlink()
             raise StartError(
-                f"{self._url} has the sha256 {digest}, not {self._expected}: it was changed there or on its way. "
+                f"{self._url} has the sha256 {digest}, not {self._expected}: "
+                "it was changed on the server or in transit. "
                 "If its owner changed it, pull it with --sha256 and the new value"
             )
 

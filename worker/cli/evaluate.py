@@ -46,7 +46,7 @@ async def evaluate_retrieval(
         found = await passages.get(tenant_id, store)
         resolved = await resolve(lines, tenant_id=tenant_id, store=passages, store_id=found.id)
         if not resolved.questions:
-            raise UnusableQuestions(f"{questions}: no line names anything in the store; {resolved.errors[0]}")
+            raise UnusableQuestions(f"{questions}: no line matches anything in the store; {resolved.errors[0]}")
         check_model(found, embedders)
         await embedders.get(found.embedding_model)  # to load it is not part of what is measured
         with tqdm(total=len(resolved.questions), unit=" questions", disable=None) as bar:
@@ -62,7 +62,7 @@ async def evaluate_retrieval(
     print(_json(evaluation, resolved) if as_json else _text(evaluation, resolved.questions))
     if resolved.errors:
         print("\n".join(resolved.errors), file=sys.stderr)
-        raise StartError(f"{len(resolved.errors)} of {len(lines)} lines name nothing in the store {store}")
+        raise StartError(f"{len(resolved.errors)} of {len(lines)} lines match nothing in the store {store}")
 
 
 def _text(evaluation: Evaluation, questions: list[Question]) -> str:
@@ -74,7 +74,7 @@ def _text(evaluation: Evaluation, questions: list[Question]) -> str:
         "",
         f"{len(questions)} questions, {evaluation.tokens:.0f} tokens of passages each, "
         f"{evaluation.skipped} stages over their budget",
-        f"{len(missed)} without their answer among the passages given to the model",
+        f"{len(missed)} questions whose answer was not among the passages given to the model",
         *(f"  {questions[index].text}" for index in missed[:MISSED_SHOWN_MAX]),
         *(["  ..."] if len(missed) > MISSED_SHOWN_MAX else []),
     ]

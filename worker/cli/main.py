@@ -12,8 +12,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from worker.config import ConfigError, add_settings, load, prepare_process, settings
-from worker.version import VERSION
+from worker.config import VERSION, ConfigError, add_settings, load, prepare_process, settings
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"

@@ -97,11 +97,11 @@ async def pull_model(config: Config, *, name: str, sha256: str | None) -> None:
             bar.update(here - bar.n)
 
         fetched = await Download(entry.url(config.hub), target, sha256=expected, report=report).fetch()
-    checked = "as it should be" if fetched.checked else "with nothing to compare it to"
+    checked = "as expected" if fetched.checked else "with nothing to compare it to"
     print(f"{target}\nsha256 {fetched.sha256}, {checked}")
     print(f"\nfirsttoken serve --model {name if preset(name) else target}")
     if entry.draft:
-        print(f"\nA draft makes it faster: firsttoken models pull {entry.draft}, then add --draft {entry.draft}")
+        print(f"\nA draft model makes it faster: firsttoken models pull {entry.draft}, then add --draft {entry.draft}")
 
 
 def _pullable(name: str) -> Preset:
@@ -113,7 +113,9 @@ def _pullable(name: str) -> Preset:
     if match := HUB_FILE.fullmatch(name):
         return Preset(name, match["repository"], match["file"], size=0, context=0, shape=NO_SHAPE, licence="not stated")
     names = ", ".join(model.name for model in PRESETS)
-    raise StartError(f"no preset {name}: name one of {names}, or a file of the hub as OWNER/REPOSITORY/FILE.gguf")
+    raise StartError(
+        f"no model {name} in the catalogue: choose one of {names}, or a file of the hub as OWNER/REPOSITORY/FILE.gguf"
+    )
 
 
 def _others(folder: Path) -> list[Path]:
@@ -156,7 +158,7 @@ def _print_preset(entry: Preset, memory: Memory, *, as_json: bool) -> None:
         "file": f"{entry.file}, about {in_words(entry.size)}",
         "context": f"{entry.context} tokens",
         "licence": entry.licence,
-        "sha256": entry.sha256 or "unknown here: what the hub declares counts",
+        "sha256": entry.sha256 or "not in the catalogue: the hub's checksum is used",
         "draft": entry.draft or "none",
         "note": entry.note or "none",
         "memory": memory.text,

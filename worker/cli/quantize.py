@@ -55,13 +55,13 @@ async def quantize_model(
 
 def _check_target(source: Path, target: Path) -> None:
     if target.exists():
-        raise StartError(f"{target} exists already: remove it, or name another file")
+        raise StartError(f"{target} already exists: remove it, or choose another file")
     if not target.parent.is_dir():
-        raise StartError(f"there is no folder {target.parent}: make it, or name another file")
+        raise StartError(f"there is no folder {target.parent}: create it, or choose another file")
     # More than any kind that is smaller needs; what grows (from q4 to f16) is told by the disk itself.
     needed, free = source.stat().st_size, disk_free(target.parent)
     if needed > free:
-        raise StartError(f"up to {in_words(needed)} will be written and {in_words(free)} are free in {target.parent}")
+        raise StartError(f"up to {in_words(needed)} are needed, but only {in_words(free)} are free in {target.parent}")
 
 
 def _check_text(text: Path) -> None:

@@ -8,12 +8,13 @@ from aiohttp import web
 
 from agents.turn import Turn
 from worker.checks import check_model
-from worker.errors import ApiError
+from worker.errors import ApiError, ClientGone
 from worker.reply import reply
+from worker.request_keys import PRINCIPAL, TRACE
 from worker.runs.choice import Choice, all_of
-from worker.runs.event_stream import ClientGone, EventStream
+from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.chat_completion import Completion, failure
@@ -31,7 +32,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with trace.span("edge"):
         body = with_headers(parse(ChatRequest, await request.read()), request.headers, services.targets.by_surface)
         model = check_model(body.model, services)
-        once = await Once.of(request)
+        once = await Once.of(request, services, request[PRINCIPAL].tenant_id)
     completion = Completion(body, model)
     async with once.unstored() if once else nullcontext():
         return await _create(request, body, completion)
@@ -69,7 +70,8 @@ async def _whole(request: web.Request, completion: Completion, turns: list[Turn]
 
 
 def _choices(request: web.Request, completion: Completion, turns: list[Turn]) -> list[Choice]:
+    services, principal, trace = request.app[SERVICES], request[PRINCIPAL], request[TRACE]
     return [
-        Choice.of(request, turn, narrator, completion)
+        Choice.of(services, principal, trace, turn, narrator, completion)
         for turn, narrator in zip(turns, completion.narrators(), strict=True)
     ]

@@ -9,9 +9,10 @@ from agents.message import Compaction, new_id
 from worker.auth.seals import sealed
 from worker.checks import check_model
 from worker.reply import reply
+from worker.request_keys import PRINCIPAL, TRACE
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire.compaction import CompactRequest, compaction_object
 from worker.wire.parse import parse
@@ -28,7 +29,7 @@ async def create(request: web.Request) -> web.Response:
     with trace.span("edge"):
         body = parse(CompactRequest, await request.read())
         model = check_model(body.model, services)
-    ledger = Ledger.of(request, new_id("resp"), model)
+    ledger = Ledger(services, principal, trace, new_id("resp"), model=model)
     with ledger.recording() as outcome:
         with services.admission.turn(principal.tenant_id):
             with trace.span("hydrate"):

@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from worker.attachments import receive
 from worker.checks import path_id
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES
-from worker.upload import receive
+from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 from worker.wire.file import deleted_file_object, file_object
 from worker.wire.page import PageQuery, list_object
 

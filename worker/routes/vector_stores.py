@@ -10,7 +10,8 @@ from retrieval.passage import Passage
 from worker.checks import path_id
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.request_keys import PRINCIPAL, TRACE
+from worker.services import SERVICES
 from worker.wire.page import PageQuery, list_object, page_of
 from worker.wire.parse import parse
 from worker.wire.vector_store import (

@@ -11,8 +11,9 @@ from inference.core import Generation
 from worker.checks import check_model, path_id
 from worker.errors import ApiError
 from worker.reply import reply
+from worker.request_keys import PRINCIPAL
 from worker.runs.turn import hydrate
-from worker.services import PRINCIPAL, SERVICES
+from worker.services import SERVICES
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ConversationReference, ResponseRequest

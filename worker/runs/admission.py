@@ -1,6 +1,6 @@
 """How many turns may be in progress: a cap for the worker and a smaller one for each tenant.
 
-What is over a cap is refused at once with a time to come back, instead of waiting in a queue that nobody sees.
+Requests over a cap are refused at once with a time to retry, instead of waiting in an invisible queue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RETRY_AFTER_S = 1.0  # about the length of a short answer: when the next turn is
 
 
 class Admission:
-    """Counts turns in progress. Not for several threads: the event loop's own."""
+    """Counts turns in progress. Not thread-safe: for the event loop only."""
 
     def __init__(self, turns_max: int, tenant_turns_max: int) -> None:
         self._turns_max = turns_max
@@ -32,11 +32,11 @@ class Admission:
 
     @contextmanager
     def turn(self, tenant_id: UUID) -> Iterator[None]:
-        """Hold a place for as long as the answer streams. Raises ApiError(429) when there is none."""
+        """Hold a place while the answer streams. Raises ApiError(429) when none is free."""
         if self.active >= self._turns_max:
             raise _refused(f"The worker is busy with {self.active} turns.")
         if self._turns.get(tenant_id, 0) >= self._tenant_turns_max:
-            raise _refused(f"You have {self._tenant_turns_max} turns in progress, which is the most at once.")
+            raise _refused(f"You already have {self._tenant_turns_max} turns in progress, which is the limit.")
         self._turns[tenant_id] += 1
         try:
             yield

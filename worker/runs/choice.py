@@ -7,17 +7,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aiohttp import web
-
 from agents.agent import Agent
 from agents.events import TOKENS, Event, TextDelta, TurnFinished, Usage
 from agents.turn import Turn
 from inference.errors import InferenceError
 from inference.trace import Trace
+from worker.auth.principal import Principal
 from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_token
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.runs.run_services import RunServices
 from worker.wire import sse
 from worker.wire.chat_choice import ChoiceNarrator
 from worker.wire.chat_completion import Chunk, Completion, failure
@@ -37,13 +36,20 @@ class Choice:
     ledger: Ledger
 
     @classmethod
-    def of(cls, request: web.Request, turn: Turn, narrator: ChoiceNarrator, completion: Completion) -> Choice:
+    def of(
+        cls,
+        services: RunServices,
+        principal: Principal,
+        trace: Trace,
+        turn: Turn,
+        narrator: ChoiceNarrator,
+        completion: Completion,
+    ) -> Choice:
         """The first choice is what the request's own trace tells; each other one has a trace of the same beginning."""
-        services, trace = request.app[SERVICES], request[TRACE]
         if narrator.index:
             trace = Trace(start_ns=trace.start_ns, started_at=trace.started_at, attributes={"choice": narrator.index})
         metadata = completion.request.metadata
-        ledger = Ledger(services, request[PRINCIPAL], trace, completion.id, None, completion.model, metadata)
+        ledger = Ledger(services, principal, trace, completion.id, None, completion.model, metadata)
         return cls(services.agent, turn, narrator, ledger)
 
     @property

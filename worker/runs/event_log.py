@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from agents.message import Item, Message
+from agents.payload import from_payload
 from migrations.pool import DATABASE_AWAY
 from worker.batch_writer import BatchWriter
 from worker.runs.running_store import Batch, RunningStore
 from worker.wire import sse
+from worker.wire.events import WireEvent
 
 log = logging.getLogger("firsttoken.runs")
 
@@ -93,7 +96,7 @@ class EventLog:
         self._waiting[key] = earlier
 
     def _drop(self) -> None:
-        log.error("the database has been away for too long: the events of %d responses are lost", len(self._waiting))
+        log.error("the database was unavailable for too long: the events of %d responses are lost", len(self._waiting))
         self._waiting.clear()
         self._count = 0
 
@@ -103,3 +106,22 @@ def _without_refused(batches: Sequence[Batch]) -> list[list[Batch]]:
     if len(batches) > 1:
         return [[batch] for batch in batches]
     return [[replace(batch, events=())] for batch in batches if batch.events]
+
+
+def rebuilt(events: Iterable[WireEvent]) -> tuple[Item, ...]:
+    """The items of an answer from its events, all that is left when its worker was killed: the finished items, and of
+    an unfinished message the text so far.
+    """
+    items: dict[int, Item] = {}
+    texts: dict[int, list[str]] = {}
+    ids: dict[int, str] = {}
+    for event in events:
+        match event:
+            case {"type": "response.output_item.done", "output_index": index, "item": item}:
+                items[index] = from_payload({**item, "results": item.get("results") or ()})
+            case {"type": "response.output_text.delta", "output_index": index, "item_id": id, "delta": delta}:
+                ids[index] = id
+                texts.setdefault(index, []).append(delta)
+    for index in texts.keys() - items.keys():
+        items[index] = Message("assistant", "".join(texts[index]), status="incomplete", id=ids[index])
+    return tuple(item for _, item in sorted(items.items()))

@@ -15,7 +15,8 @@ from contextlib import suppress
 from aiohttp import web
 
 from inference.trace import now_ns
-from worker.services import TRACE
+from worker.errors import ClientGone
+from worker.request_keys import TRACE
 from worker.telemetry import server_timing
 from worker.wire import sse
 
@@ -25,10 +26,6 @@ BEAT_S = 0.05  # how late a slow client may learn that there is room again
 # In the transport, beside what the kernel buffers: a slow client costs this much memory and at most one batch more.
 ROOM_BYTES = 32 * 1024
 BATCH_FRAMES = 64  # sent at once: of deltas, about half of ROOM_BYTES
-
-
-class ClientGone(Exception):
-    """The client closed the connection or stopped reading: nobody waits for this answer."""
 
 
 class Pulse:

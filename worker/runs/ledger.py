@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
-
 from inference.trace import Trace
 from worker.auth.principal import Principal
+from worker.errors import ClientGone
 from worker.failures import refusal
-from worker.runs.event_stream import ClientGone
 from worker.runs.record import TurnRecord, tpot_ms, ttft_ms
-from worker.services import PRINCIPAL, SERVICES, TRACE, Services
+from worker.runs.run_services import RunServices
 from worker.wire.options import SURFACE
 
 REFUSED = "refused"
@@ -30,17 +28,13 @@ class Outcome:
 class Ledger:
     """The identity of one turn, and the two places where it is accounted for."""
 
-    services: Services
+    services: RunServices
     principal: Principal
     trace: Trace
     response_id: str
     conversation_id: str | None = None
     model: str = ""  # as the request names it: an agent may have a surface of its own
     metadata: Mapping[str, str] | None = None  # the request's: it may name its surface
-
-    @classmethod
-    def of(cls, request: web.Request, response_id: str, model: str, conversation_id: str | None = None) -> Ledger:
-        return cls(request.app[SERVICES], request[PRINCIPAL], request[TRACE], response_id, conversation_id, model)
 
     @property
     def surface(self) -> str:

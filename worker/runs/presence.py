@@ -30,11 +30,11 @@ class Presence:
     `on_queued` when a response waits for a worker.
     """
 
-    def __init__(self, database: Database, on_cancel: Callable[[str], None], on_queued: Callable[[], None]) -> None:
+    def __init__(self, database: Database) -> None:
         self.worker = secrets.randbits(62) + 1
+        self.on_cancel: Callable[[str], None] = lambda response_id: None
+        self.on_queued: Callable[[], None] = lambda: None
         self._database = database
-        self._on_cancel = on_cancel
-        self._on_queued = on_queued
         self._news: dict[str, asyncio.Event] = {}
         self._watchers: Counter[str] = Counter()
         self._listening = asyncio.Event()
@@ -85,7 +85,7 @@ class Presence:
                 async with self._database.anonymous() as connection:
                     await self._listen(connection)
             except DATABASE_AWAY as error:
-                log.warning("other workers are not heard for the moment: %r", error)
+                log.warning("cannot receive notifications of other workers at the moment: %r", error)
             await asyncio.sleep(RETRY_S)
 
     async def _listen(self, connection: Connection) -> None:
@@ -111,8 +111,8 @@ class Presence:
     def _hear(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
         word, _, response_id = str(message).partition(" ")
         if word == CANCEL:
-            self._on_cancel(response_id)
+            self.on_cancel(response_id)
         elif word == NEWS:
             self.tell_here(response_id)
         elif word == QUEUED:
-            self._on_queued()
+            self.on_queued()

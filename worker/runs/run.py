@@ -23,8 +23,8 @@ from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.event_log import EventLog
 from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_token
+from worker.runs.run_services import RunServices
 from worker.runs.turn import ResponseTurn, begin, finish, finished_half, settle
-from worker.services import Services
 from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
@@ -55,7 +55,7 @@ class Run:
 
     def __init__(
         self,
-        services: Services,
+        services: RunServices,
         turn: ResponseTurn,
         ledger: Ledger,
         journal: EventLog,

@@ -15,12 +15,11 @@ from agents.events import TurnFinished
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.store import ResponseRecord
 from agents.turn import Turn
-from worker.attachments import items_of
 from worker.auth.principal import Principal
 from worker.auth.seals import opened
 from worker.errors import ApiError
+from worker.runs.run_services import RunServices
 from worker.runs.running_store import Taken
-from worker.services import Services
 from worker.wire.narrator import shown
 from worker.wire.response import ResponseFrame
 
@@ -58,7 +57,7 @@ class ResponseTurn:
 
 
 async def hydrate(
-    services: Services, principal: Principal, frame: ResponseFrame, remembered: tuple[Item, ...] | None = None
+    services: RunServices, principal: Principal, frame: ResponseFrame, remembered: tuple[Item, ...] | None = None
 ) -> ResponseTurn:
     """Read what stands before the request, unless it is `remembered`. Raises ApiError 404 naming the parameter."""
     request, tenant_id = frame.request, principal.tenant_id
@@ -73,30 +72,30 @@ async def hydrate(
         code = f"{before.removesuffix('_id')}_not_found"
         raise ApiError(404, str(error), type="not_found_error", param=before, code=code) from None
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
-    items = await items_of(services, tenant_id, request.input, "input")
+    items = await services.attachments.items(tenant_id, request.input, "input")
     return ResponseTurn(principal, frame, items, history, services.roster.of(frame.model))
 
 
-async def begin(services: Services, turn: ResponseTurn) -> None:
+async def begin(services: RunServices, turn: ResponseTurn) -> None:
     """Store that this worker makes the response, unless the caller said to keep nothing."""
     if turn.frame.request.background:
-        await services.runs.queue.begin(_taken(services, turn), turn.frame.started())
+        await services.queue.begin(_taken(services, turn), turn.frame.started())
     elif turn.frame.request.stored:
         record = record_of(turn, turn.frame.started(), ())
-        await services.runs.store.begin(turn.tenant_id, record, services.runs.presence.worker)
+        await services.running.begin(turn.tenant_id, record, services.presence.worker)
 
 
-async def settle(services: Services, turn: ResponseTurn) -> None:
+async def settle(services: RunServices, turn: ResponseTurn) -> None:
     """Store that a response of the background cannot be begun again."""
-    await services.runs.queue.settle(_taken(services, turn))
+    await services.queue.settle(_taken(services, turn))
 
 
-def _taken(services: Services, turn: ResponseTurn) -> Taken:
-    return Taken(turn.tenant_id, turn.frame.id, services.runs.presence.worker)
+def _taken(services: RunServices, turn: ResponseTurn) -> Taken:
+    return Taken(turn.tenant_id, turn.frame.id, services.presence.worker)
 
 
 async def finish(
-    services: Services,
+    services: RunServices,
     turn: ResponseTurn,
     snapshot: dict[str, Any],
     output: Sequence[Item],
@@ -109,7 +108,7 @@ async def finish(
     if turn.frame.request.stored:
         record = record_of(turn, snapshot, output)
         record = record if in_conversation else replace(record, conversation_id=None)
-        await services.runs.store.finish(turn.tenant_id, record, services.runs.presence.worker)
+        await services.running.finish(turn.tenant_id, record, services.presence.worker)
     elif in_conversation and turn.conversation_id is not None:
         await services.conversations.add_items(turn.tenant_id, turn.conversation_id, (*turn.items, *output))
 

@@ -21,11 +21,9 @@ from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
-from worker.wire.logprobs import TopLogprobs
-from worker.wire.options import Metadata, asks_for_same_bytes, caps_of
+from worker.wire.options import Metadata, ServiceTier, TopLogprobs, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
-from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import as_choice, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
@@ -93,7 +91,7 @@ class ChatRequest(Strict):
     @classmethod
     def _comes_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value and not info.data.get("logprobs"):
-            raise ValueError("it is told only where logprobs is true")
+            raise ValueError("it requires logprobs to be true")
         return value
 
     @field_validator("tool_choice")

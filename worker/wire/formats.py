@@ -84,7 +84,7 @@ def _kind(format: Any) -> str | None:
 _BY_TYPE = Discriminator(
     _kind,
     custom_error_type=UNSUPPORTED,
-    custom_error_message="Formats are of type text, json_object or json_schema.",
+    custom_error_message="A format must have the type text, json_object or json_schema.",
 )
 TextFormat: TypeAlias = Annotated[
     Annotated[PlainText, Tag("text")]

@@ -20,12 +20,19 @@ from agents.turn import Compacting, FileSearch, Limits, Turn
 from inference.core import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
-from worker.wire.include import LOGPROBS, RESULTS, Include
 from worker.wire.items import InputItem, as_items
-from worker.wire.logprobs import TopLogprobs
-from worker.wire.options import Metadata, asks_for_same_bytes, caps_of
+from worker.wire.options import (
+    LOGPROBS,
+    RESULTS,
+    Include,
+    Metadata,
+    ServiceTier,
+    TopLogprobs,
+    asks_for_same_bytes,
+    caps_of,
+    priority_of,
+)
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
-from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
@@ -116,7 +123,7 @@ class ResponseRequest(Strict):
     @classmethod
     def _keeps_what_is_made_later(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value is False and info.data.get("background"):
-            raise ValueError("a response in the background has to be stored")
+            raise ValueError("a background response must be stored")
         return value
 
     @field_validator("tool_choice")

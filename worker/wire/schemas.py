@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from inference.errors import InvalidSchema
-from inference.grammar import restated
+from inference.grammar.schema import restated
 from worker.wire import limits
 
 
@@ -22,9 +22,9 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
             if isinstance(child, dict | list)
         ]
     if level:
-        raise ValueError(f"a schema may nest {limits.SCHEMA_DEPTH_MAX} levels deep")
+        raise ValueError(f"a schema may be nested at most {limits.SCHEMA_DEPTH_MAX} levels deep")
     if len(orjson.dumps(schema)) > limits.SCHEMA_CHARS_MAX:
-        raise ValueError(f"a schema may be {limits.SCHEMA_CHARS_MAX} bytes long")
+        raise ValueError(f"a schema may be at most {limits.SCHEMA_CHARS_MAX} bytes long")
     return schema
 
 

@@ -17,8 +17,9 @@ from inference.config import EngineConfig
 from inference.core import ChatMessage, Finish, Priority, Sampling
 from inference.engine.sampler import Sampler
 from inference.errors import GrammarFailed, InvalidSchema
-from inference.grammar import CallableFunction, json_grammar, tool_grammar
 from inference.grammar.constraint import Constraint, Vocabulary
+from inference.grammar.schema import json_grammar
+from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
 
 PERSON = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.errors import InvalidSchema
-from inference.grammar import json_grammar
+from inference.grammar.schema import json_grammar
 from tests.inference.grammar.test_grammar import accepts
 
 PATTERNS = [

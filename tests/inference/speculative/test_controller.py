@@ -16,7 +16,7 @@ from inference.core import ChatMessage, Finish, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import InferenceError
-from inference.grammar import json_grammar
+from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
 from inference.testing import ScriptedBackend, scripted_token

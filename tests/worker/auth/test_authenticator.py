@@ -20,7 +20,7 @@ from worker.auth.authenticator import CACHE_S
 from worker.auth.keys import Grant, Keys
 from worker.auth.session import LIFETIME_S, Sessions
 from worker.config import Config
-from worker.services import PRINCIPAL
+from worker.request_keys import PRINCIPAL
 
 KEY = OctKey.import_key(HMAC_SECRET)
 

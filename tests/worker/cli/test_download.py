@@ -131,7 +131,7 @@ async def test_other_bytes_than_the_catalogue_names_do_not_stay(hub: Hub, target
 
 async def test_a_page_instead_of_a_model_does_not_stay(hub: Hub, target: Path) -> None:
     hub.content = b"<html>Please sign in</html>"
-    assert "no GGUF file" in await refusal(hub, target)
+    assert "is not a GGUF file" in await refusal(hub, target)
     assert not part_of(target).exists()
 
 
@@ -151,7 +151,7 @@ async def test_a_full_disk_is_seen_before_the_first_byte(
     hub: Hub, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "disk_free", lambda folder: download.ROOM_BYTES + 1000)
-    assert "make room" in await refusal(hub, target)
+    assert "free some space" in await refusal(hub, target)
 
 
 async def test_two_downloads_of_one_model_do_not_mix(hub: Hub, target: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_command_that_does_not_exist_is_refused() -> None:
 def test_a_taken_port_is_named(home: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in complaint("serve", "--home", home, "--port", str(port))
+        assert f"port {port} of 127.0.0.1 is already in use" in complaint("serve", "--home", home, "--port", str(port))
 
 
 def test_a_setting_that_cannot_be_used_names_its_variable(home: str) -> None:

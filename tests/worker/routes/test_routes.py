@@ -17,8 +17,7 @@ from tests.worker.harness import SECRET, Client, Engine, make_services, serving
 from worker.auth.keys import Keys
 from worker.auth.principal import OPERATOR
 from worker.routes.embeddings import TEXT_CHARS_MAX, TEXTS_MAX
-from worker.routes.health import DRAINING
-from worker.services import SERVICES
+from worker.services import DRAINING, SERVICES
 
 
 @pytest.fixture(scope="module")

@@ -203,7 +203,7 @@ async def test_another_worker_begins_what_a_dead_one_had_said_nothing_of(
         async with serving(heir) as other:
             other.session.headers["Authorization"] = client.session.headers["Authorization"]
             reading = asyncio.create_task(events(other, id))
-            await lost.runs.presence.close()  # all that other workers see of a worker's death
+            await lost.presence.close()  # all that other workers see of a worker's death
             await model.started.wait()
             model.running[0].released.set()
             told = await reading
@@ -222,7 +222,7 @@ async def test_what_a_dead_worker_had_begun_to_say_is_not_said_again(
             other.session.headers["Authorization"] = client.session.headers["Authorization"]
             async with other.get(f"{URL}/{id}?stream=true") as reading:
                 beginning = await reading.content.readuntil(LAST_PIECE)
-                await lost.runs.presence.close()  # all that other workers see of a worker's death
+                await lost.presence.close()  # all that other workers see of a worker's death
                 told = events_of((beginning + await reading.read()).decode())
     assert told[-1]["type"] == "response.failed"
     assert told[-1]["response"]["output"][0]["content"][0]["text"] == "Half an answer, and the rest."

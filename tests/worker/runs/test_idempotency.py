@@ -179,10 +179,10 @@ async def test_a_key_of_a_worker_that_died_before_it_began_is_free(
         heir.session.headers["Authorization"] = client.session.headers["Authorization"]
         grant = await services.authenticator.keys.authenticate(key_of(client))
         assert grant is not None
-        worker = services.runs.presence.worker
-        await services.runs.keys.claim(grant.tenant_id, headers["Idempotency-Key"], b"", "resp_0", worker)
+        worker = services.presence.worker
+        await services.idempotency.claim(grant.tenant_id, headers["Idempotency-Key"], b"", "resp_0", worker)
         await ask(heir, headers, BODY, 422)
-        await services.runs.presence.close()
+        await services.presence.close()
         await ask(heir, headers, BODY)
 
 

@@ -77,7 +77,7 @@ async def test_an_answer_whose_worker_is_gone_ends_as_failed_for_every_reader(
             id = response_id_of(await answer.content.readuntil(LAST_PIECE))
             async with client.get(f"{URL}/{id}?stream=true") as reading:
                 beginning = await reading.content.readuntil(LAST_PIECE)
-                await lost.runs.presence.close()  # all that other workers see of a worker's death
+                await lost.presence.close()  # all that other workers see of a worker's death
                 told = events_of((beginning + await reading.read()).decode())
         response = await get(client, f"{URL}/{id}")
         items = (await get(client, f"/v1/conversations/{conversation}/items?order=asc"))["data"]
@@ -124,7 +124,7 @@ async def test_events_are_kept_for_a_time_and_the_answer_for_longer(database: Da
     async with answering(database, "Hello.") as client:
         id = (await stream(client, URL, {"input": "hello"}))[-1]["response"]["id"]
         await read(client, id)
-        await services_with(database, stalling()).runs.store.forget(0.0)
+        await services_with(database, stalling()).running.forget(0.0)
         error = (await get(client, f"{URL}/{id}?stream=true", 404))["error"]
         assert error["code"] == "events_expired"
         assert (await get(client, f"{URL}/{id}"))["status"] == "completed"

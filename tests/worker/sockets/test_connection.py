@@ -20,7 +20,7 @@ from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
 from worker.auth.keys import Keys
 from worker.config import Config
-from worker.routes.health import DRAINING
+from worker.services import DRAINING
 from worker.sockets import connection as connections
 from worker.sockets import register
 from worker.sockets.memory import RESPONSES_MAX, Memory

@@ -22,8 +22,8 @@ from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.runs.choice import merged
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
-from worker.wire.include import SOURCES, TRACE
 from worker.wire.narrator import Narrator, shown
+from worker.wire.options import SOURCES, TRACE
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
