@@ -11,23 +11,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agents.budget import ANSWER_TOKENS, Budget
-from agents.calls import RunningCalls, settled, takes_long
+from agents.budget import ANSWER_TOKENS, FREE, Budget, Prices
 from agents.constraint import Stage, constraint_of
-from agents.events import ItemFinished, ItemStarted, TurnFinished
+from agents.events import EventSink, ItemFinished, ItemStarted, TurnFinished
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
-from agents.parser.choose import Format, Parser, choose
-from agents.parser.formatted import FormattedParser
+from agents.parser.choose import Format, FormattedParser, Parser, choose
 from agents.prefetch import Prefetch, before_missing, before_question
-from agents.prices import FREE, Prices
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble, question
 from agents.reply import CALLS_MAX, Reply
 from agents.search import Searcher, found, search
-from agents.sink import EventSink
-from agents.spans import StepSpans, add_tool
-from agents.step import Step
+from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import shortened

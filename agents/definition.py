@@ -7,8 +7,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agents.bounds import Bounds
-from agents.turn import FileSearch, Turn
+from agents.turn import Caps, FileSearch, Limits, Turn
 
 # Limits of what a file may hold: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
@@ -20,6 +19,29 @@ Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Bounds(_Table):
+    """Limits of turns as configuration, of an agent or of an API key. None: not set."""
+
+    # Bounds of what may be configured: well above any sensible agent, well below what slows down other requests.
+    steps: Annotated[int, Field(ge=1, le=64)] | None = None
+    calls: Annotated[int, Field(ge=0, le=256)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None
+    seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+    tool_seconds: Annotated[float, Field(gt=0, le=600)] | None = None
+    cost: Annotated[float, Field(gt=0, le=1e9)] | None = None  # in the units of the prices
+
+    @property
+    def caps(self) -> Caps:
+        return Caps(
+            steps=self.steps,
+            calls=self.calls,
+            wall_clock_s=self.seconds,
+            tokens=self.tokens,
+            tool_timeout_s=self.tool_seconds,
+            cost=self.cost,
+        )
 
 
 class SearchTable(_Table):
@@ -42,9 +64,11 @@ class Definition(_Table):
     budget: Bounds = Bounds()
 
     def applied(self, turn: Turn) -> Turn:
-        """The turn as this agent does it: its instructions before the request's, its tools beside them, its bounds."""
+        """The turn with this agent's instructions before those of the request, its tools before the others, and its
+        limits: its budget, or the defaults where that is not set, lowered by what the request asks for.
+        """
         said = [text for text in (self.instructions, turn.instructions) if text]
-        limits = self.budget.bound(turn.limits)
+        limits = Limits().replaced(self.budget.caps).capped(turn.caps)
         return replace(
             turn,
             instructions="\n\n".join(said) or None,

@@ -24,9 +24,9 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from agents.budget import FREE, Prices
 from agents.definition import Definition
 from agents.errors import AgentError
-from agents.prices import FREE, Prices
 from agents.servers import SERVERS_MAX, AbsentTool, ServerName, ServerTable
 
 PREFIX = "agent/"  # before the name of an agent where a request names its model

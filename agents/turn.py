@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -51,8 +51,25 @@ class Compacting:
 
 
 @dataclass(frozen=True, slots=True)
+class Caps:
+    """Upper bounds of a turn's limits that a request, an agent or a credential sets. None: not set."""
+
+    steps: int | None = None
+    calls: int | None = None
+    wall_clock_s: float | None = None
+    tokens: int | None = None
+    tool_timeout_s: float | None = None
+    cost: float | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The bounds that are set, by the names of the limits."""
+        return {name: bound for name, bound in asdict(self).items() if bound is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one turn. When one is spent the model is told and answers from what it has."""
+    """Budgets of one turn. When one is spent, the model is told so and answers from what it has."""
 
     steps: int = 8  # model calls
     calls: int = 16  # tool calls in all
@@ -61,6 +78,14 @@ class Limits:
     tool_timeout_s: float = 20.0
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
     cost: float = inf  # of all steps and calls, in the units of the prices
+
+    def replaced(self, caps: Caps) -> Limits:
+        """These limits, with those of `caps` in their place where they are set."""
+        return replace(self, **caps.given)
+
+    def capped(self, caps: Caps) -> Limits:
+        """The minimum of these limits and `caps`."""
+        return replace(self, **{name: min(getattr(self, name), cap) for name, cap in caps.given.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +104,8 @@ class Turn:
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
-    limits: Limits = field(default_factory=Limits)
+    caps: Caps = field(default_factory=Caps)  # what the request asks for
+    limits: Limits = field(default_factory=Limits)  # what the turn runs under
     priority: Priority = Priority.STANDARD
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may go when the context does not hold them all

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -25,11 +25,14 @@ import pytest
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from inference.engine.scheduler import Work
+    from inference.grammar.constraint import Constraint
     from inference.request import Request
 
 FILE = "TEST_MARGINS_FILE"  # environment variable: where draws are written down
 MARGIN_MIN_NATS = 0.5
 MARKER = "any_answer"
+VOCABULARY_MIN = 1000  # tokens of a real model; those of scripted devices have less
 CANDIDATES = 256  # tokens among which the second best is looked for: under a grammar most are refused
 SHOWN_TOKENS = 16  # of the question and of the answer before a draw
 
@@ -54,33 +57,58 @@ class Draw:
 def note_draws(path: Path) -> None:
     """From now on this process appends its greedy draws to `path`, a line of JSON each."""
     from inference.engine.executor import Executor
-    from inference.llama import LlamaContext
 
-    draw = Executor._draw
+    draw, most_likely = Executor._draw, Executor._most_likely
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    def noted(self: Executor, request: Request, logits: NDArray[np.float32]) -> None:
-        if isinstance(self._backend, LlamaContext) and request.sampler._sampling.temperature <= 0:
+    def note(request: Request, logits: NDArray[np.float32]) -> None:
+        if len(logits) >= VOCABULARY_MIN and request.sampler._sampling.temperature <= 0:
             os.write(file, json.dumps(asdict(drawn(request, logits))).encode() + b"\n")
+
+    def noted(self: Executor, request: Request, logits: NDArray[np.float32]) -> None:
+        note(request, logits)
         draw(self, request, logits)
 
+    def all_noted(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
+        tokens = most_likely(work, logits)
+        if tokens is not None:
+            for each, row in zip((each for each in work if each.outputs), logits, strict=True):
+                note(each.request, row)
+        return tokens
+
     Executor._draw = noted  # type: ignore[method-assign]
+    Executor._most_likely = staticmethod(all_noted)  # type: ignore[method-assign]
 
 
 def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:
     from inference.engine.sampler import largest
 
     sampler, pieces = request.sampler, request.text._pieces
-    row, constraint = sampler._adjusted(logits), sampler._constraint
-    likeliest = map(int, largest(row, min(CANDIDATES, len(row))))
-    allowed = (token for token in likeliest if constraint is None or constraint.allows(token))
-    best = [*islice(allowed, 1)]
-    others = [*islice((token for token in allowed if pieces[token] != pieces[best[0]]), 1)]  # all ends are the same
+    row = sampler._adjusted(logits)
+    tokens = largest(row, min(CANDIDATES, len(row)))
+    if sampler._constraint is not None:
+        tokens = tokens[_allowed(sampler._constraint, tokens)]
+    best, rest = tokens[:1].tolist(), tokens[1:].tolist()
+    others = [token for token in rest if pieces[token] != pieces[best[0]]][:1]  # all ends of a turn are one choice
     margin = float(row[best[0]] - row[others[0]]) if others else float("inf")
     shown = (request.prompt[-SHOWN_TOKENS:], request.generated[-SHOWN_TOKENS:], best, others)
     asked, said, token, other = (b"".join(pieces[t] for t in tokens).decode(errors="replace") for tokens in shown)
     answer = f"{os.getpid()}-{request.stamps.submitted_ns}-{id(request)}"
     return Draw(answer, margin, asked, said, token, other)
+
+
+def _allowed(constraint: Constraint, tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Asks a copy: looking is work, which is limited."""
+    from inference.errors import GrammarFailed
+
+    if not getattr(constraint, "_follows", True):
+        return np.ones(len(tokens), np.bool_)
+    copied = copy(constraint)
+    copied._matcher = constraint._matcher.deep_copy()
+    try:
+        return copied.allowed(tokens)
+    except GrammarFailed:
+        return np.zeros(len(tokens), np.bool_)
 
 
 # --- in the process of the tests ---

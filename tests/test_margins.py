@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,11 +14,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from inference.core import CacheScope, Sampling
+from inference.bundled import DRAFT_MODEL
+from inference.config import EngineConfig
+from inference.core import ChatMessage, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
+from inference.grammar import json_grammar
 from inference.grammar.constraint import Vocabulary
+from inference.model import ChatModel
 from inference.request import Request
+from tests.inference.machine import request
 from tests.margins import FILE, MARKER, Draw, Margins, drawn
 
 PIECES = [b"yes", b"no", b"", b"perhaps", b""]
@@ -26,7 +33,7 @@ ROW = np.array([1, 2, 4, 1.5, 3.75], np.float32)
 def asked(grammar: str | None = None, **sampling: Any) -> Request:
     held = Vocabulary(PIECES, frozenset({2, 4})).compile(grammar).start() if grammar else None
     sampler = Sampler(Sampling(temperature=0, **sampling), held)
-    return Request([0, 3], 5, sampler, TextStream(PIECES), CacheScope("tenant"))
+    return replace(request([0, 3]), sampler=sampler, text=TextStream(PIECES))
 
 
 def test_a_margin_lies_between_what_is_said_and_the_best_other_text() -> None:
@@ -40,6 +47,27 @@ def test_what_is_refused_is_no_choice() -> None:
     assert (draw.margin, draw.token, draw.other) == (0.5, "perhaps", "yes")
     assert drawn(asked('start: "yes"'), ROW).margin == float("inf")
     assert drawn(asked(logit_bias={0: 9.0}), ROW).token == "yes"
+
+
+def noted() -> int:
+    """Draws, by whomever, since these tests began."""
+    return Path(os.environ[FILE]).read_text().count("\n")
+
+
+@pytest.mark.parametrize("draft", [None, DRAFT_MODEL], ids=["alone", "with drafts"])
+async def test_every_greedy_draw_of_a_real_model_is_noted(draft: Path | None) -> None:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(draft_path=draft, draft_min=3, draft_max=3))
+    await model.start()
+    prompt = model.encode(model.render([ChatMessage("user", "hello")]))
+    held = model.prepare(json_grammar({"enum": [12]}))
+    for sampling in (Sampling(temperature=0), Sampling(temperature=0, grammar=held), Sampling(temperature=1.0)):
+        before = noted()
+        generation = model.generate(prompt, sampling)
+        async for _ in generation:
+            pass
+        draws = 0 if sampling.temperature else len(generation.ids) + 1  # the last one ends the turn
+        assert noted() - before == draws
+    await model.close()
 
 
 @pytest.fixture

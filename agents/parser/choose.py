@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from agents.parser.deltas import ParserEvent
+from agents.parser.deltas import ParserEvent, Text
 from agents.parser.gemma import FunctionGemmaParser, GemmaParser
 from agents.parser.harmony import HarmonyParser
 from agents.parser.hermes import HermesParser
@@ -90,6 +90,29 @@ class Dialect:
                 return FunctionGemmaParser(self.thoughts, thinking=thinking)
             case Format.HARMONY:
                 return HarmonyParser()
+
+
+class FormattedParser:
+    """For an answer in a format: its text is taken as it is, even where it contains marks of calls or reasoning. The
+    parser of the dialect reads what precedes the answer.
+    """
+
+    def __init__(self, dialect: Parser) -> None:
+        self._dialect = dialect
+        self._answering = False
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        events: list[ParserEvent] = []
+        for at, character in enumerate(text):
+            if self._answering:
+                return [*events, Text(text[at:])]
+            said = self._dialect.feed(character)
+            self._answering = any(isinstance(event, Text) and event.text.strip() for event in said)
+            events += said
+        return events
+
+    def finish(self) -> list[ParserEvent]:
+        return [] if self._answering else self._dialect.finish()
 
 
 def choose(template: str) -> Dialect:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from math import log
 
 import numpy as np
@@ -99,8 +100,6 @@ class Sampler:
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self._sampling = sampling
         self._constraint = constraint
-        unseeded = 0 if sampling.deterministic else secrets.randbits(64)
-        self._random = np.random.default_rng(sampling.seed if sampling.seed is not None else unseeded)
         self._penalises = bool(
             sampling.presence_penalty or sampling.frequency_penalty or sampling.repeat_penalty != 1.0
         )
@@ -112,6 +111,12 @@ class Sampler:
         self.takes_most_likely = (
             sampling.temperature <= 0 and not adjusts and constraint is None and sampling.top_logprobs is None
         )
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        """Made at the first draw: it takes as long as parsing a request, which the event loop need not wait for."""
+        unseeded = 0 if self._sampling.deterministic else secrets.randbits(64)
+        return np.random.default_rng(self._sampling.seed if self._sampling.seed is not None else unseeded)
 
     def draw(self, logits: NDArray[np.float32]) -> int:
         """logits [vocabulary], left unchanged -> token id. Raises GrammarFailed when no token fits the grammar."""

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from agents.agent import NOTHING_LEFT
-from agents.budget import CONCLUSION_S, Budget
-from agents.prices import Prices
+from agents.budget import CONCLUSION_S, Budget, Prices
 from agents.prompt import CONCLUDE
 from agents.turn import Limits
 from inference.core import Sampling

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agents.agent import Agent
+from agents.events import EventList
 from agents.message import FunctionCall, Message
-from agents.sink import EventList
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.config import EngineConfig

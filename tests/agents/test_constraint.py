@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from agents.agent import Agent
 from agents.constraint import SCHEMA_CHARS_MAX
 from agents.errors import InvalidTurn
+from agents.events import EventList
 from agents.message import FunctionCall, Message
-from agents.parser.choose import Dialect, Format
+from agents.parser.choose import Dialect, Format, FormattedParser
 from agents.parser.deltas import Text, Thought
-from agents.parser.formatted import FormattedParser
 from agents.parser.markup import ThoughtMarks
-from agents.sink import EventList
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FunctionTool, Turn
 from inference.config import EngineConfig

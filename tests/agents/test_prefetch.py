@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 
 from agents.agent import ENCODE_CHARS_MAX, Agent
-from agents.calls import MOMENT_S
+from agents.events import EventList
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.prefetch import before_missing, before_question
 from agents.prompt import UNANSWERED, assemble
-from agents.sink import EventList
+from agents.step import MOMENT_S
 from agents.tool import function_schema, tool
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, FunctionTool, Turn

@@ -7,10 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from agents import retry
-from agents.results import ENTRIES_MAX, Key, ResultCache
+from agents import toolbox
 from agents.tool import ToolContext, ToolError, TryAgain, tool
-from agents.toolbox import Toolbox, ToolResult
+from agents.toolbox import ENTRIES_MAX, Key, ResultCache, Toolbox, ToolResult
 from tests.agents.turns import TENANT
 
 OTHER = UUID(int=8)
@@ -19,7 +18,7 @@ KEY = Key(TENANT, "f", "{}")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(retry, "WAITS_S", (0.001, 0.001))
+    monkeypatch.setattr(toolbox, "WAITS_S", (0.001, 0.001))
     yield
 
 
@@ -71,7 +70,7 @@ async def test_what_a_tool_says_is_its_answer_unless_it_asks_for_another_try() -
 
 
 async def test_there_is_no_try_for_which_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "WAITS_S", (60.0,))
+    monkeypatch.setattr(toolbox, "WAITS_S", (60.0,))
     flaky = Flaky(1)
     assert (await run(flaky)).failed
     assert flaky.tries == 1

@@ -13,11 +13,15 @@ import pytest
 
 from inference.embedding.registry import Embedders
 from migrations.pool import Database
+from retrieval import ingest
+from retrieval import ingest_worker as module
 from retrieval.errors import FileNotFound
-from retrieval.ingest_worker import REST_SHARE, IngestWorker
+from retrieval.ingest_worker import ATTEMPTS_MAX, REST_SHARE, IngestWorker
+from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.records import StoreFile
 from retrieval.store import Claim, FileQueue, PassageStore, UploadStore
+from tests.retrieval.loaders.hostile import ENDLESS
 
 TEXT = b"# Harbour\n\nShips enter the harbour at high tide.\n"
 DEAD, ALIVE = 4711, 4712  # numbers of workers
@@ -89,6 +93,103 @@ async def test_a_file_of_a_dead_worker_is_read_by_the_next(
     assert await shelf.claim(DEAD) == queued
     intake.start()
     assert (await ended(shelf, queued)).status == "completed"
+
+
+async def queue(
+    shelf: FileQueue, uploads: UploadStore, tenant_id: UUID, store_id: str, name: str, content: bytes = TEXT
+) -> Claim:
+    file = await uploads.create(tenant_id, name, "assistants", len(content), io.BytesIO(content))
+    await shelf.add(tenant_id, store_id, {file.id: {}})
+    return Claim(tenant_id, store_id, file.id)
+
+
+async def test_a_file_that_keeps_its_reader_busy_fails_and_the_next_is_read(
+    database: Database,
+    shelf: FileQueue,
+    store: PassageStore,
+    embedders: Embedders,
+    loaders: LoaderPool,
+    queued: Claim,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingest, "LIMITS", Limits(wall_s=60, cpu_s=1))
+    uploads = UploadStore(database, tenant_bytes_max=2**24)
+    hostile = await queue(shelf, uploads, queued.tenant_id, queued.store_id, ENDLESS[0].name, ENDLESS[1])
+    last = await queue(shelf, uploads, queued.tenant_id, queued.store_id, "last.md")
+    intake = IngestWorker(shelf, uploads, store, embedders, loaders, ALIVE)
+    intake.start()
+    file = await ended(shelf, hostile)
+    assert file.status == "failed"
+    assert file.error is not None
+    assert file.error["code"] == "invalid_file"
+    assert "takes far more work to read than files of its size do; save it anew" in file.error["message"]
+    assert [(await ended(shelf, claim)).status for claim in (queued, last)] == ["completed"] * 2
+    await intake.close()
+
+
+async def test_a_file_that_ends_every_worker_is_given_up(shelf: FileQueue, intake: IngestWorker, queued: Claim) -> None:
+    """Workers come and go with it; the next one starts as usual, and says what became of it."""
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        assert await shelf.claim(DEAD + 10 * attempt) == queued
+        assert await shelf.begin(queued) == attempt
+    intake.start()
+    file = await ended(shelf, queued)
+    assert file.status == "failed"
+    assert file.error is not None
+    assert f"was begun {ATTEMPTS_MAX} times" in file.error["message"]
+    await shelf.add(queued.tenant_id, queued.store_id, {queued.file_id: {}})
+    intake.wake()
+    assert (await ended(shelf, queued)).status == "completed"  # who sends it again means it
+
+
+async def test_an_attempt_that_the_worker_broke_off_does_not_count(
+    shelf: FileQueue, intake: IngestWorker, queued: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = asyncio.Event()
+
+    async def read_for_ever(*_: object, **__: object) -> None:
+        reading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module, "read_document", read_for_ever)
+    intake.start()
+    async with asyncio.timeout(30):
+        await reading.wait()
+    await intake.close()
+    assert await shelf.claim(DEAD) == queued
+    assert await shelf.begin(queued) == 1
+
+
+async def test_a_file_that_takes_too_long_to_embed_fails(
+    shelf: FileQueue, intake: IngestWorker, queued: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILE_S_MAX", 0.01)
+    intake.start()
+    file = await ended(shelf, queued)
+    assert file.error is not None
+    assert "minutes to read and embed; split it" in file.error["message"]
+
+
+async def test_tenants_take_turns(
+    shelf: FileQueue,
+    uploads: UploadStore,
+    store: PassageStore,
+    embedders: Embedders,
+    other_tenant_id: UUID,
+    queued: Claim,
+) -> None:
+    """However many files one has in the queue, and however early."""
+    mine = [queued, *[await queue(shelf, uploads, queued.tenant_id, queued.store_id, f"{n}.md") for n in range(3)]]
+    made = await store.create(
+        other_tenant_id, None, {}, embedding_model=embedders.default.name, dimensions=embedders.default.dimensions
+    )
+    theirs = [await queue(shelf, uploads, other_tenant_id, made.id, f"{n}.md") for n in range(2)]
+    taken = []
+    while (claim := await shelf.claim(ALIVE)) is not None:
+        await shelf.begin(claim)
+        await shelf.fail(claim, "server_error", "of this test")
+        taken.append(claim)
+    assert taken == [mine[0], theirs[0], mine[1], theirs[1], mine[2], mine[3]]
 
 
 async def test_reading_a_file_again_replaces_its_passages(

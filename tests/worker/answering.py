@@ -13,7 +13,8 @@ import orjson
 
 from agents.agent import Agent
 from agents.store import ConversationStore, ResponseStore
-from agents.toolbox import Toolbox, tool
+from agents.tool import tool
+from agents.toolbox import Toolbox
 from inference.core import Delta, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
+from io import BytesIO
 from typing import Any
 
+import orjson
 import pytest
 
 from inference.testing import ScriptedModel
 from migrations.pool import Database
+from retrieval.loaders.job import Limits
+from tests.retrieval.loaders.hostile import ENDLESS
 from tests.retrieval.loaders.test_pdf import make_pdf
 from tests.worker.answering import MODEL, answering, get, post
 from tests.worker.harness import Client
+from worker import file_reader
 from worker.wire import limits
 
 URL = "/v1/responses"
@@ -57,6 +63,26 @@ async def test_the_model_reads_the_text_of_a_file(client: Client, model: Scripte
 async def test_a_picture_is_named_to_a_model_that_reads_text(client: Client, model: ScriptedModel) -> None:
     await post(client, URL, asking({"type": "input_image", "image_url": "data:image/png;base64,AAAA"}))
     assert "<user>[An image]\nWhat is this?" in model.prompts[0]
+
+
+async def test_a_file_that_keeps_its_reader_busy_is_refused_with_the_reason_and_keeps_nobody_waiting(
+    client: Client, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_reader, "LIMITS", Limits(wall_s=60, cpu_s=2))
+    name, content = ENDLESS
+    hostile = file(filename=name.name, file_data=base64.b64encode(content).decode())
+    body = BytesIO(orjson.dumps(asking(hostile)))
+
+    async def send() -> tuple[int, Any]:
+        async with client.post(URL, data=body, headers={"Content-Type": "application/json"}) as answer:
+            return answer.status, (await answer.json())["error"]
+
+    refused = asyncio.create_task(send())
+    await post(client, URL, asking({"type": "input_text", "text": "How are you?"}))
+    assert not refused.done()
+    status, error = await refused
+    assert (status, error["code"], error["param"]) == (400, "unsupported_file", "input[0].content[0]")
+    assert error["message"].startswith("The file 'endless.html' takes far more work to read than files of its size do;")
 
 
 async def test_the_output_of_a_function_may_hold_a_file(client: Client, model: ScriptedModel) -> None:

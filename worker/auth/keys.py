@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from agents.bounds import Bounds
+from agents.definition import Bounds
 from migrations.pool import Database
 from worker.auth.secret import Secret
 

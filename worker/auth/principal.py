@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from agents.bounds import Bounds
+from agents.definition import Bounds
 from agents.turn import Turn
 
 Via: TypeAlias = Literal["api_key", "jwt", "session"]
@@ -20,13 +20,15 @@ class Principal:
     subject: str  # key id, JWT subject or session id: for logs and traces, never a secret
     scopes: frozenset[str]
     via: Via
-    bounds: Bounds | None = None  # of every turn; None: as usual
+    bounds: Bounds | None = None  # of every turn
 
     def bounded(self, turn: Turn) -> Turn:
-        """The turn within the bounds of the credential. Those of an agent come after: they are never widened by it."""
+        """The turn, its limits lowered to the bounds of the credential. To be called after the agent is applied, which
+        may raise limits above the defaults.
+        """
         if self.bounds is None:
             return turn
-        limits = self.bounds.bound(turn.limits)
+        limits = turn.limits.capped(self.bounds.caps)
         sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, limits.tokens))
         return replace(turn, limits=limits, sampling=sampling)
 

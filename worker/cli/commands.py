@@ -16,7 +16,7 @@ import orjson
 from pydantic import ValidationError
 from tqdm import tqdm
 
-from agents.bounds import Bounds
+from agents.definition import Bounds
 from agents.errors import AgentError
 from inference.errors import InferenceError
 from migrations.embedded import EmbeddedPostgresError

@@ -43,7 +43,8 @@ async def _create(request: web.Request, body: ChatRequest, completion: Completio
         for _ in range(body.choices):
             places.enter_context(services.admission.turn(principal.tenant_id))
         asked = body.turns(principal.tenant_id, watched=principal.is_watching)
-        turns = [services.roster.of(completion.model).applied(principal.bounded(turn)) for turn in asked]
+        agent = services.roster.of(completion.model)
+        turns = [principal.bounded(agent.applied(turn)) for turn in asked]
         return await (_stream if body.stream else _whole)(request, completion, turns)
 
 

@@ -113,3 +113,6 @@ async def _retry_until_done(store: Callable[[], Awaitable[Any]]) -> None:
         except DATABASE_AWAY as error:
             log.warning("the queue cannot be written for the moment: %r", error)
             await asyncio.sleep(RETRY_S)
+        except Exception:  # the boundary: what Postgres refuses it would refuse for ever
+            log.exception("the queue refuses what was made of a response")
+            return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from migrations.pool import DATABASE_AWAY
@@ -78,8 +78,9 @@ class EventLog:
             for batch in batches:
                 self._put_back((tenant_id, batch.response_id), taken[tenant_id, batch.response_id])
             return False
-        except Exception:  # the boundary: what Postgres refuses would be refused for ever, and hold up all others
+        except Exception:  # the boundary: what Postgres refuses it would refuse for ever, and hold up all others
             log.exception("events of %d responses cannot be stored", len(batches))
+            return all([await self._store_batches(tenant_id, rest, taken) for rest in _without_refused(batches)])
         return True
 
     def _put_back(self, key: tuple[UUID, str], earlier: _Waiting) -> None:
@@ -95,3 +96,10 @@ class EventLog:
         log.error("the database has been away for too long: the events of %d responses are lost", len(self._waiting))
         self._waiting.clear()
         self._count = 0
+
+
+def _without_refused(batches: Sequence[Batch]) -> list[list[Batch]]:
+    """What is left to try: each batch by itself, and of a single one the end of its response without the events."""
+    if len(batches) > 1:
+        return [[batch] for batch in batches]
+    return [[replace(batch, events=())] for batch in batches if batch.events]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from agents import compacting
+from agents.compaction import run_compacted
 from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
 from worker.auth.seals import sealed
@@ -230,7 +230,7 @@ class Run:
             if turn.compacting is None:
                 return await services.agent.run(turn, trace, self)
             seal = partial(sealed, services.seals, turn.tenant_id)
-            return await compacting.run(services.agent, services.model, turn, trace, seal, self)
+            return await run_compacted(services.agent, services.model, turn, trace, seal, self)
         except Exception:  # the boundary: once a turn was accepted, whatever breaks it must still end it well
             if not self._accepted.done():
                 raise
@@ -241,7 +241,7 @@ class Run:
         self._publish(self._narrator.frames(event))
         if self._first_token is None and isinstance(event, TOKENS):
             self._first_token = len(self.frames) - 1
-            if not self._followers:
+            if not self.turn.frame.request.streamed:  # its time is when it could be told, as nobody waits for it alone
                 self._mark_first_token()
             for follower in self._followers:
                 self.went_out(follower.sent)

@@ -44,7 +44,7 @@ class ResponseTurn:
         watched = self.principal.is_watching
         said = since_compaction((*self.history, *self.items))
         asked = self.frame.request.turn(self.tenant_id, said, (), watched=watched)
-        return self.agent.applied(self.principal.bounded(asked))
+        return self.principal.bounded(self.agent.applied(asked))
 
     @property
     def conversation_id(self) -> str | None:

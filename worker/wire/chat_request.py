@@ -22,7 +22,7 @@ from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
 from worker.wire.logprobs import TopLogprobs
-from worker.wire.options import Metadata, asks_for_same_bytes, within
+from worker.wire.options import Metadata, asks_for_same_bytes, caps_of
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
@@ -131,7 +131,7 @@ class ChatRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
             sampling=self._sampling,
-            limits=within(self.metadata, Limits(tokens=self._tokens_max or Limits().tokens)),
+            caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
             priority=priority_of(self.service_tier, watched=watched),
         )
 

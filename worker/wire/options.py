@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from agents.turn import Limits
+from agents.turn import Caps
 from worker.wire import limits
 
 DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
@@ -42,12 +41,11 @@ def asks_for_same_bytes(metadata: dict[str, str] | None) -> bool:
     return (metadata or {}).get(DETERMINISTIC) == "true"
 
 
-def within(metadata: dict[str, str] | None, usual: Limits) -> Limits:
-    """The limits that a request asks for in its metadata."""
-    told = metadata or {}
-    return replace(
-        usual,
-        steps=int(told.get(STEPS, usual.steps)),
-        wall_clock_s=float(told.get(SECONDS, usual.wall_clock_s)),
-        cost=float(told.get(COST, usual.cost)),
+def caps_of(metadata: dict[str, str] | None) -> Caps:
+    """The budgets that a request asks for in its metadata."""
+    given = metadata or {}
+    return Caps(
+        steps=int(given[STEPS]) if STEPS in given else None,
+        wall_clock_s=float(given[SECONDS]) if SECONDS in given else None,
+        cost=float(given[COST]) if COST in given else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from worker.wire.formats import PlainText, TextFormat
 from worker.wire.include import LOGPROBS, RESULTS, Include
 from worker.wire.items import InputItem, as_items
 from worker.wire.logprobs import TopLogprobs
-from worker.wire.options import Metadata, asks_for_same_bytes, within
+from worker.wire.options import Metadata, asks_for_same_bytes, caps_of
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
@@ -128,6 +129,11 @@ class ResponseRequest(Strict):
         return value
 
     @property
+    def streamed(self) -> bool:
+        """Whether the client reads events while the response is made."""
+        return bool(self.stream) and not self.background
+
+    @property
     def choice(self) -> Choice:
         return self.tool_choice or AUTO
 
@@ -168,7 +174,7 @@ class ResponseRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
-            limits=self._limits,
+            caps=replace(caps_of(self.metadata), calls=self.max_tool_calls, tokens=self.max_output_tokens),
             priority=priority_of(self.service_tier, watched=watched),
             compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,
             truncates=self.truncation == "auto",
@@ -184,7 +190,7 @@ class ResponseRequest(Strict):
     @property
     def _sampling(self) -> Sampling:
         return Sampling(
-            max_tokens=self._limits.tokens,
+            max_tokens=self.max_output_tokens or Limits().tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,
@@ -197,9 +203,3 @@ class ResponseRequest(Strict):
     def _told(self) -> int | None:
         """Likeliest tokens to tell; None: nobody asked for likelihoods."""
         return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None
-
-    @property
-    def _limits(self) -> Limits:
-        usual = Limits()
-        calls = min(usual.calls, self.max_tool_calls or usual.calls)
-        return within(self.metadata, Limits(calls=calls, tokens=self.max_output_tokens or usual.tokens))

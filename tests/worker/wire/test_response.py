@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agents.events import Event, TurnFinished, Usage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.payload import to_payload
 from agents.turn import FileSearch, FunctionTool, Turn
 from retrieval.filter import Comparison
 from tests.compliance import specification
@@ -96,7 +97,7 @@ def test_tools_of_all_kinds_reach_the_turn() -> None:
     assert turn.server_tools == ("calculator",)
     assert turn.file_search == FileSearch(("docs",), 5, 0.3, Comparison(**SINCE_2024))
     assert (turn.tool_choice, turn.parallel_tool_calls) == ("get_weather", False)
-    assert (turn.limits.calls, turn.limits.tokens, turn.sampling.max_tokens) == (2, 50, 50)
+    assert (turn.caps.calls, turn.caps.tokens, turn.sampling.max_tokens) == (2, 50, 50)
 
 
 def test_allowed_tools_limit_the_turn_while_the_model_is_shown_all() -> None:
@@ -189,7 +190,7 @@ def test_a_citation_leads_to_the_exact_span_of_its_source() -> None:
 def test_results_of_a_search_are_shown_only_when_asked_for() -> None:
     assert Reader.read(narrated(frame(), told(SEARCH))).items[0]["results"] is None
     asked = frame(include=["file_search_call.results"])
-    assert Reader.read(narrated(asked, told(SEARCH))).items[0]["results"] == [SOURCE]
+    assert Reader.read(narrated(asked, told(SEARCH))).items[0]["results"] == to_payload(SEARCH)["results"]
 
 
 def test_a_call_that_could_not_be_read_is_incomplete_to_callers() -> None:
