@@ -14,8 +14,8 @@ KV_TYPES = (F16, Q8_0)  # of keys and values; llama.cpp reads quantised values w
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`unified`: all slots share one pool of cells, and a shared prefix is held once; otherwise each slot is a stream
-    of its own, and its rows look at no other's cells."""
+    """`unified`: all slots share one pool of cells, and a shared prefix is stored once; otherwise each slot is its own
+    stream, and its rows look at no other's cells."""
 
     unified: bool
     flash: bool

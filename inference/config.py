@@ -46,7 +46,7 @@ class EngineConfig:
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
     disk_folder: Path | None = None  # where those that host memory has no room for are kept, over restarts too
     disk_bytes_max: int = 2 * 2**30  # of them on disk; 0: none
-    adjustable: frozenset[str] = frozenset()  # which of ADJUSTABLE may become less where memory lacks
+    adjustable: frozenset[str] = frozenset()  # which of ADJUSTABLE may be reduced where memory is short
     memory_bytes_max: int = 0  # that models and conversations may take; 0: what is free
     beside_bytes: int = 0  # that other models of this process will take
     # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.

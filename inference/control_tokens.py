@@ -42,5 +42,5 @@ SPOKEN = frozenset(
 
 
 def spoken(chat_template: str) -> frozenset[str]:
-    """The texts of control tokens that an answer of this model may be made of."""
+    """The texts of control tokens that an answer of this model may contain."""
     return frozenset(mark for mark in SPOKEN if mark in chat_template)

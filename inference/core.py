@@ -53,7 +53,7 @@ class Finish(StrEnum):
 
 
 class Grammar(Protocol):
-    """What the texts of a turn are held to, or from a mark on: `LanguageModel.prepare` makes it."""
+    """The grammar that constrains the texts of a turn, or what follows a mark: see `LanguageModel.prepare`."""
 
     def start(self) -> Constraint: ...
 
@@ -139,7 +139,7 @@ class Acceptance:
 @dataclass(frozen=True, slots=True)
 class Miss:
     """What the cache knew of a prompt. Behind the reused tokens the prompt has `wanted`, and the entry closest to it
-    `held`: a few tokens of each. Nothing is held where that entry ends."""
+    `held`: a few tokens of each. `held` is empty where that entry ends."""
 
     cached: int
     seen: int = 0  # tokens at the start that were read at some time, in blocks
@@ -310,8 +310,8 @@ class LanguageModel(Protocol):
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
         """Compute the prefix of a prompt that will come; nothing is generated. `exact`: for a deterministic one.
 
-        The prompt itself continues from wherever this stands when it is submitted. Cancel it when none will come. None
-        where it would not help: it is short or too long, or the model is busy with what was asked.
+        The prompt itself continues from wherever this is when it is submitted. Cancel it when none will come. None
+        where it would not help: it is short or too long, or the model is busy with requests.
         """
         ...
 

@@ -38,7 +38,7 @@ class NotDeterministic(InferenceError):
 
 
 class InvalidSchema(InferenceError):
-    """A JSON schema that no grammar can be made of; `path` is the place in it."""
+    """A JSON schema that cannot be compiled to a grammar; `path` is the position in it."""
 
     status = 400
     code = "invalid_json_schema"

@@ -32,7 +32,7 @@ from inference.trace import now_ns
 
 @dataclass(frozen=True)
 class ScriptedGrammar:
-    """Its text and its mark; the replies are not held to it."""
+    """Its text and its mark; the replies are not constrained by it."""
 
     text: str
     begins: str

@@ -1,4 +1,4 @@
-"""Which embedding model reads a vector store: the one that made its vectors, as they mean nothing to another."""
+"""Which embedding model reads a vector store: the one that computed its vectors, as they mean nothing to another."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class EmbeddingModelChanged(RetrievalError):
 
 
 class OtherEmbeddingModel(RetrievalError):
-    """The store was made with another embedding model than the requested one."""
+    """The store was created with another embedding model than the requested one."""
 
     status = 409
     code = "conflict"

@@ -80,7 +80,7 @@ async def ingest(
     progress: Callable[[Progress], None] = lambda _: None,
     loaders: LoaderPool | None = None,
 ) -> IngestReport:
-    """Bring a vector store (made if need be) up to the state of these files, folders and web addresses.
+    """Bring a vector store (created if needed) up to the state of these files, folders and web addresses.
 
     `embedding_model` is for a store that is new, and the default one without; a store that exists has its own.
     Files of the names in `exclude` are left out of folders, and taken out where they are in.

@@ -150,7 +150,7 @@ class _Search:
         return Branch(self.question, stores, self.store, self.embedders, self.config)
 
     async def _read(self, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
-        """The best ones with their texts: as many as passages may be made of, or all where a cross-encoder comes."""
+        """The best ones with their texts: as many as may become passages, or all if a cross-encoder follows."""
         question, config = self.question, self.config
         with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             count = len(ranked) if self.reranker else max(config.read_share * limit, config.read_min)

@@ -1,8 +1,8 @@
-"""A query and a text read together by one encoder, whose head says how well they fit. On a thread of its own.
+"""A query and a text read together by one encoder, whose head says how well they fit. In its own thread.
 
 Models of the BERT and XLM-R families with a head of one output, such as bge-reranker. Their pairs are
 `[CLS] query [SEP] text [SEP]`, with two marks in between for XLM-R. llama.cpp has no second segment: models that were
-trained to tell query and text by it lose some of their sense. A file is tried in a process of its own first: what
+trained to tell query and text by it lose some of their sense. A file is tried in a separate process first: what
 native code makes of a file of unknown origin must not end the worker.
 """
 
@@ -24,7 +24,7 @@ from inference.llama import LlamaModel, RankContext
 from inference.provisioning.apart import RunFailed, run_apart
 
 PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is not seen
-QUERY_TOKENS_MAX = 128  # of a longer question the beginning counts, so that there is room for the text
+QUERY_TOKENS_MAX = 128  # longer questions are truncated, so that space for the text remains
 ROWS_MAX = 2048
 SEQUENCES_MAX = 64
 TRIAL_S = 60.0

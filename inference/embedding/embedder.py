@@ -1,4 +1,4 @@
-"""Texts to vectors with a small encoder of the BERT family, in this process, on a thread of its own.
+"""Texts to vectors with a small encoder of the BERT family, in this process, in its own thread.
 
 One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of a user
 who is waiting gets in between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
@@ -192,7 +192,7 @@ def batches(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def try_apart(path: Path) -> None:
-    """Embed with it in a process of its own: what native code makes of a file of foreign origin must not end this one.
+    """Embed with it in a separate process: what native code does with an untrusted file must not end this one.
 
     Blocks for a second, but for the bundled model. Raises ModelNotLoaded.
     """

@@ -13,14 +13,14 @@ class TextStream:
         self._pieces = pieces
         self._stop = tuple(s for s in stop if s)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""  # may be the beginning of a stop string
+        self._held = ""  # may be the start of a stop string
         self.stopped = False
 
     def push(self, token: int) -> str:
         return self._release(self._decoder.decode(self._pieces[token]))
 
     def flush(self) -> str:
-        """The end of the text: what was held back, with U+FFFD for a character that never became whole."""
+        """The end of the text: the withheld rest, with U+FFFD for a character that never became whole."""
         text = self._release(self._decoder.decode(b"", final=True))
         held, self._held = self._held, ""
         return text if self.stopped else text + held

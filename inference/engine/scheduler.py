@@ -128,7 +128,7 @@ class Scheduler:
         self._shares.join(request.scope.tenant)
 
     def superseded(self, request: Request) -> list[Request]:
-        """Which reading ahead is over now that this request is there: of its own beginning, as it continues from there;
+        """Which prefills ahead end now that this request has arrived: of its own prefix, as it continues from there;
         and the request itself, if it only reads ahead what others have read."""
         if request.ahead:
             needless = self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN

@@ -163,7 +163,7 @@ class HostCache:
         return self._bytes_max > 0
 
     def wants(self, tokens: Sequence[int], scope: CacheScope) -> bool:
-        """Whether these tokens are worth parking: long enough, and not held already."""
+        """Whether these tokens are worth parking: long enough, and not parked yet."""
         return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, scope)[1] < len(tokens)
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[int | None, int]:

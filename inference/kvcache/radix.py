@@ -35,7 +35,7 @@ def common_length(a: Sequence[Step], b: Sequence[Step]) -> int:
 
 
 class RadixIndex:
-    """Keys (slot numbers) with their tokens. Inserting a key again replaces what it held."""
+    """Keys (slot numbers) with their tokens. Inserting a key again replaces its tokens."""
 
     def __init__(self, shared_prefixes: SharedPrefixes | None = None) -> None:
         self._shared_prefixes = SharedPrefixes() if shared_prefixes is None else shared_prefixes

@@ -183,7 +183,7 @@ class Slots:
         """The request has ended; the slot stays resident with these tokens, all of them in the cache."""
         slot = self._slots[number]
         slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
-        if not slot.ahead:  # what was not asked is not missed: the verdict of the prompt itself counts
+        if not slot.ahead:  # a prefill ahead is no miss: that of the prompt itself counts
             self._seen.add(tokens, slot.scope)
         if slot.tokens:
             self._index.insert(number, slot.tokens, slot.scope)

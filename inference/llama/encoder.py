@@ -61,7 +61,7 @@ class _Encoder:
             yield group
 
     def _run(self, group: list[Sequence[int]]) -> NDArray[np.int64]:
-        """Compute one batch, each text in a slot of its own; returns where in the rows they begin, and the end."""
+        """Compute one batch, each text in its own slot; returns where in the rows they begin, and the end."""
         if not self._context:
             raise DecodeFailed("the context is closed")
         bounds = np.cumsum([0, *map(len, group)])

@@ -14,7 +14,7 @@ from inference.errors import EngineStopped, ModelNotLoaded, UnknownToken
 from inference.llama.library import has_gpu, lib
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
-_METADATA_BYTES_MAX = 4096  # of one value; chat templates have a door of their own
+_METADATA_BYTES_MAX = 4096  # of one value; chat templates have their own function
 _HEADS = ("cls.weight", "cls.output.weight")  # of models that rank; either is enough
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may represent
 
@@ -25,7 +25,7 @@ def model_name(path: Path) -> str:
 
 
 class LlamaModel:
-    """Weights and vocabulary. Tokenising is thread-safe; contexts are made from it."""
+    """Weights and vocabulary. Tokenising is thread-safe; contexts are created from it."""
 
     def __init__(self, handle: Any, path: Path, *, weights: bool = True) -> None:
         self.handle = handle
@@ -39,7 +39,7 @@ class LlamaModel:
 
     @classmethod
     def load(cls, path: Path, *, gpu_layers: int = 0, weights: bool = True) -> LlamaModel:
-        """Without `weights` the facts and the vocabulary come in milliseconds, and no context can be made.
+        """Without `weights` the facts and the vocabulary come in milliseconds, and no context can be created.
 
         Raises ModelNotLoaded with a reason the user can act on.
         """
@@ -77,7 +77,7 @@ class LlamaModel:
 
     @property
     def kv_shape(self) -> tuple[int, int, int]:
-        """Layers, attention heads and heads with keys and values of their own."""
+        """Layers, attention heads and KV heads."""
         facts = (lib.llama_model_n_layer, lib.llama_model_n_head, lib.llama_model_n_head_kv)
         layers, heads, kv_heads = (int(fact(self.handle)) for fact in facts)
         return layers, heads, kv_heads
@@ -110,7 +110,8 @@ class LlamaModel:
 
     @property
     def pooling(self) -> int | None:
-        """How a text's vector is made of its tokens', one of lib.LLAMA_POOLING_TYPE_*; None: the file does not say."""
+        """How a text's vector is pooled from its tokens', one of lib.LLAMA_POOLING_TYPE_*; None: the file does not
+        say."""
         pooling = self.metadata().get(f"{self.architecture}.pooling_type")
         return int(pooling) if pooling is not None and pooling.isdigit() else None
 

@@ -1,4 +1,4 @@
-"""Runs a module of ours in a process of its own: native code that aborts there does no harm."""
+"""Runs a module of ours in a separate process: native code that aborts there does no harm."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
 
 
 def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
-    """The same in a process of its own. Raises RunFailed."""
+    """The same in a separate process. Raises RunFailed."""
     return read(
         run_apart("inference.provisioning.attention_bench", *arguments(path, threads, gpu_layers), timeout_s=TIMEOUT_S)
     )

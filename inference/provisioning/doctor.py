@@ -59,8 +59,8 @@ class Finding:
 
 
 def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Finding]:
-    """Each finding as it is made; the last ones load the model and take seconds. Blocks. What is measured of attention
-    is kept for the next start."""
+    """Each finding as soon as it is known; the last ones load the model and take seconds. Blocks. What is measured of
+    attention is kept for the next start."""
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
     yield backend_finding(devices(), config.gpu_layers, nvidia=machine.has_nvidia_driver())
     yield threads_finding(config.threads or default_threads(), machine.cores())

@@ -53,7 +53,7 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> Speed:
 
 
 def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> Speed:
-    """The same in a process of its own. Raises RunFailed."""
+    """The same in a separate process. Raises RunFailed."""
     options = ["--threads", str(threads), "--gpu-layers", str(gpu_layers)]
     return Speed(**json.loads(run_apart("inference.provisioning.probe", str(path), *options, timeout_s=TIMEOUT_S)))
 

@@ -1,4 +1,4 @@
-"""How long a draft is worth making, decided again for each step from what was measured. Pure.
+"""How long a draft is worth making, decided for each step from measurements. Pure.
 
 A draft of k tokens is verified in one step of k + 1 rows. With acceptance p per token that step yields
 (1 - p^(k+1)) / (1 - p) tokens (Leviathan et al., arXiv 2211.17192). Chosen is the k with the most tokens per second
@@ -23,7 +23,7 @@ TRIAL = 3
 TRIALS_FIRST = 4
 # Steps until the next trial. A trial costs a few steps' time, so each one that shows nothing new doubles the wait.
 PATIENCE_MIN, PATIENCE_MAX = 100, 3200
-REST_STEPS = 8  # while drafts lose, the question is not asked again at every step: asking costs time too
+REST_STEPS = 8  # while drafts lose, they are not reconsidered at every step: that costs time too
 TRIAL_READS = 8  # tokens that the drafter may have to read for a trial, for each that was generated: it reads fast
 
 

@@ -16,7 +16,8 @@ INITDB_TIMEOUT_S = 120.0  # half a second on a good disk
 
 
 def ensure_cluster(place: Placement, binaries: Path) -> None:
-    """Make the cluster when there is none. It is made beside its place and renamed: a half-made one never counts."""
+    """Create the cluster if there is none. It is created next to its place and renamed: an incomplete one is never
+    used."""
     if place.data.exists():
         _check(place.data)
         return

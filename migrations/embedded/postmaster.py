@@ -61,7 +61,7 @@ def is_listening(place: Placement) -> bool:
 
 
 def launch(place: Placement, binaries: Path) -> subprocess.Popen[bytes]:
-    """Start the server in a session of its own, so that a Ctrl-C at the terminal is ours alone."""
+    """Start the server in its own session, so that a Ctrl-C at the terminal is ours alone."""
     for lock_file in (place.data / "postmaster.pid", place.socket_folder / f"{SOCKET_NAME}.lock"):
         _take_over_lock(lock_file, place.data)
     if place.log.exists() and place.log.stat().st_size > LOG_BYTES_MAX:

@@ -113,7 +113,7 @@ class EmbeddedPostgres:
         contest_ends_at = time.monotonic() + CONTEST_TIMEOUT_S
         while True:
             if self._process is not None:
-                self._process.poll()  # a dead child keeps its pid until it is asked for
+                self._process.poll()  # a dead child keeps its pid until it is polled
             said = log_size(place)
             self._process = launch(place, binaries)
             if self._becomes_ready(place, self._process):

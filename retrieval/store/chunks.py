@@ -52,7 +52,7 @@ update vector_stores set chunks = chunks - (select count(*) from gone) where ten
 
 
 async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None:
-    """One writer a store until the transaction ends; readers are not held up. Raises StoreNotFound."""
+    """One writer a store until the transaction ends; readers are not blocked. Raises StoreNotFound."""
     if not await connection.fetchval(
         "select true from vector_stores where tenant_id = $1 and id = $2 for no key update", tenant_id, store_id
     ):

@@ -80,7 +80,8 @@ class FileQueue:
         return attempts
 
     async def give_back(self, claim: Claim) -> None:
-        """The file was not read, for no reason of its own: the attempt does not count, any worker may start again."""
+        """The file was not read, through no fault of its own: the attempt does not count, any worker may start
+        again."""
         async with self._database.tenant(claim.tenant_id) as connection:
             await connection.execute(
                 "update vector_store_files set attempts = greatest(attempts - 1, 0), worker = null "

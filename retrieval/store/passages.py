@@ -74,7 +74,7 @@ class PassageStore:
         self._exact_chunks_max = exact_chunks_max
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
-        """The store of that name, whatever its model; made with this one if there is none."""
+        """The store of that name, whatever its model; created with this one if it does not exist."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "insert into vector_stores (tenant_id, id, name, embedding_model, dimensions) "

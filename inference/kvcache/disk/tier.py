@@ -35,7 +35,7 @@ log = logging.getLogger("firsttoken.disk")
 UNWRITTEN_BYTES_MAX = 256 * 2**20  # states that wait for a slow disk take memory; more are dropped
 WARM_BYTES_MAX = 64 * 2**20  # roots that are read at start, before they are requested
 SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
-CLOSE_S = 5.0  # for writing what memory held when the worker stops
+CLOSE_S = 5.0  # to write what is in memory when the worker stops
 FOLDER_MODE = 0o700
 
 
