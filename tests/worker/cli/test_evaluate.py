@@ -35,7 +35,15 @@ TEA = {"question": "How hot is the water for green tea?", "file": "drinks.md", "
 def test_a_store_is_measured_for_people_and_for_programs(home: str, tmp_path: Path) -> None:
     done = firsttoken(*ask(tmp_path, home, TEA))
     assert done.returncode == 0, done.stderr
-    for part in ("vectors alone", "words alone", "reranked", "MRR@10", "embed", "1 questions", "0 without"):
+    for part in (
+        "vectors alone",
+        "words alone",
+        "reranked",
+        "MRR@10",
+        "embed",
+        "1 questions",
+        "0 questions whose answer",
+    ):
         assert part in done.stdout
     report = json.loads(firsttoken(*ask(tmp_path, home, TEA, options=("--json",))).stdout)
     assert report["rankings"]["given to the model"]["mrr@10"] == 1.0
