@@ -12,6 +12,7 @@ import signal
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -89,7 +90,7 @@ class LoaderPool:
             log.warning("no process for a document: %s", error)
             return Ended(b"", None)
         running = asyncio.get_running_loop().run_in_executor(self._threads, reader.run, job, data)
-        running.add_done_callback(lambda _: reader.close())
+        running.add_done_callback(partial(self._let_go, reader, self._server))
         try:
             done, _ = await asyncio.wait([running], timeout=wall_s)
         finally:
@@ -99,10 +100,22 @@ class LoaderPool:
             raise UnreadableFile(f"takes longer than {wall_s:g} s to read; split it into smaller files")
         try:
             return running.result()
-        except TimeoutError:  # the server does not do its work
-            if self._server:
-                self._server.kill()
+        except TimeoutError:
             return Ended(b"", None)
+
+    def _let_go(self, reader: Reader, server: ForkServer | None, running: asyncio.Future[Ended]) -> None:
+        reader.close()
+        if running.cancelled():
+            return
+        if isinstance(running.exception(), TimeoutError) and server is self._server:
+            self._drop_server("does not say how its readers end")
+
+    def _drop_server(self, reason: str) -> None:
+        log.warning("the fork server of the document readers %s; another one takes its place", reason)
+        if self._server:
+            self._server.kill()
+            self._server.close()
+        self._server = None
 
     def _prepare(self) -> None:
         """Fork the next file's reader before there is that file, because a fork takes milliseconds."""
@@ -119,10 +132,7 @@ class LoaderPool:
         if self._server:
             with suppress(BrokenPipeError, ConnectionResetError):
                 return self._server.begin()
-            log.warning("the fork server of the document readers died; starting another one")
-            self._server.kill()
-            self._server.close()
-            self._server = None
+            self._drop_server("died")
         self._server = ForkServer()
         return self._server.begin()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import ReadersUnavailable, UnreadableFile
-from retrieval.loaders import formats
+from retrieval.loaders import fork_server, formats
 from retrieval.loaders.document import Section
 from retrieval.loaders.fork_server import Ended, ForkServer, Reader
 from retrieval.loaders.job import Job, Limits, framed
@@ -228,7 +228,17 @@ async def test_a_server_that_was_killed_is_replaced(pool: LoaderPool, caplog: py
     os.kill(first, signal.SIGKILL)
     assert await is_read(pool)
     assert server_of(pool) != first
-    assert "died; starting another one" in caplog.text
+    assert "died; another one takes its place" in caplog.text
+
+
+async def test_a_server_that_answers_no_more_is_replaced(pool: LoaderPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    await spare_of(pool)
+    first = server_of(pool)
+    monkeypatch.setattr(fork_server, "LAST_WORD_S", 0.2)
+    await spare_of(pool)  # the first that waits no longer than that
+    os.kill(first, signal.SIGSTOP)
+    assert await is_read(pool)
+    assert server_of(pool) != first
 
 
 async def test_a_file_whose_server_was_killed_is_begun_anew(pool: LoaderPool) -> None:
