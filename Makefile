@@ -1,14 +1,14 @@
-# Python 3.11 or newer, a C++ compiler and cmake; everything else is installed into .venv.
+# Needs Python 3.11 or newer, a C++ compiler and cmake; everything else is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test bench format clean help
+.PHONY: run setup test test-builds bench format docs clean help
 
 run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
 	@$(BIN)/firsttoken serve $(ARGS)
 
-setup: ## Make .venv with all that is needed to develop
+setup: ## Create .venv with everything that development needs
 	@$(PYTHON) -m deploy.setup --dev
 
 test: setup ## Lint, types, layers and all tests. Options: make test ARGS="-k tenants"
@@ -18,16 +18,22 @@ test: setup ## Lint, types, layers and all tests. Options: make test ARGS="-k te
 	@deploy/browser.sh >/dev/null
 	@$(BIN)/pytest -q $(ARGS)
 
-bench: setup ## Time the spans of a turn
+test-builds: setup ## All tests on each build of llama.cpp for this CPU, with one thread and with two; takes hours
+	@$(BIN)/python -m deploy.builds $(ARGS)
+
+bench: setup ## Measure the spans of a turn
 	@$(BIN)/python -m benchmarks.turn $(ARGS)
 
-format: setup ## Put the source into its one format
+format: setup ## Format the source
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-clean: ## Remove .venv and what tools left; neither your data nor the compiled wheel
-	rm -rf .venv *.egg-info artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
+docs: setup ## Write docs/settings.md from the settings
+	@$(BIN)/python -m deploy.settings_page > docs/settings.md
+
+clean: ## Remove .venv and the caches of the tools; keeps your data and the compiled wheel
+	rm -rf .venv build *.egg-info artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-help: ## This list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1	/' | expand -t 16
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1	/' | expand -t 20

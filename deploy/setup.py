@@ -38,7 +38,7 @@ def main() -> int:
     arguments = _parse(sys.argv[1:])
     try:
         _check_python()
-        with _alone(_cache_folder()):
+        with alone(cache_folder()):
             _set_up(dev=arguments.dev, force=arguments.force)
     except SetupFailed as error:
         print(f"setup: {error}", file=sys.stderr)
@@ -77,7 +77,7 @@ def _install_working_wheel(version: str, cpu: Cpu, choices: Choices, log: Log, *
     """Try the recipes in order until the self-test passes."""
     candidates = [recipe.with_extra(*_extra_arguments(choices)) for recipe in recipes(cpu)]
     for recipe in candidates:
-        _install(_wheel(version, recipe, cpu, choices, log), log, dev=dev)
+        _install(wheel_of(version, recipe, cpu, choices, log), log, dev=dev)
         refusal, printed = _self_test()
         if refusal is None:
             print(praise(recipe.name, printed, cuda=choices.cuda), flush=True)
@@ -86,9 +86,9 @@ def _install_working_wheel(version: str, cpu: Cpu, choices: Choices, log: Log, *
     raise SetupFailed("No build of llama.cpp works on this machine: see `.venv/bin/python -m inference.selftest`.")
 
 
-def _wheel(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log) -> Path:
+def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log) -> Path:
     compiler = compiler_version() + (f" / {cuda_version()}" if choices.cuda else "")
-    folder = _cache_folder() / "wheels" / cache_key(version, recipe, cpu, compiler)
+    folder = cache_folder() / "wheels" / cache_key(version, recipe, cpu, compiler)
     if (wheel := cached_wheel(folder)) is not None:
         return wheel
     if has_nvidia_gpu() and not choices.cuda:
@@ -167,12 +167,12 @@ def _extra_arguments(choices: Choices) -> list[str]:
     return ["-DGGML_CUDA=ON"] * choices.cuda + shlex.split(choices.cmake_args)
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firsttoken"
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """One setup at a time for the user, so that two clones do not compile the same wheel side by side."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "setup.lock").open("w") as lock:

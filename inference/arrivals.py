@@ -13,6 +13,7 @@ from typing import Protocol
 from inference.disk import Found
 from inference.parked import PARK_TOKENS_MIN, Entry
 from inference.request import Request
+from inference.scope import CacheScope
 
 # While the pace of prefill is not known, this is taken for the seconds of a token: a mid-sized model on a CPU.
 PREFILL_S = 0.005
@@ -20,7 +21,7 @@ WAIT_S_MAX = 2.0  # whatever would be saved: a disk this slow is no help
 
 
 class Disk(Protocol):
-    def match(self, tokens: list[int], salt: str) -> Found | None: ...
+    def match(self, tokens: list[int], scope: CacheScope) -> Found | None: ...
     def read(self, found: Found) -> Future[Entry | None]: ...
 
 
@@ -46,7 +47,7 @@ class Arrivals:
 
         `held` tokens of its prompt are in memory; computing one takes `token_s`.
         """
-        found = self._disk.match(request.prompt[:-1], request.region)
+        found = self._disk.match(request.prompt[:-1], request.scope)
         if found is None or found.tokens < held + PARK_TOKENS_MIN:
             return None
         reading = self._reading.get(found.name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inference.scope import CacheScope
+
 COMMONS_MAX = 64  # as many agents as a worker has; each prompt is compared with all of them
-# Exact prompts are computed in their own way, and share with their like only.
-EXACT = "\0exact"
 
 
 class Commons:
@@ -25,9 +25,9 @@ class Commons:
         others = [other for other in self._beginnings if other != tuple(beginning)]
         self._beginnings = (*others, tuple(beginning))[-COMMONS_MAX:]
 
-    def length(self, tokens: Sequence[int], salt: str) -> int:
-        """How many of the tokens are common to all tenants."""
-        if salt.endswith(EXACT):
+    def length(self, tokens: Sequence[int], scope: CacheScope) -> int:
+        """How many of the tokens are common to all tenants; none of an exact prompt, which is computed otherwise."""
+        if scope.exact:
             return 0
         fitting = (len(common) for common in self._beginnings if tuple(tokens[: len(common)]) == common)
         return max(fitting, default=0)

@@ -26,6 +26,8 @@ class TextStream:
         return text if self.stopped else text + held
 
     def _release(self, text: str) -> str:
+        if not self._stop:
+            return text
         if self.stopped:
             return ""
         text = self._held + text

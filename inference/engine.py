@@ -24,6 +24,7 @@ from inference.handle import Handle, News, Outbox
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import AHEAD_TOKENS_MIN, Scheduler
+from inference.scope import CacheScope
 from inference.sequence import Finish, Priority, Sampling
 from inference.speculation import Drafting, Speculation
 from inference.tiers import TierCosts, Tiers
@@ -121,8 +122,7 @@ class Engine:
             max_tokens=min(sampling.max_tokens, room),
             sampler=Sampler(sampling, constraint),
             text=TextStream(self._pieces, sampling.stop),
-            salt=salt,
-            exact=sampling.deterministic,
+            scope=CacheScope(salt, sampling.deterministic),
             priority=priority,
             deadline_ns=deadline_ns,
         )
@@ -139,8 +139,7 @@ class Engine:
             max_tokens=0,
             sampler=Sampler(Sampling()),
             text=TextStream(self._pieces),
-            salt=salt,
-            exact=exact,
+            scope=CacheScope(salt, exact),
             priority=Priority.AHEAD,
         )
         return self._enter(request)
@@ -269,11 +268,7 @@ class Engine:
             return
         saved = self._scheduler.slots.unsaved()
         if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
-            self._scheduler.slots[saved.slot].parked = True  # also when that fails: it would fail again and again
-            try:
-                self.tiers.save(saved)
-            except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
-                log.error("a conversation could not be parked: %s", error)
+            self.tiers.park(saved)
 
     def _accept(self, request: Request, token: int) -> None:
         """A request got its next token."""

@@ -75,13 +75,32 @@ class Executor:
             return None
         computed_ns = now_ns()
         self._scheduler.computed(work)
+        likeliest = self._likeliest(work, logits)
         row = 0
         for each in work:
-            if each.outputs:
-                each.request.stamps.prefilled_ns = each.request.stamps.prefilled_ns or computed_ns
+            if not each.outputs:
+                continue
+            request = each.request
+            if not request.stamps.prefilled_ns:
+                request.stamps.prefilled_ns = computed_ns
+            if request.ahead:
+                self._finish(request, Finish.LENGTH, None)
+            elif likeliest is not None:
+                self._accept(request, likeliest[row])
+            elif each.outputs == 1:
+                self._draw(request, logits[row])
+            else:
                 self._verify(each, logits[row : row + each.outputs])
-                row += each.outputs
+            row += each.outputs
         return computed_ns - started_ns
+
+    @staticmethod
+    def _likeliest(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
+        """The likeliest token of each row, where a step needs no more: one call takes half as long as one for each."""
+        for each in work:
+            if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_likeliest):
+                return None
+        return logits.argmax(axis=1).tolist() if len(logits) else None
 
     def _recover(self, work: Sequence[Work], error: InferenceError) -> None:
         """A step failed: each half of it is tried by itself, so that whoever is to blame ends alone."""
@@ -112,25 +131,21 @@ class Executor:
         self._finish(work.request, Finish.ERROR, error)
 
     def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
-        """Draw a token from each row, as long as the draft foresaw it.
+        """Draw a token from each row behind a draft, as long as the draft foresaw it.
 
         Each is drawn by the request's own sampler from the model's own logits, so the answer is distributed exactly as
         without a draft: the rule of speculative sampling for a draft that is certain of its token.
         """
         request, accepted = work.request, 0
-        if request.ahead:
-            self._finish(request, Finish.LENGTH, None)
-            return
         for row, foreseen in zip(rows, [*work.draft, None], strict=True):
             self._draw(request, row)
             if request.finish is not None or request.generated[-1] != foreseen:
                 break
             accepted += 1
             self._scheduler.advance(request, 1)
-        if work.draft:
-            self._speculation.verified(request, len(work.draft), accepted)
-            end = work.position + len(work.tokens)
-            self._backend.truncate(work.slot, end - len(work.draft) + accepted)
+        self._speculation.verified(request, len(work.draft), accepted)
+        end = work.position + len(work.tokens)
+        self._backend.truncate(work.slot, end - len(work.draft) + accepted)
 
     def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
         try:

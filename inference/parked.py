@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from inference.commons import Commons
 from inference.prefix import PrefixIndex
+from inference.scope import CacheScope
 from inference.tail import Region, Root, Tail
 
 # Restoring moves bytes and costs some milliseconds; fewer tokens than this are as cheap to compute again.
@@ -41,7 +42,7 @@ class Entry:
     """`saved` is what the device saved for `tokens`, as bytes, or all of it that stands behind a shared beginning."""
 
     tokens: tuple[int, ...]
-    salt: str
+    scope: CacheScope
     saved: NDArray[np.uint8] | Tail
 
     @property
@@ -91,13 +92,13 @@ class Parked:
         """Whether anything is parked at all."""
         return self._bytes_max > 0
 
-    def wants(self, tokens: Sequence[int], salt: str) -> bool:
+    def wants(self, tokens: Sequence[int], scope: CacheScope) -> bool:
         """Whether these tokens are worth parking: long enough, and not held already."""
-        return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, salt)[1] < len(tokens)
+        return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, scope)[1] < len(tokens)
 
-    def match(self, tokens: Sequence[int], salt: str) -> tuple[int | None, int]:
+    def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[int | None, int]:
         """The smallest of the entries that share the longest beginning, and its length: all of it is moved."""
-        keys, length = self._index.match(tokens, salt)
+        keys, length = self._index.match(tokens, scope)
         return min(keys, key=lambda key: (self._entries[key].size, -key), default=None), length
 
     @property
@@ -107,8 +108,8 @@ class Parked:
 
     def discard(self, entry: Entry) -> None:
         """Let go of an entry that turned out to be of no use, if it is still here."""
-        identity = (entry.tokens, entry.salt)
-        for key in [key for key, held in self._entries.items() if (held.tokens, held.salt) == identity]:
+        identity = (entry.tokens, entry.scope)
+        for key in [key for key, held in self._entries.items() if (held.tokens, held.scope) == identity]:
             self._drop(key)
 
     def put(self, entry: Entry, regions: Regions | None = None) -> list[Entry]:
@@ -118,18 +119,18 @@ class Parked:
             return [entry]
         if regions is not None:
             entry = self._over_root(entry, regions)
-        for key in self._superseded(entry.tokens, entry.salt):
+        for key in self._superseded(entry.tokens, entry.scope):
             self._drop(key)
         self._number += 1
         self._keep(self._number, entry)
-        self._index.insert(self._number, entry.tokens, entry.salt)
+        self._index.insert(self._number, entry.tokens, entry.scope)
         gone = []
         while self.bytes > self._bytes_max:
             gone.append(self._drop(next(iter(self._entries))))
         return gone
 
-    def _superseded(self, tokens: Sequence[int], salt: str) -> list[int]:
-        keys, length = self._index.match(tokens, salt)
+    def _superseded(self, tokens: Sequence[int], scope: CacheScope) -> list[int]:
+        keys, length = self._index.match(tokens, scope)
         return [key for key in keys if len(self._entries[key].tokens) == length]
 
     def _over_root(self, entry: Entry, regions: Regions) -> Entry:
@@ -138,7 +139,7 @@ class Parked:
         A root that is there is taken, if it is most of what is shared; or else there is a new one, and those who share
         it and have none yet are cut too.
         """
-        keys, shared = self._index.match(entry.tokens, entry.salt)
+        keys, shared = self._index.match(entry.tokens, entry.scope)
         if shared < PARK_TOKENS_MIN:
             return entry
         roots = [root for key in keys if (root := self._entries[key].root) and root.tokens <= shared]

@@ -1,8 +1,8 @@
 """The prefix index: which slots hold which tokens, found by the longest shared beginning.
 
 A radix tree (compressed trie) over token ids, as in SGLang's RadixAttention (arXiv 2312.07104), matched token by token:
-a match may end inside an edge. Each tenant's salt stands in the path to its tokens, so one tenant's text never matches
-another's: at the very beginning, or behind what is common to all.
+a match may end inside an edge. The scope stands in the path to its tokens, at the very beginning or behind what is
+common to all, so one tenant's text never matches another's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from inference.commons import Commons
+from inference.scope import CacheScope
 
-Step: TypeAlias = int | str  # a token, or the salt
+Step: TypeAlias = int | CacheScope  # a token, or what divides the tenants
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +45,9 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._held)
 
-    def insert(self, key: int, tokens: Sequence[int], salt: str) -> None:
+    def insert(self, key: int, tokens: Sequence[int], scope: CacheScope) -> None:
         self.remove(key)
-        rest, _ = self._path(tokens, salt)
+        rest, _ = self._path(tokens, scope)
         self._held[key] = rest
         node = self._root
         while rest:
@@ -71,9 +72,9 @@ class PrefixIndex:
                 return
             node, rest = child, rest[len(child.edge) :]
 
-    def match(self, tokens: Sequence[int], salt: str) -> tuple[set[int], int]:
+    def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[set[int], int]:
         """The keys that share the longest beginning with `tokens`, and its length; (empty, 0) without any."""
-        (rest, common), node, length = self._path(tokens, salt), self._root, 0
+        (rest, common), node, length = self._path(tokens, scope), self._root, 0
         holders: set[int] = set()
         while rest and (child := node.children.get(rest[0])):
             shared = common_length(rest, child.edge)
@@ -81,13 +82,13 @@ class PrefixIndex:
             if shared < len(child.edge):
                 break
             node, rest = child, rest[shared:]
-        length -= int(length > common)  # the salt is no token
+        length -= int(length > common)  # the scope is no token
         return (set(holders), length) if length else (set(), 0)
 
-    def _path(self, tokens: Sequence[int], salt: str) -> tuple[list[Step], int]:
-        """The tokens with the salt in its place, and that place."""
-        common = self._commons.length(tokens, salt)
-        return [*tokens[:common], salt, *tokens[common:]], common
+    def _path(self, tokens: Sequence[int], scope: CacheScope) -> tuple[list[Step], int]:
+        """The tokens with the scope in its place, and that place."""
+        common = self._commons.length(tokens, scope)
+        return [*tokens[:common], scope, *tokens[common:]], common
 
     @staticmethod
     def _split(parent: _Node, child: _Node, at: int) -> _Node:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.commons import EXACT
 from inference.detokenizer import TextStream
 from inference.sampler import Sampler
+from inference.scope import CacheScope
 from inference.sequence import Finish, Priority, Stamps
 from inference.speculate import Acceptance
 from inference.verdict import Miss
@@ -34,7 +34,7 @@ class Request:
     max_tokens: int  # within what the context leaves
     sampler: Sampler
     text: TextStream
-    salt: str = ""
+    scope: CacheScope
     priority: Priority = Priority.STANDARD
     stamps: Stamps = field(default_factory=Stamps)
     slot: int | None = None
@@ -43,7 +43,6 @@ class Request:
     computed: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)
-    exact: bool = False  # deterministic: see `region` and `kept`
     deadline_ns: int | None = None  # monotonic; it ends then, waiting or running
     cancelled: bool = False
     finish: Finish | None = None
@@ -61,12 +60,22 @@ class Request:
         return self.priority is Priority.AHEAD
 
     @property
+    def exact(self) -> bool:
+        """Deterministic: see `batchable` and `lasting`."""
+        return self.scope.exact
+
+    @property
     def phase(self) -> Phase:
         if self.finish is not None:
             return Phase.FINISHED
         if self.slot is None:
             return Phase.WAITING
-        return Phase.DECODE if self.generated and self.remaining == 1 else Phase.PREFILL
+        return Phase.DECODE if self.decodes else Phase.PREFILL
+
+    @property
+    def decodes(self) -> bool:
+        """Of one that has a slot: only its newest token is left to compute."""
+        return bool(self.generated) and self.remaining == 1
 
     @property
     def tokens(self) -> list[int]:
@@ -94,11 +103,6 @@ class Request:
     def fresh(self) -> int:
         """Tokens at the end of the prompt that are computed whatever is cached."""
         return EXACT_ROWS_MIN if self.exact else 1
-
-    @property
-    def region(self) -> str:
-        """Whose cached prefixes may be reused. Exact requests share theirs among themselves only."""
-        return self.salt + EXACT if self.exact else self.salt
 
     @property
     def lasting(self) -> list[int]:

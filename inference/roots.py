@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from inference.disk import chain
+from inference.scope import CacheScope
 
 USES = 2  # different ways to go on after a beginning, besides the one that it had first
 TELLING = 8  # tokens that tell one way from another: a question that is asked again is no second way
@@ -18,15 +19,16 @@ BEGINNINGS_MAX = 1000
 
 class Roots:
     def __init__(self) -> None:
-        self._ways: OrderedDict[bytes, set[tuple[int, ...]]] = OrderedDict()
+        self._ways: OrderedDict[tuple[CacheScope, bytes], set[tuple[int, ...]]] = OrderedDict()
 
-    def left(self, prompt: Sequence[int], at: int, salt: str) -> bool:
+    def left(self, prompt: Sequence[int], at: int, scope: CacheScope) -> bool:
         """A prompt goes its own way after `at` tokens. True when these have just become a root."""
-        blocks = chain(prompt[:at], salt.encode())
+        blocks = chain(prompt[:at], b"")
         if not blocks:
             return False
-        ways = self._ways.setdefault(blocks[-1], set())
-        self._ways.move_to_end(blocks[-1])
+        beginning = (scope, blocks[-1])
+        ways = self._ways.setdefault(beginning, set())
+        self._ways.move_to_end(beginning)
         if len(self._ways) > BEGINNINGS_MAX:
             self._ways.popitem(last=False)
         way = tuple(prompt[at : at + TELLING])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from inference.commons import Commons
 from inference.config import EngineConfig
@@ -43,25 +44,24 @@ CANDIDATES_MAX = 32
 AHEAD_TOKENS_MIN = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes three times as long to make: one is made for each token
 class Work:
     """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be drawn; with a draft
-    behind the newest token there is one for each drafted token more."""
+    behind the newest token there is one for each drafted token more.
+
+    `apart`: a prompt of an exact request, see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others.
+    """
 
     request: Request
     slot: int
     position: int
     tokens: Sequence[int]
     outputs: int
+    apart: bool = False
 
     @property
     def draft(self) -> Sequence[int]:
         return self.tokens[len(self.tokens) - self.outputs + 1 :] if self.outputs > 1 else ()
-
-    @property
-    def apart(self) -> bool:
-        """A prompt of an exact request: see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others."""
-        return self.request.exact and len(self.tokens) > 1
 
     def with_draft(self, draft: Sequence[int]) -> Work:
         return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft))
@@ -87,7 +87,7 @@ class Plan:
     def is_told_by_rows(self, *, parted: bool) -> bool:
         """Whether its time tells of other steps of as many rows: drafts of different lengths fall into parts of their
         own (see inference.parts) where slots have KV streams of their own."""
-        return not parted or len({len(work.draft) for work in self.work}) == 1
+        return not parted or len({work.outputs or 1 for work in self.work}) == 1
 
 
 class Scheduler:
@@ -123,21 +123,21 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         self._waiting.append(request)
-        self._shares.join(request.salt)
+        self._shares.join(request.scope.tenant)
 
     def overtaken(self, request: Request) -> list[Request]:
         """Which reading ahead is over now that this request is there: of its own beginning, as it goes on from there;
         and the request itself, if it only reads ahead what others have read."""
         if request.ahead:
-            needless = self.slots.lacking(request.prompt, request.region) < AHEAD_TOKENS_MIN
+            needless = self.slots.lacking(request.prompt, request.scope) < AHEAD_TOKENS_MIN
             return [request] if needless else []
-        ahead = [other for other in self.requests if other.ahead and other.region == request.region]
+        ahead = [other for other in self.requests if other.ahead and other.scope == request.scope]
         return [other for other in ahead if other.prompt == request.prompt[: len(other.prompt)]]
 
     def remove(self, request: Request) -> None:
         """Take a finished or cancelled request out; what it computed stays resident."""
         (self._waiting if request.slot is None else self._running).remove(request)
-        self._shares.leave(request.salt)
+        self._shares.leave(request.scope.tenant)
         if request.slot is not None:
             self.slots.release(request.slot, request.kept)
 
@@ -145,13 +145,18 @@ class Scheduler:
         """The next step: a row for every stream, then as much of the prompts as fits beside them."""
         plan = Plan()
         self._admit(plan)
-        decoding = [r for r in self._running if r.phase is Phase.DECODE]
-        prefilling = [r for r in self._running if r.phase is Phase.PREFILL]
-        new = sum(len(r.prompt) - r.reused for r in prefilling)
-        bites = divide(self.bite(len(decoding), new), prefilling) if prefilling else []
-        for request, tokens in [*((r, 1) for r in decoding), *bites]:
-            self._take(plan, request, tokens)
-        plan.work.sort(key=lambda work: work.slot)
+        prefilling = []
+        for request in self._running:
+            if request.decodes:
+                assert request.slot is not None
+                plan.work.append(Work(request, request.slot, request.computed, request.generated[-1:], outputs=1))
+            else:
+                prefilling.append(request)
+        if prefilling:
+            new = sum(len(r.prompt) - r.reused for r in prefilling)
+            for request, tokens in divide(self.bite(len(plan.work), new), prefilling):
+                self._take(plan, request, tokens)
+        plan.work.sort(key=attrgetter("slot"))
         return plan
 
     def start_over(self, plan: Plan, request: Request, placement: Placement) -> None:
@@ -159,20 +164,20 @@ class Scheduler:
         self.slots.advance(placement.slot, -request.computed)
         request.computed = 0
         if request.miss is placement.miss:  # its first place: nothing was cached after all
-            request.reused, request.miss = 0, self.slots.lost(request.prompt, request.region)
+            request.reused, request.miss = 0, self.slots.lost(request.prompt, request.scope)
         plan.work = [work for work in plan.work if work.request is not request]
 
     def computed(self, done: Sequence[Work]) -> None:
         """That work is in the cache now. Drafts in it count only when they are accepted."""
         for work in done:
-            self.advance(work.request, len(work.tokens) - len(work.draft))
+            self.advance(work.request, len(work.tokens) - max(0, work.outputs - 1))
 
     def advance(self, request: Request, tokens: int) -> None:
         """That many more tokens of a request are in the cache."""
         assert request.slot is not None
         request.computed += tokens
         self.slots.advance(request.slot, tokens)
-        self._shares.charge(request.salt, tokens)
+        self._shares.charge(request.scope.tenant, tokens)
 
     def bite(self, streams: int, new: int) -> int:
         """Prompt tokens for a step with that many streams, of prompts with so many new tokens in all."""
@@ -194,8 +199,10 @@ class Scheduler:
         return min(BITES[-1], self._config.prefill_tokens_alone)
 
     def _admit(self, plan: Plan) -> None:
+        if not self._waiting:
+            return
         order = {request: place for place, request in enumerate(self._waiting)}
-        ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.salt), order[r]))
+        ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.scope.tenant), order[r]))
         for request in ranked[:CANDIDATES_MAX]:
             lower = [r for r in self._running if r.priority > request.priority]
             full = self.running >= self._config.parallel
@@ -210,11 +217,11 @@ class Scheduler:
 
     def _leaders(self, request: Request) -> list[Request]:
         """Who is computing what this one begins with."""
-        slots = self.slots.leaders(request.lasting, request.region, fresh=request.fresh)
+        slots = self.slots.leaders(request.lasting, request.scope, fresh=request.fresh)
         return [r for r in self._running if r.slot in slots]
 
     def _place(self, plan: Plan, request: Request) -> None:
-        placement = self.slots.place(request.lasting, request.region, fresh=request.fresh, ahead=request.ahead)
+        placement = self.slots.place(request.lasting, request.scope, fresh=request.fresh, ahead=request.ahead)
         assert placement is not None, "fewer requests run than there are slots"
         self._waiting.remove(request)
         self._running.append(request)
@@ -238,9 +245,8 @@ class Scheduler:
     def _take(plan: Plan, request: Request, tokens: int) -> None:
         assert request.slot is not None
         bite = request.uncomputed[:tokens]
-        plan.work.append(
-            Work(request, request.slot, request.computed, bite, outputs=int(len(bite) == request.remaining))
-        )
+        outputs, apart = int(len(bite) == request.remaining), request.exact and len(bite) > 1
+        plan.work.append(Work(request, request.slot, request.computed, bite, outputs, apart))
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:

@@ -46,7 +46,7 @@ class Sampling:
 
     max_tokens: int = 512
     temperature: float = 1.0
-    top_k: int | None = None  # None: the engine's own limit, which bounds the cost; 0: the whole vocabulary
+    top_k: int = 0  # 0: the whole vocabulary
     top_p: float = 1.0
     min_p: float = 0.0
     presence_penalty: float = 0.0

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from inference.commons import Commons
 from inference.parked import PARK_TOKENS_MIN, Entry, Parked
 from inference.prefix import PrefixIndex
+from inference.scope import CacheScope
 from inference.seen import SeenPrompts
 from inference.verdict import Miss
 
@@ -26,6 +28,17 @@ MISS_TOKENS = 32
 SHARED_PREFILL_MIN = 32
 
 
+NOBODY = CacheScope("")  # of a slot that was never used
+
+
+class Parking(StrEnum):
+    """Whether the state of an idle slot was copied for host memory, which may let go of the copy later."""
+
+    DUE = "due"
+    DONE = "done"
+    FAILED = "failed"  # not tried again in a pause, as it may fail again and again; once more when the slot is taken
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
     """`tokens` are those indexed; the first `computed` of them are in the cache. Live: the whole prompt is indexed."""
@@ -33,10 +46,10 @@ class Slot:
     number: int
     tokens: list[int] = field(default_factory=list)
     computed: int = 0
-    salt: str = ""
+    scope: CacheScope = NOBODY
     live: bool = False
     ahead: bool = False  # used by what nobody asked for yet
-    parked: bool = False  # host memory holds these tokens too
+    parking: Parking = Parking.DUE
     used: int = 0  # order of last use
 
     @property
@@ -64,7 +77,7 @@ class Saved:
 
     slot: int
     tokens: tuple[int, ...]
-    salt: str
+    scope: CacheScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,30 +129,32 @@ class Slots:
     def resident(self) -> int:
         return sum(not slot.live and slot.computed > 0 for slot in self._slots)
 
-    def lacking(self, prompt: Sequence[int], salt: str) -> int:
+    def lacking(self, prompt: Sequence[int], scope: CacheScope) -> int:
         """Tokens at the end of the prompt that no slot holds or is about to."""
-        return len(prompt) - self._index.match(prompt, salt)[1]
+        return len(prompt) - self._index.match(prompt, scope)[1]
 
-    def leaders(self, prompt: Sequence[int], salt: str, *, fresh: int = 1) -> set[int]:
+    def leaders(self, prompt: Sequence[int], scope: CacheScope, *, fresh: int = 1) -> set[int]:
         """The slots in which a request is just computing what this prompt begins with: waiting for it is cheaper than
         computing it twice. `fresh` as in `place`."""
         beginning = prompt[:-fresh]
-        keys, matched = self._index.match(beginning, salt)
+        keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
         leading = {slot.number for slot in holders if slot.worth_waiting}
         if not leading or not self._rewinds or matched < SHARED_PREFILL_MIN:
             return set()
-        missing = matched - self._prefix(beginning, salt, holders, matched).tokens
+        missing = matched - self._prefix(beginning, scope, holders, matched).tokens
         return leading if missing >= SHARED_PREFILL_MIN else set()
 
-    def place(self, prompt: Sequence[int], salt: str, *, fresh: int = 1, ahead: bool = False) -> Placement | None:
+    def place(
+        self, prompt: Sequence[int], scope: CacheScope, *, fresh: int = 1, ahead: bool = False
+    ) -> Placement | None:
         """Choose and claim a slot; None if every slot is live. The last `fresh` tokens are computed in any case: the
         first new token is drawn from the logits of the very last. `ahead`: it is only the beginning of a prompt, read
         before somebody asks; that may take long, so nobody waits for it."""
         beginning = prompt[:-fresh]
-        keys, matched = self._index.match(beginning, salt)
+        keys, matched = self._index.match(beginning, scope)
         holders = [self._slots[key] for key in keys]
-        prefix = self._prefix(beginning, salt, holders, matched)
+        prefix = self._prefix(beginning, scope, holders, matched)
         if prefix.tokens < fresh:  # a single row of an exact prompt: it may have been a whole prompt, computed alone
             prefix = _Prefix()
         target = self._target(prefix)
@@ -149,13 +164,13 @@ class Slots:
             slot=target.number,
             source=(prefix.slot or target).number,
             reused=prefix.tokens,
-            miss=self._miss(prompt, salt, keys, matched, prefix),
+            miss=self._miss(prompt, scope, keys, matched, prefix),
             restored=None if prefix.entry is None else self.parked[prefix.entry],
             saves=self._saves(target, prefix),
         )
-        target.tokens, target.computed, target.salt = list(prompt), prefix.tokens, salt
-        target.live, target.ahead, target.parked = True, ahead, False
-        self._index.insert(target.number, target.tokens, salt)
+        target.tokens, target.computed, target.scope = list(prompt), prefix.tokens, scope
+        target.live, target.ahead, target.parking = True, ahead, Parking.DUE
+        self._index.insert(target.number, target.tokens, scope)
         self._touch(target)
         return placement
 
@@ -168,41 +183,45 @@ class Slots:
         slot = self._slots[number]
         slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
         if not slot.ahead:  # what was not asked is not missed: the verdict of the prompt itself counts
-            self._seen.add(tokens, slot.salt)
+            self._seen.add(tokens, slot.scope)
         if slot.tokens:
-            self._index.insert(number, slot.tokens, slot.salt)
+            self._index.insert(number, slot.tokens, slot.scope)
         else:
             self._index.remove(number)
         self._touch(slot)
 
-    def lost(self, prompt: Sequence[int], salt: str) -> Miss:
+    def lost(self, prompt: Sequence[int], scope: CacheScope) -> Miss:
         """What is known of a prompt whose cached beginning turned out to be of no use."""
-        return Miss(0, self._seen.match(prompt, salt), tuple(prompt[:MISS_TOKENS]))
+        return Miss(0, self._seen.match(prompt, scope), tuple(prompt[:MISS_TOKENS]))
 
-    def longest(self, prompt: Sequence[int], salt: str) -> int:
+    def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
         """How many tokens at the beginning a slot holds or is just computing, or host memory holds."""
-        return max(self._index.match(prompt, salt)[1], self.parked.match(prompt, salt)[1])
+        return max(self._index.match(prompt, scope)[1], self.parked.match(prompt, scope)[1])
 
     def unsaved(self) -> Saved | None:
-        """The resident slot used last whose state host memory wants and does not have."""
-        idle = (slot for slot in self._slots if not slot.live and not slot.parked)
-        wanted = (slot for slot in idle if self.parked.wants(slot.tokens, slot.salt))
+        """The resident slot used last whose state host memory wants and was not offered yet."""
+        idle = (slot for slot in self._slots if not slot.live and slot.parking is Parking.DUE)
+        wanted = (slot for slot in idle if self.parked.wants(slot.tokens, slot.scope))
         slot = max(wanted, key=lambda slot: slot.used, default=None)
-        return Saved(slot.number, tuple(slot.tokens), slot.salt) if slot else None
+        return Saved(slot.number, tuple(slot.tokens), slot.scope) if slot else None
 
-    def _prefix(self, beginning: Sequence[int], salt: str, holders: list[Slot], matched: int) -> _Prefix:
+    def parking_ended(self, number: int, *, copied: bool) -> None:
+        """The state of an idle slot was copied to host memory, or could not be."""
+        self._slots[number].parking = Parking.DONE if copied else Parking.FAILED
+
+    def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
         """The longest beginning that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
         if not self._rewinds:
             holders = [slot for slot in holders if not slot.live and slot.computed == matched]
         slot = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
         tokens = min(slot.computed, matched) if slot else 0
-        entry, held = self.parked.match(beginning, salt)
+        entry, held = self.parked.match(beginning, scope)
         usable = entry is not None and (self._rewinds or held == len(self.parked[entry].tokens))
         if usable and held >= tokens + PARK_TOKENS_MIN:
             return _Prefix(held, entry=entry)
         return _Prefix(tokens, slot=slot) if tokens else _Prefix()
 
-    def _miss(self, prompt: Sequence[int], salt: str, keys: set[int], matched: int, prefix: _Prefix) -> Miss:
+    def _miss(self, prompt: Sequence[int], scope: CacheScope, keys: set[int], matched: int, prefix: _Prefix) -> Miss:
         """What the prompt has, and the closest entry has instead, where the reused tokens end."""
         cached = prefix.tokens
         holders: list[Slot | Entry] = []
@@ -210,12 +229,12 @@ class Slots:
             holders = [self.parked[prefix.entry]]
         elif cached == matched:
             holders = [self._slots[key] for key in keys]
-        closest = [holder.tokens for holder in holders if holder.salt == salt]  # another tenant's are not told of
+        closest = [holder.tokens for holder in holders if holder.scope == scope]  # another tenant's are not told of
         ends = any(len(tokens) == cached for tokens in closest)
         held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
         wanted = tuple(prompt[cached : cached + MISS_TOKENS])
         same = held[:1] == wanted[:1]  # an entry that goes on like the prompt, but is not worth its copy
-        return Miss(cached, self._seen.match(prompt, salt), wanted, () if same else held)
+        return Miss(cached, self._seen.match(prompt, scope), wanted, () if same else held)
 
     def _target(self, prefix: _Prefix) -> Slot | None:
         """Close to live slots: where the prefix is, if it may stay there, then an empty slot, then the least recently
@@ -243,11 +262,11 @@ class Slots:
     def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
         """What would be lost in the slot, if host memory wants it."""
         kept = prefix.tokens if target is prefix.slot else 0
-        if target.parked or target.computed - kept <= TAIL_LOSS_MAX:
+        if target.parking is Parking.DONE or target.computed - kept <= TAIL_LOSS_MAX:
             return None
-        if not self.parked.wants(target.tokens, target.salt):
+        if not self.parked.wants(target.tokens, target.scope):
             return None
-        return Saved(target.number, tuple(target.tokens), target.salt)
+        return Saved(target.number, tuple(target.tokens), target.scope)
 
     def _touch(self, slot: Slot) -> None:
         self._clock += 1

@@ -6,6 +6,7 @@ prompt arrives, before that is scheduled. Beginnings that several conversations 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from inference.request import Request
 from inference.roots import Roots
 from inference.slots import Placement, Saved, Slots
 from inference.trace import now_ns
+
+log = logging.getLogger("firsttoken.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Tiers:
         """Whether the request waits for the disk first: it has more of the prompt than memory has."""
         if self._arrivals is None:
             return False
-        held = self._slots.longest(request.prompt, request.region)
+        held = self._slots.longest(request.prompt, request.scope)
         reading = self._arrivals.hold(request, held, token_s, now_ns())
         if reading is not None:
             reading.add_done_callback(lambda _: self._wake())
@@ -71,7 +74,7 @@ class Tiers:
             return []
         ready = self._arrivals.ready(now_ns())
         for entry in self._arrivals.read():
-            if self.parked.wants(entry.tokens, entry.salt):
+            if self.parked.wants(entry.tokens, entry.scope):
                 self._park(entry)
         return ready
 
@@ -86,14 +89,14 @@ class Tiers:
         """How long the engine may sleep at most for those who wait."""
         return self._arrivals.wait_s(now_ns()) if self._arrivals else None
 
-    def save(self, saved: Saved) -> None:
-        """Copy a slot's state to host memory."""
-        self._park(Entry(saved.tokens, saved.salt, self._backend.save(saved.slot)))
+    def park(self, saved: Saved) -> None:
+        """Copy the state of an idle slot to host memory, if that goes."""
+        self._slots.parking_ended(saved.slot, copied=self._save(saved))
 
     def place(self, request: Request, placement: Placement) -> None:
         """Make a slot hold what its new request can use. Raises InferenceError."""
         if placement.saves:
-            self.save(placement.saves)
+            self._save(placement.saves)
         if placement.restored is not None:
             self._restore(placement, placement.restored)
         elif placement.source == placement.slot:
@@ -107,8 +110,7 @@ class Tiers:
         if self._disk is None:
             return
         while (saved := self._slots.unsaved()) is not None:
-            self.save(saved)
-            self._slots[saved.slot].parked = True
+            self.park(saved)
         for entry in self.parked.entries:
             self._disk.write(entry, patient=True)
         self._disk.close()
@@ -136,6 +138,15 @@ class Tiers:
             "disk_damaged_total": disk.totals["damaged"] if disk else 0,
         }
 
+    def _save(self, saved: Saved) -> bool:
+        """Offer a copy of a slot's state to host memory; whether there was one."""
+        try:
+            self._park(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
+        except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
+            log.error("a conversation could not be parked: %s", error)
+            return False
+        return True
+
     def _park(self, entry: Entry) -> None:
         for gone in self.parked.put(entry, self._backend.regions):
             if self._disk:
@@ -158,7 +169,7 @@ class Tiers:
         diverges = placement.miss is not None and bool(placement.miss.held)
         if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
             return
-        tokens, salt = request.tokens, request.region
+        tokens, scope = request.tokens, request.scope
         beginning = tuple(tokens[: placement.reused])
-        if self._roots.left(tokens, placement.reused, salt) and not self._disk.holds(beginning, salt, root=True):
-            self._disk.write(Entry(beginning, salt, self._backend.save(placement.slot)), root=True)
+        if self._roots.left(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope, root=True):
+            self._disk.write(Entry(beginning, scope, self._backend.save(placement.slot)), root=True)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TypeAlias
 
 Attribute: TypeAlias = str | int | float | bool | None
@@ -26,7 +25,10 @@ def now_ns() -> int:
 
 @dataclass(slots=True)
 class Span:
-    """A named interval. `end_ns` is 0 while it is open; `parent` is an index into the trace's spans."""
+    """A named interval. `end_ns` is 0 while it is open; `parent` is an index into the trace's spans.
+
+    It may wrap a block: an exception leaves its type in the attribute `error.type` and passes through.
+    """
 
     name: str
     start_ns: int
@@ -34,6 +36,16 @@ class Span:
     lane: str = "main"
     parent: int | None = None
     attributes: dict[str, Attribute] = field(default_factory=dict)
+
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.attributes["error.type"] = kind.__name__
+        self.end_ns = now_ns()
 
     @property
     def duration_ms(self) -> float:
@@ -73,19 +85,9 @@ class Trace:
             self.dropped += 1
         return span
 
-    @contextmanager
-    def span(
-        self, name: str, *, lane: str = "main", parent: int | None = None, **attributes: Attribute
-    ) -> Iterator[Span]:
-        """Wrap a block; an exception leaves its type in the attribute `error.type` and passes through."""
-        span = self.add(name, now_ns(), 0, lane=lane, parent=parent, **attributes)
-        try:
-            yield span
-        except BaseException as error:
-            span.attributes["error.type"] = type(error).__name__
-            raise
-        finally:
-            span.end_ns = now_ns()
+    def span(self, name: str, *, lane: str = "main", parent: int | None = None, **attributes: Attribute) -> Span:
+        """A span that begins now, to wrap a block with."""
+        return self.add(name, now_ns(), 0, lane=lane, parent=parent, **attributes)
 
     def index(self, span: Span) -> int | None:
         """Position of a recorded span, to be used as `parent` of its children; None if it was dropped."""

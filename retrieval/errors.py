@@ -109,3 +109,12 @@ class UnreadableFile(RetrievalError):
     status = 400
     code = "unsupported_file"
     param = "file"
+
+
+class ReadersUnavailable(RetrievalError):
+    """No process could be started to read a file; the file may be fine."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("files cannot be read right now, because no process could be started for them: try again")

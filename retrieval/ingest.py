@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -20,14 +21,16 @@ from inference.windows import PassageVectors
 from retrieval.embedding import check_model, writer_of
 from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
-from retrieval.loaders import formats
 from retrieval.loaders.document import Document
+from retrieval.loaders.job import Limits
+from retrieval.loaders.pool import LoaderPool
 from retrieval.records import CountedStore, NewFile, VectorStore
 from retrieval.sources import Content, FileSource, Source, WebSource
-from retrieval.split import Chunk, embedded_text, split
+from retrieval.split import Chunk, embedded_text, fitted
 from retrieval.store import PassageStore
 from retrieval.walk import FileError, Listing, walk
 
+LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # nobody waits for it, and the chats beside it need the cores
 EMBED_CHUNKS = 32  # between two reports of progress: two to three seconds on one core
 
 
@@ -76,6 +79,7 @@ async def ingest(
     attributes: Attributes | None = None,
     exclude: Collection[str] = (),
     progress: Callable[[Progress], None] = lambda _: None,
+    loaders: LoaderPool | None = None,
 ) -> IngestReport:
     """Bring a vector store (made if need be) up to the state of these files, folders and web addresses.
 
@@ -83,8 +87,10 @@ async def ingest(
     Files of the names in `exclude` are left out of folders, and taken out where they are in.
     `attributes` are given to all of them, in place of those they had; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
+    The processes that read files are those of `loaders`, or end with this ingest.
     A file that cannot be read is reported and does not stop the rest; what was read of it before stays.
-    Raises UnknownEmbedder, OtherEmbeddingModel, EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded.
+    Raises UnknownEmbedder, OtherEmbeddingModel, EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded,
+    ReadersUnavailable.
     """
     model = embedding_model or embedders.default.name
     opened = await store.open(tenant_id, store_name, embedding_model=model, dimensions=embedders.dimensions(model))
@@ -96,10 +102,11 @@ async def ingest(
     files: list[Source] = [FileSource(path, name) for path, name in listing.files.items()]
     files += [WebSource(url, allow_private) for url in dict.fromkeys(urls)]
     sizes = await asyncio.to_thread(lambda: [source.size for source in files])
-    run = _Run(tenant_id, opened, store, embedders, listing, attributes, progress, len(files), sum(sizes))
-    for source, size in zip(files, sizes, strict=True):
-        await run.take(source, known.get(source.place))
-        run.step(size)
+    with nullcontext(loaders) if loaders else closing(LoaderPool()) as pool:
+        run = _Run(tenant_id, opened, store, embedders, pool, listing, attributes, progress, len(files), sum(sizes))
+        for source, size in zip(files, sizes, strict=True):
+            await run.take(source, known.get(source.place))
+            run.step(size)
     if attributes is not None:
         await store.describe(tenant_id, opened.id, [source.place for source in files], attributes)
     gone = listing.gone(list(known))
@@ -125,6 +132,7 @@ class _Run:
     opened: VectorStore
     store: PassageStore
     embedders: Embedders
+    loaders: LoaderPool
     listing: Listing
     attributes: Attributes | None
     progress: Callable[[Progress], None]
@@ -143,8 +151,7 @@ class _Run:
 
     async def take(self, source: Source, known_sha256: bytes | None) -> None:
         try:
-            content = await asyncio.to_thread(source.read)
-            sha256 = hashlib.sha256(content.data).digest()
+            content, sha256 = await asyncio.to_thread(_hashed, source)
             if sha256 == known_sha256 or not await self._write(source, content, sha256):
                 self.unchanged += 1
             else:
@@ -159,7 +166,7 @@ class _Run:
 
     async def _write(self, source: Source, content: Content, sha256: bytes) -> bool:
         embedder = await writer_of(self.tenant_id, self.opened, self.store, self.embedders)
-        document, chunks = await asyncio.to_thread(read_document, content, embedder.count)
+        document, chunks = await read_document(self.loaders, content, embedder.count, owner="ingest")
         file = NewFile(
             path=source.place,
             filename=source.name,
@@ -186,10 +193,17 @@ class _Run:
         self.progress(Progress(self.done, self.files, self.bytes_done, self.bytes_total, self.chunks, self.seconds))
 
 
-def read_document(content: Content, count: Callable[[str], int]) -> tuple[Document, list[Chunk]]:
-    """A file as a document and its passages. Blocks. Raises UnreadableFile."""
-    document = formats.load(content.path, content.data)
-    chunks = split(document, count)
-    if not chunks:
+async def read_document(
+    loaders: LoaderPool, content: Content, count: Callable[[str], int], *, owner: Hashable
+) -> tuple[Document, list[Chunk]]:
+    """A file as a document and its passages. Raises UnreadableFile, ReadersUnavailable."""
+    document, pieces = await loaders.read(content.path, content.data, LIMITS, owner=owner, split=True)
+    if not pieces:
         raise UnreadableFile("contains no words")
-    return document, chunks
+    return document, await asyncio.to_thread(fitted, document, pieces, count)
+
+
+def _hashed(source: Source) -> tuple[Content, bytes]:
+    """Blocks. Raises UnreadableFile."""
+    content = source.read()
+    return content, hashlib.sha256(content.data).digest()

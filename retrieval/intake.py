@@ -19,6 +19,7 @@ from retrieval.embedding import writer_of
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, FileNotFound, StoreNotFound, UnreadableFile
 from retrieval.ingest import read_document
 from retrieval.loaders import formats
+from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
 from retrieval.records import EmbeddedChunk
 from retrieval.sources import Content
@@ -29,6 +30,9 @@ log = logging.getLogger("firsttoken.intake")
 
 BITE_CHUNKS = 8  # embedded at a time: about a fifth of a second on one core
 REST_SHARE = 3.0  # of the time of a bite, while somebody waits for tokens: a core is taken for a quarter of the time
+ATTEMPTS_MAX = 5  # to read one file: workers and databases end for other reasons too, but not every time
+FILE_S_MAX = 3600.0  # for one file: 20,000 chunks beside chats take half of it
+GIVE_BACK_S = 1.0  # for the database to hear of it when the worker stops
 POLL_S = 5.0  # files that another worker took in and nobody reads are noticed within so long
 
 
@@ -43,6 +47,7 @@ class Intake:
         uploads: UploadStore,
         passages: PassageStore,
         embedders: Embedders,
+        loaders: LoaderPool,
         worker: int,
         chatting: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -50,6 +55,7 @@ class Intake:
         self._uploads = uploads
         self._passages = passages
         self._embedders = embedders
+        self._loaders = loaders
         self._worker = worker
         self._chatting = chatting
         self._arrived = asyncio.Event()
@@ -82,10 +88,20 @@ class Intake:
 
     async def _take(self, claim: Claim) -> None:
         """Read one file; whatever is wrong with it becomes its own status."""
+        limit = asyncio.timeout(FILE_S_MAX)
         try:
-            await self._read(claim)
+            async with limit:
+                await self._read(claim)
+        except asyncio.CancelledError:
+            await self._give_back(claim)
+            raise
         except UnreadableFile as error:
             await self._shelf.fail(claim, "invalid_file", f"The file {error}.")
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            reason = f"takes longer than {FILE_S_MAX / 60:.0f} minutes to read and embed; split it into smaller files"
+            await self._shelf.fail(claim, "invalid_file", f"The file {reason}.")
         except (EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded) as error:
             await self._shelf.fail(claim, "server_error", f"{error}.")
         except (FileNotFound, StoreNotFound, EngineStopped):
@@ -96,14 +112,24 @@ class Intake:
             log.exception("reading file %s failed", claim.file_id)
             await self._shelf.fail(claim, "server_error", "The file could not be read.")
 
+    async def _give_back(self, claim: Claim) -> None:
+        with suppress(TimeoutError, *DATABASE_AWAY):  # then it counts as an attempt
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self._shelf.give_back(claim)
+
     async def _read(self, claim: Claim) -> None:
         tenant_id, store_id, file_id = claim
+        if await self._shelf.begin(claim) > ATTEMPTS_MAX:
+            raise UnreadableFile(
+                f"was begun {ATTEMPTS_MAX} times, and each time the worker ended before it was read; save it anew, or "
+                "split it into smaller files"
+            )
         store = await self._passages.get(tenant_id, store_id)
         embedder = await writer_of(tenant_id, store, self._passages, self._embedders)
         upload = await self._uploads.get(tenant_id, file_id)
         path = Path(upload.filename)
         data = checked(await self._uploads.read(tenant_id, file_id), formats.bytes_max(path))
-        document, chunks = await asyncio.to_thread(read_document, Content(path, data), embedder.count)
+        document, chunks = await read_document(self._loaders, Content(path, data), embedder.count, owner="intake")
         embedded: list[EmbeddedChunk] = []
         for start in range(0, len(chunks), BITE_CHUNKS):
             part, began = chunks[start : start + BITE_CHUNKS], time.monotonic()

@@ -1,9 +1,15 @@
-"""Documents to chunks: spans of the text that are small enough to embed whole and to cite. Pure."""
+"""Documents to chunks: spans of the text that are small enough to embed whole and to cite. Pure.
+
+In two steps: `pieces` goes over the whole text, however large and odd it is, and belongs where that can be killed;
+`fitted` takes one piece at a time, each of bounded size, and needs the embedder's tokenizer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
@@ -12,6 +18,7 @@ from retrieval.loaders.document import Document
 CHUNK_CHARS_MAX = 900  # about 200 tokens of English: the embedder sees 256, heading included
 CHUNK_TOKENS_MAX = 200
 CHUNK_CHARS_MIN = 16  # dense text (numbers, other scripts) is split again, but never finer than this
+WINDOW_CHARS = 50_000  # that the splitter sees at once: a millisecond or two
 CHUNKS_MAX = 20_000  # of one file: 10 MB of text make about 12,000
 
 
@@ -26,22 +33,43 @@ class Chunk:
     tokens: int
 
 
+class Piece(NamedTuple):
+    """document.text[start:end], of at most CHUNK_CHARS_MAX characters, stands in document.sections[section]."""
+
+    section: int
+    start: int
+    end: int
+
+
 def split(document: Document, count: Callable[[str], int]) -> list[Chunk]:
     """Chunks in order of the text, never across a heading, never overlapping, without ones that hold no word.
 
     `count` gives the embedder's tokens. What exceeds CHUNKS_MAX is left out.
     """
+    return fitted(document, pieces(document), count)
+
+
+def pieces(document: Document) -> list[Piece]:
+    """The text without what holds no word, cut at its best places."""
     markdown = document.media_type == "text/markdown"
-    chunks: list[Chunk] = []
-    for section in document.sections:
-        body = document.text[section.start : section.end]
-        for start, text in _pieces(body, CHUNK_CHARS_MAX, markdown):
-            for offset, part, tokens in _fitting(text, count, markdown):
-                begin = section.start + start + offset
-                chunks.append(Chunk(section.heading, part, begin, begin + len(part), tokens))
-                if len(chunks) == CHUNKS_MAX:
-                    return chunks
-    return chunks
+    found = (
+        Piece(number, section.start + start, section.start + start + len(text))
+        for number, section in enumerate(document.sections)
+        for start, text in _pieces(document.text[section.start : section.end], CHUNK_CHARS_MAX, markdown)
+    )
+    return list(islice(found, CHUNKS_MAX))
+
+
+def fitted(document: Document, pieces: Iterable[Piece], count: Callable[[str], int]) -> list[Chunk]:
+    """Pieces as chunks; one of more than CHUNK_TOKENS_MAX is cut again."""
+    markdown = document.media_type == "text/markdown"
+    chunks = (
+        Chunk(document.sections[piece.section].heading, part, begin, begin + len(part), tokens)
+        for piece in pieces
+        for offset, part, tokens in _fitting(document.text[piece.start : piece.end], count, markdown)
+        for begin in [piece.start + offset]
+    )
+    return list(islice(chunks, CHUNKS_MAX))
 
 
 def embedded_text(title: str, chunk: Chunk) -> str:
@@ -65,6 +93,17 @@ def _fitting(text: str, count: Callable[[str], int], markdown: bool) -> Iterator
             yield start + offset, part, part_tokens
 
 
-def _pieces(text: str, chars_max: int, markdown: bool) -> list[tuple[int, str]]:
+def _pieces(text: str, chars_max: int, markdown: bool) -> Iterator[tuple[int, str]]:
+    """The splitter's time grows with the square of what it is given, so it is given windows: each begins where the last
+    chunk of the one before did, which lacked what follows.
+    """
     splitter = MarkdownSplitter(chars_max) if markdown else TextSplitter(chars_max)
-    return [(start, piece) for start, piece in splitter.chunk_indices(text) if any(map(str.isalnum, piece))]
+    begin = 0
+    while begin < len(text):
+        window = text[begin : begin + WINDOW_CHARS]
+        found = splitter.chunk_indices(window)
+        end = begin + len(window)
+        if end < len(text) and len(found) > 1:
+            end = begin + found.pop()[0]
+        yield from ((begin + start, piece) for start, piece in found if any(map(str.isalnum, piece)))
+        begin = end

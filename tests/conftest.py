@@ -17,9 +17,19 @@ from migrations.embedded import EmbeddedPostgres
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile, is_listening
 from migrations.runner import migrate
+from tests.margins import MARKER, Margins
 from tests.serving import Worker
 
 LOG_CHARS = 10_000
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--margins", type=Path, metavar="FILE", help="write down how sure the model was, test by test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARKER}(reason): it passes whatever the model answers")
+    config.pluginmanager.register(Margins(config.getoption("--margins")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,7 +22,7 @@ class Worker:
     def __init__(self, home: Path, *arguments: str, name: str = "worker") -> None:
         self.log = home / f"{name}.log"
         self.ready_file = home / f"{name}-ready.json"
-        command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home)]
+        command = [sys.executable, "-m", "tests.margins", "serve", "--port", "0", "--home", str(home)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--ready-file", str(self.ready_file), *arguments],

@@ -159,15 +159,15 @@ async def test_metrics_count_the_turn(server: Mapping[str, Any]) -> None:
     assert 'span="prefill"' in text
 
 
-def unheard() -> str:
-    """Instructions of some hundred tokens that no prompt has begun with."""
-    return f"You work for shop {secrets.token_hex(8)}. " + "Be brief, friendly and precise. " * 20
+def works_for(shop: str) -> str:
+    """Instructions of some hundred tokens, with which no other test begins."""
+    return f"You work for the shop {shop}. " + "Be brief, friendly and precise. " * 20
 
 
 async def test_the_beginning_of_the_prompt_is_read_while_the_documents_are_searched(server: dict[str, Any]) -> None:
     tools = [{"type": "file_search", "vector_store_ids": ["docs"]}]
-    question = f"What is the default port, {secrets.token_hex(4)}?"
-    answer = await ask(server, {"input": question, "instructions": unheard(), "tools": tools})
+    question = {"input": "What is the default port?", "instructions": works_for("Alder"), "tools": tools}
+    answer = await ask(server, question)
     ahead, retrieve, prefill = answer.span("prefill_prefix"), answer.span("retrieve"), answer.span("prefill")
     assert ahead["lane"] == "prefix"
     later = max(ahead["start_ms"], retrieve["start_ms"])
@@ -178,7 +178,7 @@ async def test_the_beginning_of_the_prompt_is_read_while_the_documents_are_searc
 
 
 async def test_a_conversation_that_was_warmed_has_its_beginning_in_the_cache(server: dict[str, Any]) -> None:
-    asked = {"instructions": unheard(), "tools": TOOLS}
+    asked = {"instructions": works_for("Birch"), "tools": TOOLS}
     conversation, before = await new_conversation(server), await ahead_tokens(server)
     headers = {"Authorization": f"Bearer {server['api_key']}"}
     async with (

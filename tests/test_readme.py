@@ -1,12 +1,16 @@
-"""The README keeps what it promises."""
+"""The README and the other pages keep what they promise."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from worker.config import settings
+import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")  # relative ones
 
 
 def test_the_first_lines_are_the_two_commands() -> None:
@@ -14,9 +18,7 @@ def test_the_first_lines_are_the_two_commands() -> None:
     assert commands[:2] == ["make run", "make test"]
 
 
-def test_every_setting_is_listed_as_the_help_text_has_it() -> None:
-    for setting in settings():
-        default = "" if setting.default is None else f" (default `{setting.default}`)"
-        if isinstance(setting.default, Path) and setting.default.is_absolute():
-            default = ""  # a path of this machine
-        assert f"| `{setting.flag}` | `{setting.variable}` | {setting.about.help}{default} |" in README
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    targets = [target.split("#")[0] for target in LINK.findall(page.read_text("utf-8"))]
+    assert [target for target in targets if target and not (page.parent / target).exists()] == []

@@ -74,9 +74,9 @@ class _Reader:
         name = PurePath(file.filename).name
         if file.uploaded:
             return name, await self._services.file_reader.text(
-                name, await self._services.uploads.read(self._tenant_id, file_id)
+                self._tenant_id, name, await self._services.uploads.read(self._tenant_id, file_id)
             )
         return name, (await self._services.passages.file(self._tenant_id, file_id)).content
 
     async def _sent(self, part: FilePart) -> tuple[str, str]:
-        return part.name, await self._services.file_reader.text(part.name, part.data)
+        return part.name, await self._services.file_reader.text(self._tenant_id, part.name, part.data)

@@ -59,7 +59,6 @@ class Choice:
             last = {"error": failure(finished)} if failed else frame(self.narrator.conclude(finished))
             with self.trace.span("flush", blocked_ms=stream.blocked_ns / 1e6):
                 await stream.write([sse.encode_data(last)])
-            self.ledger.close(finished.status)
             return finished
 
     async def whole(self) -> TurnFinished:
@@ -67,7 +66,6 @@ class Choice:
         with self.ledger.recording() as outcome:
             finished = await self.agent.run(self.turn, self.trace, Unread(self.trace))
             outcome.status = finished.status
-            self.ledger.close(finished.status)
             return finished
 
     async def _streamed(self, sink: ChoiceSink, stream: EventStream) -> TurnFinished:

@@ -1,4 +1,4 @@
-"""The command `firsttoken`. What a person can get wrong ends in one line on stderr, not in a traceback."""
+"""The command `firsttoken`. A user's mistake ends in one line on stderr, not in a traceback."""
 
 from __future__ import annotations
 
@@ -72,17 +72,19 @@ def _parser() -> argparse.ArgumentParser:
     serve = _command(commands, "serve", "serve", "start the worker", also=None)
     serve.set_defaults(began=time.monotonic())  # before the imports, which are most of a start
 
-    doctor = _command(commands, "doctor", "doctor", "check what `serve` with these settings needs", also=None)
+    doctor = _command(
+        commands, "doctor", "doctor", "check whether this machine can serve with these settings", also=None
+    )
     doctor.add_argument("--json", action="store_true", dest="as_json", help="print the findings as JSON")
 
     _command(commands, "migrate", "migrate_database", "bring the database up to this version")
 
-    keys = commands.add_parser("keys", help="make, list and revoke API keys").add_subparsers(
+    keys = commands.add_parser("keys", help="create, list and revoke API keys").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    create = _command(keys, "create", "create_key", "make an API key and show it, once")
+    create = _command(keys, "create", "create_key", "create an API key and print it once")
     create.add_argument("name", metavar="NAME", help="what the key is for")
-    create.add_argument("--operator", action="store_true", help="may see latencies of all tenants, and the metrics")
+    create.add_argument("--operator", action="store_true", help="may see the latencies of all tenants and the metrics")
     create.add_argument("--days", type=_positive_int, help="days until the key expires (default: never)")
     create.add_argument(
         "--budget",
@@ -91,17 +93,17 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_bound,
         metavar="NAME=NUMBER",
-        help="bound of a turn: steps, calls, tokens, seconds, tool_seconds or cost; may be repeated",
+        help="limit for each turn: steps, calls, tokens, seconds, tool_seconds or cost; may be repeated",
     )
-    listing = _command(keys, "list", "list_keys", "show the keys of a tenant")
-    revoke = _command(keys, "revoke", "revoke_key", "end a key; running workers notice within half a minute")
-    revoke.add_argument("id", metavar="ID", help="as `firsttoken keys list` shows it")
+    listing = _command(keys, "list", "list_keys", "list the keys of a tenant")
+    revoke = _command(keys, "revoke", "revoke_key", "revoke a key; running workers notice within half a minute")
+    revoke.add_argument("id", metavar="ID", help="identifier of the key, as `firsttoken keys list` prints it")
 
     _add_models(commands)
 
-    _command(commands, "agents", "list_agents", "list the agents of a worker, and check their file")
+    _command(commands, "agents", "list_agents", "list the agents and check their file")
 
-    link = _command(commands, "link", "show_link", "print a link that signs a browser in, once")
+    link = _command(commands, "link", "show_link", "print a link that signs one browser in")
 
     ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
     ingest.add_argument(
@@ -116,33 +118,35 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=_attribute,
         metavar="KEY=VALUE",
-        help="what searches may filter these files by; may be repeated",
+        help="attribute of the files, for the filters of a search; may be repeated",
     )
     ingest.add_argument(
-        "--allow-private", action="store_true", help="also fetch from this machine and its private networks"
+        "--allow-private", action="store_true", help="allow web addresses of this machine and of private networks"
     )
-    ingest.add_argument("--store", required=True, metavar="NAME", help="name of the vector store; made if it is new")
     ingest.add_argument(
-        "--embedding-model", metavar="NAME", help="model of a store that is new, of --embedders (default: the default)"
+        "--store", required=True, metavar="NAME", help="name of the vector store; it is created if it does not exist"
+    )
+    ingest.add_argument(
+        "--embedding-model", metavar="NAME", help="embedding model of a new store (default: that of --embedder)"
     )
 
     judge = _add_evaluation(commands)
 
     for command in (create, listing, revoke, ingest, judge):
-        command.add_argument(
-            "--tenant", default="local", metavar="NAME", help="default: local, the one of this machine"
-        )
+        command.add_argument("--tenant", default="local", metavar="NAME", help="tenant to work for (default: local)")
     for command in (link,):
-        command.add_argument("--url", help="address of the worker (default: the one that started last in this home)")
+        command.add_argument(
+            "--url", help="URL of the worker (default: the one that started last with this home folder)"
+        )
     commands.add_parser("version", help="print the version").set_defaults(command="show_version")
     return parser
 
 
 def _add_models(commands: Any) -> None:
-    models = commands.add_parser("models", help="list, examine and pull chat models").add_subparsers(
+    models = commands.add_parser("models", help="list, inspect, pull and quantise models").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    listing = _command(models, "list", "list_models", "show the models that are here, and those that can be pulled")
+    listing = _command(models, "list", "list_models", "list the models on this machine and those that can be pulled")
     memory = (
         "draft",
         "draft_tokens",
@@ -154,38 +158,52 @@ def _add_models(commands: Any) -> None:
         "memory_mb",
         "gpu_layers",
     )
-    info = _command(models, "info", "show_model", "say what a model is, and the memory it will take", also=memory)
-    info.add_argument("name", metavar="NAME", help="a name that `firsttoken models list` shows, or a GGUF file")
-    pull = _command(models, "pull", "pull_model", "fetch a model from the hub into the home folder", also=("hub",))
-    pull.add_argument("name", metavar="NAME", help="a preset, or a file of the hub as OWNER/REPOSITORY/FILE.gguf")
-    pull.add_argument("--sha256", help="checksum that the file must have (default: the catalogue's, or the hub's)")
+    info = _command(models, "info", "show_model", "describe a model and the memory that it takes", also=memory)
+    info.add_argument("name", metavar="NAME", help="name from `firsttoken models list`, or a GGUF file")
+    pull = _command(models, "pull", "pull_model", "download a model from the hub into the home folder", also=("hub",))
+    pull.add_argument(
+        "name", metavar="NAME", help="name from the catalogue, or a file of the hub as OWNER/REPOSITORY/FILE.gguf"
+    )
+    pull.add_argument("--sha256", help="checksum that the file must have (default: that of the catalogue or the hub)")
     speed = ("threads", "gpu_layers")
-    quantize = _command(models, "quantize", "quantize_model", "write a model with smaller weights", also=speed)
-    quantize.add_argument("source", metavar="IN", help="a name that `firsttoken models list` shows, or a GGUF file")
-    quantize.add_argument("target", metavar="OUT", help="the GGUF file to write")
-    quantize.add_argument("--type", required=True, dest="kind", metavar="TYPE", help="q8_0, q6_k, q5_k_m, q4_k_m, ...")
-    quantize.add_argument("--text", metavar="FILE", help="compare both models on this text (default: a model card)")
+    quantize = _command(models, "quantize", "quantize_model", "write a quantised copy of a model", also=speed)
+    quantize.add_argument("source", metavar="IN", help="name from `firsttoken models list`, or a GGUF file")
+    quantize.add_argument("target", metavar="OUT", help="GGUF file to write")
+    quantize.add_argument(
+        "--type",
+        required=True,
+        dest="kind",
+        metavar="TYPE",
+        help="type of the weights: q8_0, q6_k, q5_k_m, q4_k_m, ...",
+    )
+    quantize.add_argument("--text", metavar="FILE", help="text to compare both models on (default: a model card)")
     for command in (listing, info, quantize):
         command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 
 def _add_evaluation(commands: Any) -> argparse.ArgumentParser:
-    kinds = commands.add_parser("eval", help="measure how well passages are found").add_subparsers(
+    kinds = commands.add_parser("eval", help="measure the quality of retrieval").add_subparsers(
         required=True, metavar="COMMAND"
     )
-    retrieval = _command(kinds, "retrieval", "evaluate_retrieval", "ask a vector store questions with known answers")
-    retrieval.add_argument("--store", required=True, metavar="NAME", help="the vector store")
+    retrieval = _command(
+        kinds, "retrieval", "evaluate_retrieval", "ask a vector store questions whose answers are known"
+    )
+    retrieval.add_argument("--store", required=True, metavar="NAME", help="name of the vector store")
     retrieval.add_argument(
         "--questions",
         required=True,
         metavar="FILE",
-        help='JSON lines: {"question": ..., "file": ..., "text": ...}, where the text stands that answers it',
+        help='JSON lines with the place of each answer: {"question": ..., "file": ..., "text": ...}',
     )
     retrieval.add_argument(
-        "--limit", type=int, default=5, metavar="N", help="passages that a turn asks for (default: 5)"
+        "--limit", type=int, default=5, metavar="N", help="passages to give to the model (default: 5)"
     )
     retrieval.add_argument(
-        "--score-threshold", type=float, default=0.0, metavar="SCORE", help="that a turn asks with (default: 0)"
+        "--score-threshold",
+        type=float,
+        default=0.0,
+        metavar="SCORE",
+        help="lowest score of a passage that is given to the model (default: 0)",
     )
     retrieval.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
     return retrieval
@@ -202,7 +220,7 @@ def _command(
 
 def _settings_table() -> str:
     rows = [f"  {setting.flag:<20} {setting.help}" for setting in settings()]
-    return "\n".join(["settings, as a flag of the command or as an environment variable (in brackets):", *rows])
+    return "\n".join(["settings, each a flag of the command or an environment variable (in brackets):", *rows])
 
 
 def _attribute(text: str) -> tuple[str, str | int | float | bool]:

@@ -1,7 +1,8 @@
-"""Every setting of the worker, and the only place where the process environment is read.
+"""All settings of the worker; the only module that reads the process environment.
 
-A setting is one field of `Config`: the field `port` is the flag `--port` and the variable FIRSTTOKEN_PORT. A flag wins
-over a variable, a variable over the default; an empty variable counts as not set.
+A setting is one field of `Config`: the field `port` is the flag `--port` and the variable FIRSTTOKEN_PORT. A flag takes
+precedence over a variable, a variable over the default; an empty variable counts as not set.
+`make docs` writes docs/settings.md from here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -20,21 +23,40 @@ from worker import goodput
 
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
-# Variables that other software made customary; the prefixed one wins.
+# Names that are customary elsewhere; the prefixed variable takes precedence.
 CUSTOMARY = {"database_url": "DATABASE_URL"}
 LOG_LEVELS = ("debug", "info", "warning", "error")
-JWT_SECRET_CHARS_MIN = 32  # an HS256 key shorter than its hash can be searched for
+JWT_SECRET_CHARS_MIN = 32  # an HS256 key that is shorter than the hash is open to brute force
 
 
 class ConfigError(ValueError):
     """A setting has a value that cannot be used; the message names the setting and says what it takes."""
 
 
+class Group(StrEnum):
+    """What a setting is for: the headings of `--help` and of docs/settings.md, in this order."""
+
+    SERVER = "Server"
+    DATABASE = "Database"
+    MODELS = "Models"
+    COMPUTATION = "Computation"
+    MEMORY = "Memory"
+    LIMITS = "Limits"
+    TELEMETRY = "Telemetry"
+    JWT = "JSON Web Tokens"
+
+
 @dataclass(frozen=True, slots=True)
 class About:
-    """What people read about a setting, and its bounds. `every`: all commands take it, not `serve` alone."""
+    """What users read about a setting, and its bounds.
 
+    `fallback` says in words what happens without a value, where the default is computed. `every`: all commands take
+    the setting, not only `serve`.
+    """
+
+    group: Group
     help: str
+    fallback: str | None = None
     least: float | None = None
     most: float | None = None
     every: bool = False
@@ -42,110 +64,240 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Names carry units; `None` means that the worker finds the value itself, as the help text says."""
+    """Names carry units; `None` means that the worker finds the value itself, as `About.fallback` says."""
 
-    home: Annotated[Path, About("folder of the database, the secret and the local key", every=True)] = Path(
-        "~/.firsttoken"
-    )
+    home: Annotated[
+        Path,
+        About(Group.SERVER, "folder for the database, the secret, the local API key and pulled models", every=True),
+    ] = Path("~/.firsttoken")
+    host: Annotated[str, About(Group.SERVER, "address to listen on")] = "127.0.0.1"
+    port: Annotated[int, About(Group.SERVER, "port to listen on; 0 picks a free one", least=0, most=65535)] = 8080
+    ready_file: Annotated[
+        Path | None,
+        About(Group.SERVER, "file to write as JSON once the worker accepts requests: its URL, an API key and more"),
+    ] = None
+    log_level: Annotated[
+        str, About(Group.SERVER, "lowest level of messages to log: debug, info, warning or error", every=True)
+    ] = "warning"
+    drain_s: Annotated[
+        float, About(Group.SERVER, "seconds that running answers get to finish when the worker is stopped", least=0)
+    ] = 20.0
+    agents: Annotated[
+        Path | None,
+        About(Group.SERVER, "TOML file that defines the agents", fallback="agents.toml in the home folder", every=True),
+    ] = None
+    docs: Annotated[
+        Path | None,
+        About(
+            Group.SERVER,
+            "folder to read into the sample store `docs` at every start; empty for none",
+            fallback="the documentation of this project",
+        ),
+    ] = PROJECT / "docs"
     database_url: Annotated[
-        str | None, About("Postgres with pgvector to use instead of the embedded one; or DATABASE_URL", every=True)
+        str | None,
+        About(
+            Group.DATABASE,
+            "URL of a Postgres server with pgvector; the variable DATABASE_URL is read as well",
+            fallback="an embedded server in the home folder",
+            every=True,
+        ),
     ] = None
     secret: Annotated[
         str | None,
         About(
-            "signs sessions and hashes keys: the same for all workers of one database (default: in home)", every=True
+            Group.DATABASE,
+            "secret that signs sessions and hashes API keys, the same for all workers of a database",
+            fallback="generated and kept in the home folder",
+            every=True,
         ),
     ] = None
-    log_level: Annotated[str, About("debug, info, warning or error", every=True)] = "warning"
-    embedder: Annotated[
-        Path | None,
-        About("default embedding model, a GGUF file or a model name (default: the bundled one)", every=True),
-    ] = None
-    embedders: Annotated[
-        str | None,
-        About("further embedding models for the stores that name them, as for --embedder, commas between", every=True),
-    ] = None
-    reranker: Annotated[
-        Path | None,
-        About("model that rereads the passages found, a GGUF file or a model name (default: none)", every=True),
-    ] = None
-    agents: Annotated[
-        Path | None, About("agents of this worker, a TOML file (default: agents.toml in home)", every=True)
-    ] = None
-    host: Annotated[str, About("address to listen on")] = "127.0.0.1"
-    port: Annotated[int, About("port to listen on; 0 takes a free one", least=0, most=65535)] = 8080
-    ready_file: Annotated[Path | None, About("JSON file written once the worker can answer: url, api_key, ...")] = None
     model: Annotated[
-        Path | None, About("chat model: a GGUF file, or a name of `firsttoken models list` (default: the bundled one)")
+        Path | None,
+        About(
+            Group.MODELS,
+            "chat model: a GGUF file or a name from `firsttoken models list`",
+            fallback="the bundled demo-chat",
+        ),
     ] = None
     draft: Annotated[
         Path | None,
-        About("draft model for speculation, of the same vocabulary: a GGUF file or a name; or lookup (default: none)"),
+        About(
+            Group.MODELS,
+            "draft for speculative decoding: a GGUF file or a name of a model with the same vocabulary, "
+            "or lookup to draft from the text so far",
+            fallback="no speculation",
+        ),
     ] = None
     draft_tokens: Annotated[
-        int, About("tokens drafted at most, as many as pay; 0: no speculation", least=0, most=DRAFT_TOKENS_MAX)
+        int,
+        About(
+            Group.MODELS,
+            "maximum length of a draft in tokens; the worker drafts fewer when fewer pay off; 0 turns speculation off",
+            least=0,
+            most=DRAFT_TOKENS_MAX,
+        ),
     ] = 8
     draft_tokens_min: Annotated[
         int,
-        About("tokens drafted at least, whether that pays or not: to measure with", least=0, most=DRAFT_TOKENS_MAX),
+        About(
+            Group.MODELS,
+            "minimum length of a draft in tokens, even when it does not pay off; for measurements",
+            least=0,
+            most=DRAFT_TOKENS_MAX,
+        ),
     ] = 0
-    hub: Annotated[str, About("where `firsttoken models pull` finds models")] = "https://huggingface.co"
-    gpu_layers: Annotated[int, About("layers of the chat model on the GPU; -1: all that fit", least=-1)] = -1
-    kv_layout: Annotated[str, About("layout of the KV cache: streams, unified, or auto: the fastest here")] = AUTO
-    flash_attention: Annotated[str, About("on, off, or auto: the fastest here")] = AUTO
-    kv_type: Annotated[
-        str, About("keys and values as f16 or q8_0 (half the memory, needs flash attention); auto: f16 if it fits")
+    embedder: Annotated[
+        Path | None,
+        About(
+            Group.MODELS,
+            "default embedding model: a GGUF file or a model name",
+            fallback="the bundled minilm-l6-v2",
+            every=True,
+        ),
+    ] = None
+    embedders: Annotated[
+        str | None,
+        About(
+            Group.MODELS,
+            "further embedding models, separated by commas, for the stores that name them",
+            fallback="none",
+            every=True,
+        ),
+    ] = None
+    reranker: Annotated[
+        Path | None,
+        About(
+            Group.MODELS,
+            "cross-encoder that rereads the passages found: a GGUF file or a model name",
+            fallback="none",
+            every=True,
+        ),
+    ] = None
+    hub: Annotated[str, About(Group.MODELS, "URL of the hub that `firsttoken models pull` downloads from")] = (
+        "https://huggingface.co"
+    )
+    threads: Annotated[
+        int,
+        About(
+            Group.COMPUTATION, "CPU threads of the chat model; 0 chooses a number for this machine", least=0, most=512
+        ),
+    ] = 0
+    gpu_layers: Annotated[
+        int, About(Group.COMPUTATION, "layers of the chat model on the GPU; -1 for all that fit", least=-1)
+    ] = -1
+    kv_layout: Annotated[
+        str,
+        About(Group.COMPUTATION, "layout of the KV cache: streams, unified, or auto for what is faster here"),
     ] = AUTO
+    flash_attention: Annotated[
+        str, About(Group.COMPUTATION, "flash attention: on, off, or auto for what is faster here")
+    ] = AUTO
+    gap_ms: Annotated[
+        int,
+        About(
+            Group.COMPUTATION,
+            "target for the milliseconds between two tokens of an answer while prompts are computed",
+            least=1,
+        ),
+    ] = 100
     memory_mb: Annotated[
-        int | None, About("megabytes that models and conversations may take (default: most of what is free)", least=1)
+        int | None,
+        About(
+            Group.MEMORY,
+            "megabytes that models and conversations may take",
+            fallback="most of the free memory",
+            least=1,
+        ),
     ] = None
     context: Annotated[
-        int, About("tokens a conversation may hold; 0: the model's own, at most 8192, less if memory lacks", least=0)
+        int,
+        About(
+            Group.MEMORY,
+            "tokens that a conversation may hold; 0 for the model's own limit, at most 8192, less if memory is short",
+            least=0,
+        ),
     ] = 0
     streams: Annotated[
         int | None,
-        About("generations at once, more wait in the queue (default: 8, less if memory lacks)", least=1, most=128),
+        About(
+            Group.MEMORY,
+            "generations that run at once; the others wait in the queue",
+            fallback="8, fewer if memory is short",
+            least=1,
+            most=128,
+        ),
     ] = None
     resident: Annotated[
         int | None,
-        About("conversations kept in the KV cache beside those (default: 8, less if memory lacks)", least=0, most=128),
+        About(
+            Group.MEMORY,
+            "conversations that stay in the KV cache in addition to those that run",
+            fallback="8, fewer if memory is short",
+            least=0,
+            most=128,
+        ),
     ] = None
-    queue: Annotated[int, About("generations that may wait; one more gets 429", least=1)] = 64
-    gap_ms: Annotated[
-        int, About("milliseconds between two tokens to keep to, if the machine can, while prompts are read", least=1)
-    ] = 100
+    kv_type: Annotated[
+        str,
+        About(
+            Group.MEMORY,
+            "type of keys and values: f16, q8_0 (half the memory, needs flash attention), or auto for f16 if it fits",
+        ),
+    ] = AUTO
     parked_mb: Annotated[
         int | None,
         About(
-            "megabytes for conversations that left the KV cache; 0: none "
-            "(default: 512, more for large models, less if memory lacks)",
+            Group.MEMORY,
+            "megabytes of host memory for conversations that left the KV cache; 0 keeps none",
+            fallback="512, more for large models, less if memory is short",
             least=0,
         ),
     ] = None
     kv_disk_mb: Annotated[
-        int, About("megabytes on disk for those that memory has no room for, kept over restarts; 0: none", least=0)
+        int,
+        About(
+            Group.MEMORY,
+            "megabytes of disk for conversations that host memory has no room for, kept across restarts; 0 keeps none",
+            least=0,
+        ),
     ] = 2048
-    threads: Annotated[int, About("CPU threads of the chat model; 0: what suits this machine", least=0, most=512)] = 0
-    docs: Annotated[Path | None, About("folder of the sample knowledge base `docs`; empty: none")] = PROJECT / "docs"
-    turns: Annotated[int, About("turns in progress at once; one more gets 429", least=1)] = 64
-    tenant_turns: Annotated[int, About("turns in progress at once of one tenant; one more gets 429", least=1)] = 32
+    queue: Annotated[
+        int, About(Group.LIMITS, "generations that may wait for a stream; the next one gets status 429", least=1)
+    ] = 64
+    turns: Annotated[int, About(Group.LIMITS, "turns in progress at once; the next one gets status 429", least=1)] = 64
+    tenant_turns: Annotated[
+        int, About(Group.LIMITS, "turns in progress at once per tenant; the next one gets status 429", least=1)
+    ] = 32
     background: Annotated[
-        int, About("background responses made at once, the others wait; 0: leave them to other workers", least=0)
+        int,
+        About(Group.LIMITS, "background responses in progress at once; 0 leaves all of them to other workers", least=0),
     ] = 4
-    body_bytes: Annotated[int, About("largest request body", least=1024)] = 4 * 2**20
-    file_mb: Annotated[int, About("largest file that may be uploaded, in MB", least=1)] = 64
-    tenant_files_mb: Annotated[int, About("room for the uploaded files of one tenant, in MB", least=1)] = 1024
-    drain_s: Annotated[float, About("seconds that running answers get to finish when told to stop", least=0)] = 20.0
+    body_bytes: Annotated[int, About(Group.LIMITS, "maximum size of a request body in bytes", least=1024)] = 4 * 2**20
+    file_mb: Annotated[int, About(Group.LIMITS, "maximum size of an uploaded file in megabytes", least=1)] = 64
+    tenant_files_mb: Annotated[
+        int, About(Group.LIMITS, "total size of the uploaded files of a tenant in megabytes", least=1)
+    ] = 1024
     targets: Annotated[
-        str, About("milliseconds to the first token / per token after it that answers of a surface are to keep to")
+        str,
+        About(
+            Group.TELEMETRY,
+            "latency targets by surface: milliseconds to the first token / milliseconds per token after it",
+        ),
     ] = goodput.USUAL
-    trace_days: Annotated[float, About("days that traces are kept", least=0.01)] = 7.0
-    event_days: Annotated[float, About("days that the events of responses are kept", least=0.01)] = 1.0
-    jwt_secret: Annotated[str | None, About("accept JWTs signed with this HS256 secret")] = None
-    jwt_jwks_url: Annotated[str | None, About("accept RS256/ES256 JWTs signed with a key of this JWKS")] = None
-    jwt_issuer: Annotated[str | None, About("issuer (iss) that a JWT must name")] = None
-    jwt_audience: Annotated[str | None, About("audience (aud) that a JWT must name")] = None
-    jwt_tenant_claim: Annotated[str, About("claim of a JWT that names its tenant")] = "sub"
+    trace_days: Annotated[float, About(Group.TELEMETRY, "days for which traces are kept", least=0.01)] = 7.0
+    event_days: Annotated[
+        float, About(Group.TELEMETRY, "days for which a stored response can be streamed again", least=0.01)
+    ] = 1.0
+    jwt_secret: Annotated[str | None, About(Group.JWT, "accept tokens that are signed with HS256 and this secret")] = (
+        None
+    )
+    jwt_jwks_url: Annotated[
+        str | None, About(Group.JWT, "accept tokens that are signed with RS256 or ES256 and a key from this JWKS URL")
+    ] = None
+    jwt_issuer: Annotated[str | None, About(Group.JWT, "issuer (iss) that a token must name")] = None
+    jwt_audience: Annotated[str | None, About(Group.JWT, "audience (aud) that a token must name")] = None
+    jwt_tenant_claim: Annotated[str, About(Group.JWT, "claim of a token that names its tenant")] = "sub"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "home", self.home.expanduser().absolute())
@@ -175,7 +327,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of Config, seen from outside: how it is spelled, what it takes, what people read about it."""
+    """One field of Config as users see it: its spellings, its values and its help text."""
 
     name: str
     kind: type
@@ -192,8 +344,14 @@ class Setting:
         return PREFIX + self.name.upper()
 
     @property
+    def default_text(self) -> str | None:
+        """The default in words; None if the setting has none."""
+        default = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        return self.about.fallback or (None if default is None else str(default))
+
+    @property
     def help(self) -> str:
-        default = "" if self.default is None else f"; default {self.default}"
+        default = "" if self.default_text is None else f"; default {self.default_text}"
         return f"{self.about.help} [{self.variable}{default}]"
 
     def parse(self, source: str, text: str) -> Any:
@@ -212,7 +370,7 @@ class Setting:
 
 
 def settings() -> Iterator[Setting]:
-    """All settings in the order in which people read them."""
+    """All settings, in the order of their groups."""
     hints = get_type_hints(Config, include_extras=True)
     for field in fields(Config):
         kind, about = get_args(hints[field.name])
@@ -223,13 +381,14 @@ def settings() -> Iterator[Setting]:
 
 
 def add_settings(parser: argparse.ArgumentParser, *, also: Collection[str] | None = None) -> None:
-    """Give the parser one flag per setting; unset flags stay out of the namespace.
+    """Add one flag per setting to the parser; flags that are not given stay out of the namespace.
 
-    All settings, or with `also` those that every command takes and the ones named.
+    All settings; with `also`, the settings that every command takes and those that it names.
     """
-    group = parser.add_argument_group("settings", "flag, then what it is and its environment variable")
-    for setting in settings():
-        if setting.about.every or also is None or setting.name in also:
+    shown = [s for s in settings() if s.about.every or also is None or s.name in also]
+    for title, members in groupby(shown, key=lambda setting: setting.about.group):
+        group = parser.add_argument_group(title)
+        for setting in members:
             metavar = setting.name.rsplit("_", 1)[-1].upper()
             text = setting.help.replace("%", "%%")
             group.add_argument(setting.flag, default=argparse.SUPPRESS, metavar=metavar, help=text)
@@ -250,11 +409,11 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str] | None = None)
 
 
 def prepare_process() -> None:
-    """Settings that llama.cpp reads from the environment: call before anything imports it.
+    """Set the variables that llama.cpp reads. Call this before anything imports it.
 
-    OpenMP's threads spin while they wait for each other, which costs a small machine most of its speed; sleeping at
-    once costs a small model most of its. A short spin of some microseconds has the best of both. And a crash in native
-    code must not start a debugger on the process.
+    OpenMP's threads spin at barriers by default, which costs a small machine most of its speed; sleeping at once costs
+    a small model most of its speed. A spin of a few microseconds avoids both. A crash in native code must not attach a
+    debugger to the process.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")

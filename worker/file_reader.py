@@ -1,39 +1,28 @@
-"""Reads the text of files that come with requests, in threads of its own and within a time.
-
-A file may be made to keep its loader busy. Then it waits for nobody but other files: the threads that tokenise prompts
-and compile grammars are others.
-"""
+"""Reads the text of files that come with requests, each within a time, beside those that the stores take in."""
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import UUID
 
-from retrieval.errors import UnreadableFile
-from retrieval.loaders.formats import bytes_max, load
+from retrieval.loaders.formats import bytes_max
+from retrieval.loaders.job import Limits
+from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
 
-AT_ONCE_MAX = 2
-READ_S = 20.0  # a book takes one or two; somebody waits for the first token
+# A book takes one or two seconds. Somebody waits for its first token, but others wait for their next one.
+LIMITS = Limits(wall_s=20, cpu_s=20, niceness=5)
 
 
 class FileReader:
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="file")
+    def __init__(self, pool: LoaderPool) -> None:
+        self._pool = pool
 
-    def close(self) -> None:
-        """Do not wait for a loader that is still busy: its process has a limit of its own."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    async def text(self, tenant_id: UUID, name: str, data: bytes) -> str:
+        """The text of a file of that name; a tenant's are read one after the other.
 
-    async def text(self, name: str, data: bytes) -> str:
-        """The text of a file of that name. Raises UnreadableFile."""
+        Raises UnreadableFile, ReadersUnavailable.
+        """
         path = Path(name)
-        reading = asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: load(path, checked(data, bytes_max(path))).text
-        )
-        try:
-            async with asyncio.timeout(READ_S):
-                return await reading
-        except TimeoutError:
-            raise UnreadableFile(f"takes longer than {READ_S:.0f} s to read") from None
+        read = await self._pool.read(path, checked(data, bytes_max(path)), LIMITS, owner=tenant_id)
+        return read.document.text

@@ -52,12 +52,13 @@ class Ledger:
         usual = "chat" if self.principal.is_watching else "embedded"
         return self.services.roster.of(self.model).surface or usual
 
-    def close(self, status: str) -> dict[str, Any]:
+    def payload(self, status: str) -> dict[str, Any]:
         """End the trace and give its public form. Nothing is added to it afterwards."""
         self.trace.finish()
         return self._record(status).payload()
 
     def record(self, status: str) -> None:
+        """End the trace, if it has not ended, and hand it to telemetry."""
         self.services.telemetry.record(self._record(status))
 
     @contextmanager

@@ -76,7 +76,7 @@ async def begin(request: web.Request, handler: Handler) -> web.StreamResponse:
     finally:
         resource = request.match_info.route.resource
         route = resource.canonical if resource else "none"
-        request.app[SERVICES].telemetry.count_request(request.method, route, status)
+        request.app[SERVICES].telemetry.metrics.count_request(request.method, route, status)
 
 
 def _answer(request: web.Request, error: Exception) -> web.Response:

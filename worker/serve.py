@@ -36,7 +36,8 @@ log = logging.getLogger("firsttoken.serve")
 
 BACKLOG = 512
 SAMPLE_STORE = "docs"
-NOT_FOR_USERS = ("ARCHITECTURE.md", "LOG.md")  # of our own documentation: they answered users' questions in its place
+# Pages of our own documentation that would answer users' questions in place of those written for users.
+NOT_FOR_USERS = ("ARCHITECTURE.md", "HISTORY.md", "LOG.md", "settings.md")
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
@@ -159,6 +160,7 @@ async def _read_samples(services: Services) -> None:
             tenant_id=tenant_id,
             store=services.passages,
             embedders=services.embedders,
+            loaders=services.loaders,
         )
     except (RetrievalError, InferenceError) as error:  # its model is not here: all other stores may be fine
         log.warning("the sample knowledge base is not up to date: %s", error)

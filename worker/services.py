@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from inference.sequence import LanguageModel
     from migrations.database import Database
     from retrieval.intake import Intake
+    from retrieval.loaders.pool import LoaderPool
     from retrieval.rerank import Reranker
     from retrieval.retriever import Retriever
     from retrieval.store import PassageStore, Shelf, UploadStore
@@ -56,6 +57,7 @@ class Services:
     runs: Runs
     authenticator: Authenticator
     seals: Seals
+    loaders: LoaderPool
     file_reader: FileReader
     admission: Admission
     telemetry: Telemetry

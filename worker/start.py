@@ -32,6 +32,7 @@ from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
 from retrieval.intake import Intake
+from retrieval.loaders.pool import LoaderPool
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore, Shelf, UploadStore
 from worker.admission import Admission
@@ -203,7 +204,8 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
             tuple[Database, ChatModel, Embedders, CrossEncoder | None, ToolServers], opened
         )
         services = _assemble(config, roster, read_secret(config, home), database, model, embedders, reranker, servers)
-        stack.callback(services.file_reader.close)
+        stack.callback(services.loaders.close)
+        services.loaders.start()
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
@@ -238,7 +240,7 @@ def _assemble(
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed}
 
-    passages, shelf = PassageStore(database), Shelf(database)
+    passages, shelf, loaders = PassageStore(database), Shelf(database), LoaderPool()
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     runs = Runs(database, event_days=config.event_days, background=config.background)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
@@ -257,7 +259,8 @@ def _assemble(
         uploads=uploads,
         shelf=shelf,
         intake=Intake(
-            shelf, uploads, passages, embedders, runs.board.worker, lambda: int(model.stats()["running"]) > 0
+            *(shelf, uploads, passages, embedders, loaders, runs.board.worker),
+            chatting=lambda: int(model.stats()["running"]) > 0,
         ),
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
@@ -265,7 +268,8 @@ def _assemble(
         runs=runs,
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
         seals=Seals(secret),
-        file_reader=FileReader(),
+        loaders=loaders,
+        file_reader=FileReader(loaders),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
         targets=Targets.parse(config.targets),

@@ -41,6 +41,10 @@ class Pulse:
     def __repr__(self) -> str:
         return f"<Pulse {len(self._streams)} streams>"
 
+    @property
+    def streams(self) -> Sequence[Stream]:
+        return tuple(self._streams)
+
     def add(self, stream: Stream) -> None:
         self._streams.add(stream)
         if self._timer is None:
@@ -91,12 +95,16 @@ class Stream(ABC):
         """Whether `send` may be called. A connection that is lost has room for anything."""
         if self._behind:
             return False
-        transport = self._transport
-        if transport is not None and (waiting := transport.get_write_buffer_size()) > ROOM_BYTES:
+        if (waiting := self.buffered) > ROOM_BYTES:
             self._behind, self._behind_bytes = True, waiting
             self._behind_ns = self._active_ns = now_ns()
             return False
         return True
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for the kernel."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Hand frames to the socket, at once. What is sent to a connection that is lost is lost too."""
@@ -132,7 +140,7 @@ class Stream(ABC):
             self._catch_up(now)
             self.end()
         elif self._behind:
-            waiting = transport.get_write_buffer_size()
+            waiting = self.buffered
             if waiting < self._behind_bytes:
                 self._active_ns, self._behind_bytes = now, waiting
             if waiting <= ROOM_BYTES:

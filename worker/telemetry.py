@@ -52,10 +52,6 @@ class Telemetry:
         self._waiting.append(record)
         self._writer.notify()
 
-    def count_request(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP answer. `route` is the pattern, not the path."""
-        self.metrics.requests.labels(method if route != "none" else "any", route, str(status)).inc()
-
     async def flush(self) -> None:
         """Return when everything recorded so far is stored or dropped."""
         await self._writer.flush()

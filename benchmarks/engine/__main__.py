@@ -7,6 +7,8 @@ same; the worker is measured whole, through POST /v1/chat/completions. Of llama-
 the better one counts, workload by workload; llama-cpp-python's own server is there for orientation. Numbers are medians
 over the rounds; a ratio is ours to theirs in the same round. Prints a Markdown table. Needs the development
 dependencies; the first call compiles llama-server.
+
+Sessions that arrive whether or not the server keeps up are a benchmark of their own: benchmarks.engine.open_loop.
 """
 
 from __future__ import annotations

@@ -17,6 +17,11 @@ from inference.model import ChatModel
 from inference.sequence import ChatMessage, Sampling
 
 TIMEOUT_S = 300.0
+BUSY = (429, 503)
+
+
+class Refused(RuntimeError):
+    """The server says that it is too busy."""
 
 
 class Target(Protocol):
@@ -42,7 +47,8 @@ class Endpoint:
         url = f"{self.url}/v1/chat/completions"
         async with self.http.post(url, json=body, headers=self.headers) as answer:
             if answer.status != 200:
-                raise RuntimeError(f"{self.name} answered {answer.status}: {(await answer.text())[:300]}")
+                error = Refused if answer.status in BUSY else RuntimeError
+                raise error(f"{self.name} answered {answer.status}: {(await answer.text())[:300]}")
             async for line in answer.content:
                 if line.startswith(b"data: {") and (text := _text(json.loads(line[6:]))):
                     yield text

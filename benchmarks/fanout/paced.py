@@ -18,6 +18,7 @@ from inference.engine import SWITCH_INTERVAL_S
 from inference.handle import Handle, News, Outbox
 from inference.request import Request
 from inference.sampler import Sampler
+from inference.scope import CacheScope
 from inference.sequence import Finish, Generation, Sampling
 from inference.testing import ScriptedModel
 from inference.trace import now_ns
@@ -51,7 +52,7 @@ class PacedModel(ScriptedModel):
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, **_: Any) -> Any:
-        request = Request(list(prompt), sampling.max_tokens, Sampler(sampling), TextStream([]))
+        request = Request(list(prompt), sampling.max_tokens, Sampler(sampling), TextStream([]), CacheScope(""))
         stamps = request.stamps
         stamps.submitted_ns = stamps.admitted_ns = stamps.prefilled_ns = now_ns()
         handle = Handle(request, lambda: None)

@@ -1,6 +1,6 @@
 """One saved state as a file: a header, the tokens, the state.
 
-    magic 8 | fingerprint 32 | digest of the salt 16 | number of tokens 4 | bytes of state 8 | checksum 32
+    magic 8 | fingerprint 32 | digest of the scope 16 | number of tokens 4 | bytes of state 8 | checksum 32
     tokens, 4 bytes each | state
 
 Numbers are little-endian. The checksum is a BLAKE2b of all the rest. A file appears whole or not at all, under a random
@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 MAGIC = b"FTKV\x01\r\n\x00"  # a new layout gets a new number
 FINGERPRINT_BYTES = CHECKSUM_BYTES = 32
-SALT_BYTES = 16
+SCOPE_BYTES = 16
 TOKENS_MAX = 2**24  # a header that says more is damaged
 KV, ROOT, TEMPORARY = ".kv", ".root", ".tmp"
 PRIVATE = 0o600
 
-_HEADER = struct.Struct(f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SALT_BYTES}sIQ{CHECKSUM_BYTES}s")
+_HEADER = struct.Struct(f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQ{CHECKSUM_BYTES}s")
 _UNCHECKED = _HEADER.size - CHECKSUM_BYTES
 
 
@@ -53,7 +53,7 @@ class KvFile:
     """What a file holds. `state` is empty where only the head was read."""
 
     fingerprint: bytes
-    salt: bytes
+    scope: bytes
     tokens: NDArray[np.int32]
     state: NDArray[np.uint8]
 
@@ -66,10 +66,10 @@ class KvFile:
         """Returns the name. Raises OSError, and nothing is left then."""
         name = f"{secrets.token_hex(16)}{suffix}"
         start = struct.pack(
-            f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SALT_BYTES}sIQ",
+            f"<{len(MAGIC)}s{FINGERPRINT_BYTES}s{SCOPE_BYTES}sIQ",
             MAGIC,
             self.fingerprint,
-            self.salt,
+            self.scope,
             len(self.tokens),
             self.state.nbytes,
         )
@@ -87,7 +87,7 @@ class KvFile:
         tokens, state = content[_HEADER.size : middle].view("<i4"), content[middle:]
         if _checksum(start, tokens, state) != head.checksum:
             raise UnreadableFile(f"{path.name} is damaged")
-        return cls(head.fingerprint, head.salt, tokens, state)
+        return cls(head.fingerprint, head.scope, tokens, state)
 
     @classmethod
     def peek(cls, path: Path) -> KvFile:
@@ -95,13 +95,13 @@ class KvFile:
         with path.open("rb") as file:
             head = _parse(file.read(_HEADER.size), os.fstat(file.fileno()).st_size)
             tokens = np.frombuffer(file.read(4 * head.tokens), "<i4")
-        return cls(head.fingerprint, head.salt, tokens, np.empty(0, np.uint8))
+        return cls(head.fingerprint, head.scope, tokens, np.empty(0, np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
     fingerprint: bytes
-    salt: bytes
+    scope: bytes
     tokens: int
     checksum: bytes
 
@@ -109,10 +109,10 @@ class _Head:
 def _parse(header: bytes, size: int) -> _Head:
     if len(header) < _HEADER.size:
         raise UnreadableFile("too short")
-    magic, fingerprint, salt, tokens, state_bytes, checksum = _HEADER.unpack(header)
+    magic, fingerprint, scope, tokens, state_bytes, checksum = _HEADER.unpack(header)
     if magic != MAGIC or tokens > TOKENS_MAX or size != _HEADER.size + 4 * tokens + state_bytes:
         raise UnreadableFile("no saved state, or a part of one")
-    return _Head(fingerprint, salt, tokens, checksum)
+    return _Head(fingerprint, scope, tokens, checksum)
 
 
 def _checksum(start: bytes, tokens: NDArray[np.int32], state: NDArray[np.uint8]) -> bytes:

@@ -27,6 +27,7 @@ from inference.disk.shelf import Shelf, Shelved
 from inference.disk.turns import NAME as TURNS
 from inference.disk.turns import read_turns, write_turns
 from inference.parked import Entry
+from inference.scope import CacheScope
 from inference.turns import Turns
 
 log = logging.getLogger("firsttoken.disk")
@@ -44,7 +45,7 @@ class Found:
 
     name: str
     tokens: int
-    salt: str
+    scope: CacheScope
 
 
 class DiskTier:
@@ -103,12 +104,12 @@ class DiskTier:
         self._read_turns()
         self._reader.submit(self._scan)
 
-    def match(self, tokens: Sequence[int], salt: str) -> Found | None:
+    def match(self, tokens: Sequence[int], scope: CacheScope) -> Found | None:
         """The file that shares the longest beginning, in whole blocks."""
-        blocks = chain(tokens, digest_of(salt, self._fingerprint)) if self.files else ()
+        blocks = chain(tokens, digest_of(scope, self._fingerprint)) if self.files else ()
         with self._lock:
             file, length = self._shelf.match(blocks)
-        return Found(file.name, length, salt) if file else None
+        return Found(file.name, length, scope) if file else None
 
     def read(self, found: Found) -> Future[Entry | None]:
         """Begin to read; None comes of it where the file is gone or damaged."""
@@ -116,15 +117,15 @@ class DiskTier:
             warm = self._warm.pop(found.name, None)
         if warm is not None:
             future: Future[Entry | None] = Future()
-            future.set_result(_entry(warm, found.salt))
+            future.set_result(_entry(warm, found.scope))
             return future
         return self._reader.submit(self._read, found)
 
     def write(self, entry: Entry, *, root: bool = False, patient: bool = False) -> None:
         """Write a state some time soon, unless a file has it already. A patient caller keeps the state in memory
         anyway, so that any number may wait for the disk."""
-        salt = digest_of(entry.salt, self._fingerprint)
-        blocks = chain(entry.tokens, salt)
+        digest = digest_of(entry.scope, self._fingerprint)
+        blocks = chain(entry.tokens, digest)
         if not self.writes or not blocks:
             return
         with self._lock:
@@ -134,11 +135,11 @@ class DiskTier:
                 self.totals["dropped"] += 1
                 return
             self._unwritten_bytes += entry.size
-        self._writer.submit(self._write, entry, salt, blocks, root)
+        self._writer.submit(self._write, entry, digest, blocks, root)
 
-    def holds(self, tokens: Sequence[int], salt: str, *, root: bool = False) -> bool:
+    def holds(self, tokens: Sequence[int], scope: CacheScope, *, root: bool = False) -> bool:
         """Whether these tokens, but for those of a last block, are in a file."""
-        blocks = chain(tokens, digest_of(salt, self._fingerprint))
+        blocks = chain(tokens, digest_of(scope, self._fingerprint))
         with self._lock:
             return self._shelf.holds(blocks, root=root)
 
@@ -178,7 +179,7 @@ class DiskTier:
             self._discard(path.name, error)
             return
         ours = file.fingerprint == self._fingerprint
-        blocks = chain(file.tokens.tolist(), file.salt) if ours else ()
+        blocks = chain(file.tokens.tolist(), file.scope) if ours else ()
         with self._lock:
             if warm and ours:
                 self._warm[path.name] = file
@@ -189,7 +190,7 @@ class DiskTier:
         path = self._folder / found.name
         try:
             file = KvFile.read(path)
-            if (file.fingerprint, file.salt) != (self._fingerprint, digest_of(found.salt, self._fingerprint)):
+            if (file.fingerprint, file.scope) != (self._fingerprint, digest_of(found.scope, self._fingerprint)):
                 raise UnreadableFile("another file than it was")
             os.utime(path)  # the order of use outlives the worker
         except (UnreadableFile, OSError) as error:
@@ -198,16 +199,16 @@ class DiskTier:
         with self._lock:
             self._shelf.use(found.name)
         self.totals["read"] += 1
-        return _entry(file, found.salt)
+        return _entry(file, found.scope)
 
-    def _write(self, entry: Entry, salt: bytes, blocks: tuple[bytes, ...], root: bool) -> None:
+    def _write(self, entry: Entry, digest: bytes, blocks: tuple[bytes, ...], root: bool) -> None:
         try:
             if not self.writes or monotonic() > self._writes_until:
                 self.totals["dropped"] += 1
                 return
             if shutil.disk_usage(self._folder).free < self._spare_bytes + entry.size:
                 raise OSError(0, "the disk is nearly full")
-            file = KvFile(self._fingerprint, salt, np.array(entry.tokens, "<i4"), entry.state)
+            file = KvFile(self._fingerprint, digest, np.array(entry.tokens, "<i4"), entry.state)
             self._write_turns()
             name = file.write(self._folder, ROOT if root else KV)
             with self._lock:
@@ -257,8 +258,8 @@ class DiskTier:
                 (self._folder / name).unlink(missing_ok=True)
 
 
-def _entry(file: KvFile, salt: str) -> Entry:
-    return Entry(tuple(file.tokens.tolist()), salt, file.state)
+def _entry(file: KvFile, scope: CacheScope) -> Entry:
+    return Entry(tuple(file.tokens.tolist()), scope, file.state)
 
 
 def _used_ns(path: Path) -> int:

@@ -14,6 +14,9 @@ from retrieval.loaders.document import Document, Heading, clipped, sections
 
 PART_BYTES_MAX = 64 * 1024 * 1024  # of one part, unpacked: a book is three; beyond it the archive is a bomb
 CHARS_MAX = 20_000_000
+DEPTH_MAX = 500  # of elements in each other: a table in a table in a table is at 30, and expat keeps them all
+ELEMENTS_MAX = 4_000_000  # of one part: a book has a hundred thousand
+TITLE_CHARS_READ = 1000
 _HEADING = re.compile(r"heading ([1-9])$")
 _BREAKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
@@ -65,12 +68,20 @@ def _parse(
     """Names come without their prefix. A document type, which is where entities are declared, is refused."""
     if not xml:
         return
+    limits = _Limits()
+
+    def opened(name: str, attributes: Attributes) -> None:
+        limits.open()
+        start(_local(name), {_local(key): value for key, value in attributes.items()})
+
+    def closed(name: str) -> None:
+        limits.close()
+        end(_local(name))
+
     parser = expat.ParserCreate()
     parser.buffer_text = True
-    parser.StartElementHandler = lambda name, attributes: start(
-        _local(name), {_local(key): value for key, value in attributes.items()}
-    )
-    parser.EndElementHandler = lambda name: end(_local(name))
+    parser.StartElementHandler = opened
+    parser.EndElementHandler = closed
     parser.CharacterDataHandler = characters
     parser.StartDoctypeDeclHandler = _refuse
     parser.Parse(xml, True)
@@ -82,6 +93,23 @@ def _local(name: str) -> str:
 
 def _refuse(*_: object) -> None:
     raise UnreadableFile("declares a document type, which no Word document does")
+
+
+class _Limits:
+    def __init__(self) -> None:
+        self._depth = 0
+        self._elements = 0
+
+    def open(self) -> None:
+        self._depth += 1
+        self._elements += 1
+        if self._depth > DEPTH_MAX:
+            raise UnreadableFile(f"nests more than {DEPTH_MAX} elements in each other")
+        if self._elements > ELEMENTS_MAX:
+            raise UnreadableFile(f"holds more than {ELEMENTS_MAX // 1_000_000} million elements; split it")
+
+    def close(self) -> None:
+        self._depth -= 1
 
 
 class _Styles:
@@ -113,7 +141,7 @@ class _Properties:
         self._inside = False
 
     def characters(self, text: str) -> None:
-        if self._inside:
+        if self._inside and len(self.title) < TITLE_CHARS_READ:
             self.title += text
 
 

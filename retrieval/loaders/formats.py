@@ -1,12 +1,16 @@
-"""Which loader reads which file, by the end of its name."""
+"""Which loader reads which file, by the end of its name.
+
+A loader is imported when it reads its first file: only the processes that read files hold a parser (loaders/child.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from retrieval.errors import UnreadableFile
-from retrieval.loaders import code, docx, html, markdown, pdf, table, text
+from retrieval.loaders.code import SUFFIXES
 from retrieval.loaders.document import Document, clipped
 from retrieval.loaders.source import FILE_BYTES_MAX
 
@@ -14,23 +18,23 @@ PACKED_BYTES_MAX = 64 * 1024 * 1024  # the text in them has limits of its own
 
 Loader = Callable[[bytes, str], Document]
 
-LOADERS: dict[str, Loader] = {
-    ".md": markdown.load,
-    ".markdown": markdown.load,
-    ".mdx": markdown.load,
-    ".html": html.load,
-    ".htm": html.load,
-    ".xhtml": html.load,
-    ".txt": text.load,
-    ".text": text.load,
-    ".rst": text.load,
-    ".adoc": text.load,
-    ".org": text.load,
-    ".csv": table.load,
-    ".tsv": table.load,
-    ".pdf": pdf.load,
-    ".docx": docx.load,
-    **dict.fromkeys(code.SUFFIXES, code.load),
+LOADERS = {  # the module of this package whose `load` reads such files
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".mdx": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".txt": "text",
+    ".text": "text",
+    ".rst": "text",
+    ".adoc": "text",
+    ".org": "text",
+    ".csv": "table",
+    ".tsv": "table",
+    ".pdf": "pdf",
+    ".docx": "docx",
+    **dict.fromkeys(SUFFIXES, "code"),
 }
 
 # What a web server calls them; anything else is known by the end of its address.
@@ -50,12 +54,16 @@ def readable(path: Path) -> bool:
 
 
 def load(path: Path, data: bytes) -> Document:
-    """Raises UnreadableFile, also for kinds of file that no loader reads."""
+    """Works for as long as the file makes it: in a process that can be killed, unless the file is one of ours.
+
+    Raises UnreadableFile, also for kinds of file that no loader reads.
+    """
     if not readable(path):
         known = " ".join(sorted(LOADERS))
         raise UnreadableFile(f"files named *{path.suffix or path.name} cannot be read; these can: {known}")
-    loader = LOADERS[path.suffix.lower()]
-    return loader(data, path.name if loader is code.load else named_after(path))
+    module = LOADERS[path.suffix.lower()]
+    loader: Loader = import_module(f"retrieval.loaders.{module}").load
+    return loader(data, path.name if module == "code" else named_after(path))
 
 
 def bytes_max(path: Path) -> int:

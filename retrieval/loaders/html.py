@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -17,11 +18,10 @@ _BLOCK = re.compile(
     "address|article|blockquote|body|dd|details|div|dl|dt|fieldset|figcaption|figure|h[1-6]|header|hgroup|hr|li|main|ol|p|"
     "pre|section|summary|table|tbody|tfoot|thead|tr|ul"
 )
-_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+_TAG = re.compile(r"<!--.*?(?:-->|\Z)|<(/?)([a-zA-Z][a-zA-Z0-9]*)", re.DOTALL)
 _END_TAG_OPTIONAL = re.compile(
     "p|li|d[td]|t[rdh]|thead|tbody|tfoot|option|html|head|body|area|base|br|col|embed|hr|img|input|link|meta|param|source|"
-    "track|wbr",
-    re.IGNORECASE,
+    "track|wbr"
 )
 DEPTH_MAX = 2000  # the parser's time grows with the square of the depth: a megabyte of "<div>" takes minutes
 _BREAKS = {"br": "\n", "li": "- ", "td": " | ", "th": " | "}
@@ -47,12 +47,23 @@ def load(data: bytes, name: str) -> Document:
 
 
 def _depth(source: str) -> int:
-    """An upper bound of how deep the elements nest whose end tags cannot be left out."""
+    """How deep the elements nest whose end tags cannot be left out, in a page that closes only what it opened.
+
+    A page that is made to be counted wrongly comes as far as the limit of its process.
+    """
+    opened: Counter[str] = Counter()
     depth = deepest = 0
     for tag in _TAG.finditer(source):
-        if not _END_TAG_OPTIONAL.fullmatch(tag[2]):
-            depth = max(0, depth - 1) if tag[1] else depth + 1
+        name = tag[2] and tag[2].lower()
+        if not name or _END_TAG_OPTIONAL.fullmatch(name):
+            continue
+        if not tag[1]:
+            opened[name] += 1
+            depth += 1
             deepest = max(deepest, depth)
+        elif opened[name]:
+            opened[name] -= 1
+            depth -= 1
     return deepest
 
 

@@ -14,7 +14,9 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HASHES = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 _NOT_A_HEADING = re.compile(r"[ \t]*(?:$|[>|#]|[-*+][ \t]|\d+[.)][ \t])| {4}|\t")
-_LINK = re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
+# Neither part goes over another bracket of its kind, but for a pair within an address, so that the time is linear.
+_LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?:[^()]|\([^()]*+\))*+\)|\[[^\[\]]*+\])")
+HEADING_CHARS_READ = 1000  # a title has 120, but addresses are taken out of it
 
 
 def load(data: bytes, name: str) -> Document:
@@ -61,4 +63,4 @@ def _lines(text: str, start: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _plain(heading: str) -> str:
-    return clipped(_LINK.sub(r"\1", heading).replace("`", "").replace("*", "").strip())
+    return clipped(_LINK.sub(r"\1", heading[:HEADING_CHARS_READ]).replace("`", "").replace("*", "").strip())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-from charset_normalizer import from_bytes
-
 from retrieval.errors import UnreadableFile
 
 FILE_BYTES_MAX = 10 * 1024 * 1024  # a book is one; beyond it is a dump, and would hold the embedder for hours
@@ -37,7 +35,7 @@ def checked(data: bytes, bytes_max: int) -> bytes:
     """Raises UnreadableFile when it is nothing, or more than the limit."""
     if len(data) > bytes_max:
         raise UnreadableFile(f"is larger than {bytes_max // 1024**2} MB; split it into smaller files")
-    if not data.strip():
+    if not data or data.isspace():
         raise UnreadableFile("is empty")
     return data
 
@@ -59,6 +57,8 @@ def _decoded(data: bytes) -> str:
     except UnicodeDecodeError:
         if b"\0" in data[:DETECT_BYTES_MAX]:
             raise UnreadableFile("is not text (it contains zero bytes)") from None
+    from charset_normalizer import from_bytes  # slow to import, and the worker itself decodes nothing
+
     guess = from_bytes(data[:DETECT_BYTES_MAX]).best()
     if guess is None:
         raise UnreadableFile("is not text in any known encoding")

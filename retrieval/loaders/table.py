@@ -26,7 +26,7 @@ def load(data: bytes, name: str) -> Document:
             raise UnreadableFile(f"has more than {COLUMNS_MAX} columns")
         lines: list[str] = []
         chars = 0
-        for row in rows:
+        for row in filter(None, rows):
             lines.append(_line(columns, row))
             chars += len(lines[-1])
             if chars > CHARS_MAX:

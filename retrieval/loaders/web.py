@@ -11,8 +11,11 @@ import ipaddress
 import socket
 import ssl
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from threading import Timer
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from retrieval.errors import UnreadableFile
@@ -48,15 +51,17 @@ def fetch(url: str, *, allow_private: bool = False) -> Fetched:
     for _ in range(REDIRECTS_MAX + 1):
         target = _target(url)
         connection = _connect(target, allow_private)
-        try:
-            answer = _ask(connection, target)
-            if answer.status not in _REDIRECTS:
-                return Fetched(url, _name(target, answer), _body(answer, deadline))
-            url = urljoin(url, answer.getheader("location") or "")
-        except (OSError, http.client.HTTPException) as error:
-            raise UnreadableFile(f"cannot be fetched: {error or type(error).__name__}") from error
-        finally:
-            connection.close()
+        with closing(connection), _cut_off(connection, deadline):
+            try:
+                _secure(connection, target)
+                answer = _ask(connection, target)
+                if answer.status not in _REDIRECTS:
+                    return Fetched(url, _name(target, answer), _body(answer, deadline))
+                url = urljoin(url, answer.getheader("location") or "")
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                if time.monotonic() > deadline:
+                    raise _too_slow() from None
+                raise UnreadableFile(f"cannot be fetched: {error or type(error).__name__}") from error
     raise UnreadableFile(f"redirects more than {REDIRECTS_MAX} times")
 
 
@@ -86,8 +91,8 @@ def _target(url: str) -> SplitResult:
 
 
 def _connect(target: SplitResult, allow_private: bool) -> http.client.HTTPConnection:
-    host, secure = target.hostname or "", target.scheme == "https"
-    port = target.port or (443 if secure else 80)
+    host = target.hostname or ""
+    port = target.port or (443 if target.scheme == "https" else 80)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -97,11 +102,34 @@ def _connect(target: SplitResult, allow_private: bool) -> http.client.HTTPConnec
         raise UnreadableFile("leads to this machine or its private network; --allow-private permits that")
     connection = http.client.HTTPConnection(host, port, timeout=WAIT_S)
     try:
-        plain = socket.create_connection((addresses[0], port), timeout=WAIT_S)
-        connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host) if secure else plain
+        connection.sock = socket.create_connection((addresses[0], port), timeout=WAIT_S)
     except OSError as error:
         raise UnreadableFile(f"cannot be fetched: {error}") from error
     return connection
+
+
+def _secure(connection: http.client.HTTPConnection, target: SplitResult) -> None:
+    if target.scheme == "https":
+        context = ssl.create_default_context()
+        connection.sock = context.wrap_socket(connection.sock, server_hostname=target.hostname)
+
+
+@contextmanager
+def _cut_off(connection: http.client.HTTPConnection, deadline: float) -> Iterator[None]:
+    """End the connection at the deadline: whoever sends a byte every few seconds never lets WAIT_S pass."""
+
+    def cut() -> None:
+        with suppress(OSError):
+            same.shutdown(socket.SHUT_RDWR)
+
+    with connection.sock.dup() as same:
+        timer = Timer(deadline - time.monotonic(), cut)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 def _ask(connection: http.client.HTTPConnection, target: SplitResult) -> http.client.HTTPResponse:
@@ -123,9 +151,13 @@ def _body(answer: http.client.HTTPResponse, deadline: float) -> bytes:
         data += part
         if len(data) > PACKED_BYTES_MAX:
             break
-        if time.monotonic() > deadline:
-            raise UnreadableFile(f"takes longer than {SECONDS_MAX:.0f} s to fetch")
+    if time.monotonic() > deadline:
+        raise _too_slow()
     return bytes(data)
+
+
+def _too_slow() -> UnreadableFile:
+    return UnreadableFile(f"takes longer than {SECONDS_MAX:.0f} s to fetch")
 
 
 def _name(target: SplitResult, answer: http.client.HTTPResponse) -> str:

@@ -55,17 +55,38 @@ class Shelf:
                                                        batch_id)
                        values ($1, $2, $3, 'upload:' || $3, 'in_progress', $4, $5)
                        on conflict (tenant_id, vector_store_id, file_id) do update
-                          set status = 'in_progress', error = null, worker = null, attributes = excluded.attributes,
-                              batch_id = excluded.batch_id""",
+                          set status = 'in_progress', error = null, worker = null, attempts = 0,
+                              attributes = excluded.attributes, batch_id = excluded.batch_id""",
                     *(tenant_id, store_id, file_id, dict(attributes), batch_id),
                 )
         return batch_id
 
     async def claim(self, worker: int) -> Claim | None:
-        """The next file to read, of whatever tenant; None when there is none."""
+        """The next file to read, of whatever tenant; None when there is none. Tenants take turns."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select * from claim_file($1)", worker)
         return Claim(*row) if row else None
+
+    async def begin(self, claim: Claim) -> int:
+        """Count an attempt to read the file, before anything of it is read: which one is this? Raises FileNotFound."""
+        async with self._database.tenant(claim.tenant_id) as connection:
+            attempts: int | None = await connection.fetchval(
+                "update vector_store_files set attempts = attempts + 1, begun_at = now() "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 returning attempts",
+                *claim,
+            )
+        if attempts is None:
+            raise FileNotFound(claim.file_id)
+        return attempts
+
+    async def give_back(self, claim: Claim) -> None:
+        """The file was not read, for no reason of its own: the attempt does not count, any worker may begin anew."""
+        async with self._database.tenant(claim.tenant_id) as connection:
+            await connection.execute(
+                "update vector_store_files set attempts = greatest(attempts - 1, 0), worker = null "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress'",
+                *claim,
+            )
 
     async def fill(self, claim: Claim, document: Document, chunks: Sequence[EmbeddedChunk]) -> None:
         """The file has been read: its passages can be found from now on. Nothing when it was taken out meanwhile."""

@@ -34,7 +34,7 @@ WEATHER: ToolParam = {
 # One passage each, the task on which the bundled model cites in nine of ten cases.
 QUESTIONS = [
     "What does the browser use?",
-    "What is the port of the worker?",
+    "Which port does the worker listen on?",
     "What does the queue span cover?",
     "Which command revokes an API key?",
     "What does GET /v1/models list?",

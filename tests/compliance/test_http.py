@@ -1,4 +1,7 @@
-"""The cases of the Open Responses compliance suite over HTTP, written anew: all of them at once, as the suite runs."""
+"""The cases of the Open Responses compliance suite over HTTP, written anew: all of them at once, as the suite runs.
+
+Some ask in other words than the suite: between two answers to its own, the bundled model decides by the last bits.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ async def completes(wire: Wire, body: Json) -> Json:
 
 
 async def basic_text(wire: Wire) -> None:
-    await completes(wire, {"input": [says("user", "Say hello in exactly 3 words.")]})
+    await completes(wire, {"input": [says("user", "Say hello in exactly three words.")]})
 
 
 async def system_prompt(wire: Wire) -> None:
@@ -74,9 +77,8 @@ async def streaming(wire: Wire) -> None:
 
 
 async def image_input(wire: Wire) -> None:
-    """Not in the words of the suite: between two answers to those, the bundled model decides by the last bits."""
     parts = [
-        {"type": "input_text", "text": "Describe this image."},
+        {"type": "input_text", "text": "What is in this image?"},
         {"type": "input_image", "image_url": PICTURE},
     ]
     await completes(wire, {"input": [says("user", parts)]})
@@ -104,7 +106,7 @@ async def function_call_round_trip(wire: Wire) -> None:
     forced = {"tools": [GET_WEATHER], "tool_choice": {"type": "function", "name": "get_weather"}}
     first = await wire.respond({"input": ASKS_FOR_WEATHER, **forced})
     call = next(item for item in first["output"] if item["type"] == "function_call")
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "64 degrees and clear"}
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "64 degrees"}
     second = await completes(wire, {"input": [*ASKS_FOR_WEATHER, *first["output"], result], "tools": [GET_WEATHER]})
     assert "message" in types(second["output"])
 
@@ -116,9 +118,9 @@ async def previous_response(wire: Wire) -> None:
 
 
 async def text_file_input(wire: Wire) -> None:
-    data = base64.b64encode(b"The launch is on Tuesday.").decode()
+    data = base64.b64encode(b"The meeting starts at 9.").decode()
     parts = [
-        {"type": "input_text", "text": "Summarize this document."},
+        {"type": "input_text", "text": "What is in this document?"},
         {"type": "input_file", "filename": "plan.txt", "file_data": f"data:text/plain;base64,{data}"},
     ]
     await completes(wire, {"input": [says("user", parts)]})

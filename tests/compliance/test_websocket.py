@@ -65,7 +65,7 @@ async def sequential_responses(wire: Wire) -> None:
 
 async def continuation(wire: Wire) -> None:
     async with connected(wire) as lane:
-        first = await lane.completed("Remember the code word: cobalt. Reply with OK.")
+        first = await lane.completed("Remember the code word: river. Reply with OK.")
         second = await lane.completed("What is the code word?", previous_response_id=first["id"])
     assert second["previous_response_id"] == first["id"]
     assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"] + first["usage"]["output_tokens"]

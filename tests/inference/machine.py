@@ -17,6 +17,7 @@ from inference.executor import Executor
 from inference.request import Request
 from inference.sampler import Sampler
 from inference.scheduler import Plan, Scheduler
+from inference.scope import CacheScope
 from inference.sequence import Finish, Priority, Sampling
 from inference.speculation import Speculation
 from inference.testing import ScriptedBackend, scripted_token
@@ -35,13 +36,13 @@ GREEDY = Sampling(temperature=0)
 def request(
     prompt: Sequence[int],
     max_tokens: int = 3,
-    salt: str = "",
+    tenant: str = "",
     priority: Priority = Priority.STANDARD,
     *,
     exact: bool = False,
 ) -> Request:
     text = TextStream([b""] * VOCABULARY)
-    return Request(list(prompt), max_tokens, Sampler(GREEDY), text, salt, priority, exact=exact)
+    return Request(list(prompt), max_tokens, Sampler(GREEDY), text, CacheScope(tenant, exact), priority)
 
 
 def expected(r: Request) -> list[int]:

@@ -12,14 +12,15 @@ from inference.disk import Found
 from inference.parked import PARK_TOKENS_MIN, Entry
 from inference.request import Request
 from inference.sampler import Sampler
+from inference.scope import CacheScope
 from inference.sequence import Sampling
 
 S = 10**9
-ENTRY = Entry(tuple(range(200)), "", np.zeros(1, np.uint8))
+ENTRY = Entry(tuple(range(200)), CacheScope(""), np.zeros(1, np.uint8))
 
 
 def request() -> Request:
-    return Request([*range(200), 7], 5, Sampler(Sampling()), TextStream([]))
+    return Request([*range(200), 7], 5, Sampler(Sampling()), TextStream([]), CacheScope(""))
 
 
 class SlowDisk:
@@ -28,8 +29,8 @@ class SlowDisk:
     def __init__(self) -> None:
         self.readings: list[Future[Entry | None]] = []
 
-    def match(self, tokens: list[int], salt: str) -> Found | None:
-        return Found("name", 192, salt)
+    def match(self, tokens: list[int], scope: CacheScope) -> Found | None:
+        return Found("name", 192, scope)
 
     def read(self, found: Found) -> Future[Entry | None]:
         self.readings.append(Future())

@@ -192,6 +192,7 @@ async def test_the_bundled_model_stays_within_a_schema_at_temperature_1(model: C
     assert len(set(said)) > 1
 
 
+@pytest.mark.any_answer("the grammar holds whatever is drawn")
 async def test_high_temperature_bias_and_penalties_break_no_grammar(model: ChatModel) -> None:
     wild: list[dict[str, Any]] = [
         {"temperature": 2.0},

@@ -53,7 +53,7 @@ class Arrival(NamedTuple):
     shared: int  # tokens of it
     own: list[int]
     max_tokens: int
-    salt: str
+    tenant: str
     priority: Priority
     exact: bool
     patience: int | None  # steps until its deadline
@@ -67,7 +67,7 @@ class Arrival(NamedTuple):
         if self.follows and earlier and len(earlier.tokens) < CONTEXT / 2 and POISON not in earlier.prompt:
             beginning = earlier.tokens
         exact = self.exact and machine.backend.rewinds
-        asked = request([*beginning, *self.own], self.max_tokens, self.salt, self.priority, exact=exact)
+        asked = request([*beginning, *self.own], self.max_tokens, self.tenant, self.priority, exact=exact)
         asked.deadline_ns = None if self.patience is None else machine.clock + self.patience
         return asked
 
@@ -80,7 +80,7 @@ arrivals = st.lists(
         own=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20)
         | st.sampled_from([[1], [2], [3], [1, POISON]]),
         max_tokens=st.integers(1, 30),
-        salt=st.sampled_from(["a", "a", "b"]),
+        tenant=st.sampled_from(["a", "a", "b"]),
         priority=st.sampled_from(Priority),
         exact=st.booleans(),
         patience=st.sampled_from([None, None, None, None, 0, 5, 30]),
@@ -160,8 +160,8 @@ def arrive(machine: Machine, requests: list[Request], arrival: Arrival) -> None:
     newcomer = arrival.request(machine, earlier)
     if arrival.incident in (Incident.DISK, Incident.STATE):
         tokens, parked = tuple(newcomer.prompt[:-1]), machine.scheduler.slots.parked
-        if parked.wants(tokens, newcomer.region):
-            parked.put(Entry(tokens, newcomer.region, np.array(tokens, np.int32).view(np.uint8)))
+        if parked.wants(tokens, newcomer.scope):
+            parked.put(Entry(tokens, newcomer.scope, np.array(tokens, np.int32).view(np.uint8)))
     machine.backend.refuse_next |= arrival.incident is Incident.STATE
     machine.backend.fail_next |= arrival.incident is Incident.STEP
     if arrival.incident is Incident.CANCEL and earlier:

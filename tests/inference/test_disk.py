@@ -17,6 +17,7 @@ from inference.disk import BLOCK, DiskTier, Shelf, Shelved, chain
 from inference.disk.file import KV, ROOT
 from inference.disk.turns import NAME as TURNS_FILE
 from inference.parked import Entry
+from inference.scope import CacheScope
 from inference.sequence import ChatMessage
 from inference.turns import Turns
 
@@ -24,10 +25,11 @@ ANSWER, ANSWER_IDS = ChatMessage("assistant", "hello"), tuple(b"hello")
 FINGERPRINT, OTHER_MODEL = b"m" * 32, b"o" * 32
 TOKENS = tuple(range(2 * BLOCK))
 PLENTY = 10**9
+TENANT = CacheScope("tenant")
 
 
-def entry(tokens: tuple[int, ...] = TOKENS, salt: str = "tenant", size: int = 1000) -> Entry:
-    return Entry(tokens, salt, np.arange(size).astype(np.uint8))
+def entry(tokens: tuple[int, ...] = TOKENS, scope: CacheScope = TENANT, size: int = 1000) -> Entry:
+    return Entry(tokens, scope, np.arange(size).astype(np.uint8))
 
 
 def no_turns() -> Turns:
@@ -55,8 +57,8 @@ def fill(folder: Path, *entries: Entry, root: bool = False) -> None:
             tier.write(each, root=root)
 
 
-def fetch(tier: DiskTier, tokens: tuple[int, ...] = TOKENS, salt: str = "tenant") -> Entry | None:
-    found = tier.match(tokens, salt)
+def fetch(tier: DiskTier, tokens: tuple[int, ...] = TOKENS, scope: CacheScope = TENANT) -> Entry | None:
+    found = tier.match(tokens, scope)
     return tier.read(found).result(10) if found else None
 
 
@@ -68,15 +70,15 @@ def files(folder: Path) -> list[Path]:
 def test_a_conversation_outlives_the_worker(tmp_path: Path, root: bool) -> None:
     fill(tmp_path, entry(), root=root)
     with disk(tmp_path) as tier:
-        found = tier.match([*TOKENS, 7, 8], "tenant")
+        found = tier.match([*TOKENS, 7, 8], TENANT)
         assert found is not None and found.tokens == len(TOKENS)
         back = fetch(tier)
     assert back is not None
-    assert (back.tokens, back.salt, back.state.tolist()) == (TOKENS, "tenant", entry().state.tolist())
+    assert (back.tokens, back.scope, back.state.tolist()) == (TOKENS, TENANT, entry().state.tolist())
 
 
 def test_a_file_tells_nothing_by_its_name_and_is_its_owners_alone(tmp_path: Path) -> None:
-    fill(tmp_path, entry(salt="acme"), entry(salt="other"))
+    fill(tmp_path, entry(scope=CacheScope("acme")), entry(scope=CacheScope("other")))
     assert len(files(tmp_path)) == 2  # the same text of two tenants is not one file
     for path in files(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -87,13 +89,21 @@ def test_a_file_tells_nothing_by_its_name_and_is_its_owners_alone(tmp_path: Path
 def test_a_tenants_text_is_not_found_by_another(tmp_path: Path) -> None:
     fill(tmp_path, entry())
     with disk(tmp_path) as tier:
-        assert tier.match(TOKENS, "another") is None
+        assert tier.match(TOKENS, CacheScope("another")) is None
+
+
+def test_exact_prompts_find_only_their_like(tmp_path: Path) -> None:
+    exact = CacheScope("tenant", exact=True)
+    fill(tmp_path, entry(), entry(scope=exact))
+    with disk(tmp_path) as tier:
+        assert (tier.files, fetch(tier) is not None, fetch(tier, scope=exact) is not None) == (2, True, True)
+        assert tier.match(TOKENS, CacheScope("tenant\0exact")) is None
 
 
 def test_another_model_finds_nothing_and_leaves_the_files(tmp_path: Path) -> None:
     fill(tmp_path, entry())
     with disk(tmp_path, OTHER_MODEL) as tier:
-        assert (tier.match(TOKENS, "tenant"), tier.files, tier.totals["damaged"]) == (None, 1, 0)
+        assert (tier.match(TOKENS, TENANT), tier.files, tier.totals["damaged"]) == (None, 1, 0)
     with disk(tmp_path) as tier:
         assert fetch(tier) is not None
 
@@ -125,7 +135,7 @@ def test_a_torn_file_is_removed_at_start(tmp_path: Path, damage: Callable[[bytes
     (path,) = files(tmp_path)
     path.write_bytes(damage(path.read_bytes()))
     with disk(tmp_path) as tier:
-        assert (tier.match(TOKENS, "tenant"), tier.totals["damaged"], files(tmp_path)) == (None, 1, [])
+        assert (tier.match(TOKENS, TENANT), tier.totals["damaged"], files(tmp_path)) == (None, 1, [])
 
 
 @pytest.mark.parametrize("at", [10, 60, 90, 200, -1])
@@ -138,7 +148,7 @@ def test_a_flipped_byte_is_found_when_the_file_is_read(tmp_path: Path, at: int) 
     with disk(tmp_path) as tier:
         assert fetch(tier) is None
         gone = not files(tmp_path)
-        assert gone or tier.match(TOKENS, "tenant") is None  # other tokens, tenant or model: it cannot be found
+        assert gone or tier.match(TOKENS, TENANT) is None  # other tokens, tenant or model: it cannot be found
 
 
 def test_a_file_that_somebody_removed_is_no_failure(tmp_path: Path) -> None:
@@ -163,7 +173,7 @@ def test_the_bytes_are_bounded_and_the_least_recently_used_go_first(tmp_path: Pa
         assert fetch(tier, first.tokens) is not None  # used now
         tier.write(third)
         tier.close()
-        held = [tier.match(each.tokens, "tenant") is not None for each in (first, second, third)]
+        held = [tier.match(each.tokens, TENANT) is not None for each in (first, second, third)]
         assert (held, tier.size, len(files(tmp_path))) == ([True, False, True], 2 * size, 2)
 
 
@@ -197,7 +207,7 @@ def test_a_folder_that_cannot_be_used_is_said_and_harmless(tmp_path: Path, caplo
     (tmp_path / "file").write_text("no folder")
     with disk(tmp_path / "file" / "kv") as tier:
         tier.write(entry())
-        assert tier.match(TOKENS, "tenant") is None
+        assert tier.match(TOKENS, TENANT) is None
     assert "not kept on disk" in caplog.text
 
 

@@ -21,6 +21,7 @@ from inference.llama import LlamaModel
 from inference.model import ChatModel
 from inference.request import Request
 from inference.sampler import Sampler
+from inference.scope import CacheScope
 from inference.sequence import ChatMessage, Sampling
 from inference.testing import ScriptedBackend
 from tests.inference.variants import KINDS, TEMPLATE, TOKENS, fact, write_variant
@@ -103,7 +104,7 @@ def larger() -> Fanciful:
 
 def request(prompt: list[int], slot: int) -> Request:
     sampler, text = Sampler(Sampling()), TextStream([b""] * SHARED)
-    return Request(prompt=prompt, max_tokens=20, sampler=sampler, text=text, slot=slot)
+    return Request(prompt=prompt, max_tokens=20, sampler=sampler, text=text, scope=CacheScope(""), slot=slot)
 
 
 def test_a_token_that_the_model_does_not_have_is_never_drafted(larger: Fanciful) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -325,6 +326,51 @@ async def test_a_state_that_does_not_fit_costs_time_and_nobodys_answer(backend: 
     await asyncio.to_thread(engine.close)
 
 
+@dataclass
+class Forgetful(ScriptedBackend):
+    """Cannot save a state while `is_short`."""
+
+    is_short: bool = True
+    refused: threading.Event = field(default_factory=threading.Event)
+
+    def save(self, slot: int) -> NDArray[np.uint8]:
+        if self.is_short:
+            self.refused.set()
+            raise InferenceError("no memory for a state")
+        return super().save(slot)
+
+
+async def test_a_conversation_that_could_not_be_parked_once_is_parked_when_its_slot_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inference.engine.PARK_AFTER_S", 0.01)
+    backend = Forgetful(slots=1, context=1000, rows_max=1024, vocabulary=26)
+    engine = Engine(backend, PIECES, frozenset(), EngineConfig(parallel=1, resident=0))
+    engine.start()
+    conversation = [1] * 90
+    await text(engine.submit(conversation, GREEDY))
+    assert await asyncio.to_thread(backend.refused.wait, 10)
+    backend.is_short = False
+    await text(engine.submit([2] * 90, GREEDY))
+    back = engine.submit([*conversation, 3], GREEDY)
+    assert await text(back) == expected([*conversation, 3], 5)
+    assert back.cached_tokens == 90
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_conversation_that_cannot_be_saved_costs_the_next_one_nothing() -> None:
+    backend = Forgetful(slots=2, context=1000, rows_max=1024, vocabulary=26)
+    engine = Engine(backend, PIECES, frozenset(), EngineConfig(parallel=1, resident=1))
+    engine.start()
+    system = [1] * 90
+    for tail in (2, 3):
+        await text(engine.submit([*system, *[tail] * 90], GREEDY))
+    third = engine.submit([*system, *[4] * 90], GREEDY)
+    assert await text(third) == expected([*system, *[4] * 90], 5)
+    assert (backend.refused.is_set(), third.cached_tokens) == (True, 90)
+    await asyncio.to_thread(engine.close)
+
+
 async def test_a_conversation_returns_while_the_one_that_makes_room_for_it_takes_its_memory(
     backend: ScriptedBackend,
 ) -> None:
@@ -337,3 +383,41 @@ async def test_a_conversation_returns_while_the_one_that_makes_room_for_it_takes
         assert await text(engine.submit(prompt, GREEDY)) == expected(prompt, 5)
     assert engine.tiers.stats()["restored_total"] == 1
     await asyncio.to_thread(engine.close)
+
+
+class Undecided(ScriptedBackend):
+    """Logits that make any token possible, and follow from the last two tokens."""
+
+    def _logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
+        return np.random.default_rng(list(prefix[-2:])).normal(0, 2, self.vocabulary).astype(np.float32)
+
+
+async def test_a_seeded_answer_is_the_same_whatever_is_computed_beside_it() -> None:
+    config = EngineConfig(parallel=8, resident=0)
+    backend = Undecided(config.slots, context=100, rows_max=config.rows_max, vocabulary=2000)
+    engine = Engine(backend, [b"a"] * 2000, frozenset(), config)
+    engine.start()
+    usual = Sampling(temperature=1, max_tokens=20, seed=1)
+    samplings = [
+        usual,
+        usual,
+        replace(usual, seed=2),
+        replace(usual, temperature=0),
+        replace(usual, temperature=0.7, top_p=0.9),
+        replace(usual, temperature=1.5, top_k=40, min_p=0.01),
+        replace(usual, temperature=0, frequency_penalty=0.5),
+        replace(usual, temperature=0, top_logprobs=2, logit_bias={3: 4.0}),
+    ]
+
+    async def ids(sampling: Sampling) -> list[int]:
+        handle = engine.submit([1, 2], sampling)
+        await text(handle)
+        return handle.ids
+
+    alone = [await ids(sampling) for sampling in samplings]
+    together = await asyncio.gather(*map(ids, samplings))
+    greedy = await asyncio.gather(*(ids(samplings[3]) for _ in range(8)))
+    await asyncio.to_thread(engine.close)
+    assert together == alone
+    assert greedy == [alone[3]] * 8
+    assert alone[0] == alone[1] != alone[2]

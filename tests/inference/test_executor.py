@@ -16,10 +16,20 @@ from inference.llama import LlamaContext
 from inference.model import ChatModel
 from inference.parked import Entry
 from inference.request import Phase, Request
-from inference.sequence import Finish, Priority, Sampling
+from inference.scope import CacheScope
+from inference.sequence import ChatMessage, Finish, Priority, Sampling
 from tests.inference.machine import VOCABULARY, Machine, expected, request
 
 POISON = VOCABULARY + 1
+SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 3)
+QUESTIONS = (
+    "Who are you?",
+    "What can you do?",
+    "Tell me a joke.",
+    "Who made you?",
+    "Write a poem.",
+    "Are you a human?",
+)
 WIDE = EngineConfig(parallel=8, resident=2, prefill_tokens_first=16, prefill_tokens_alone=16)
 
 
@@ -100,7 +110,7 @@ def test_a_state_that_does_not_fit_is_told_as_not_cached() -> None:
     machine.finish(first)
     for slot in range(len(machine.backend.cells)):
         machine.scheduler.slots.release(slot, [])
-    machine.scheduler.slots.parked.put(Entry(tuple(prompt), "", machine.backend.save(0)))
+    machine.scheduler.slots.parked.put(Entry(tuple(prompt), CacheScope(""), machine.backend.save(0)))
     machine.backend.refuse_next = True
     machine.add(again := request(prompt, 1))
     machine.finish(again)
@@ -137,17 +147,17 @@ async def test_on_the_real_device_a_failed_step_changes_no_answer(monkeypatch: p
 
     model = await asyncio.to_thread(ChatModel.load, EngineConfig(context=512, resident=0, threads=1))
     await model.start()
-    prompts = [[*range(300 + 7 * n, 360 + 7 * n)] for n in range(6)]
 
-    async def say(prompt: list[int]) -> list[int]:
-        generation = model.generate(prompt, Sampling(temperature=0, max_tokens=24), salt=str(prompt[0]))
+    async def say(question: str) -> list[int]:
+        prompt = model.encode(model.render([SYSTEM, ChatMessage("user", question)]))
+        generation = model.generate(prompt, Sampling(temperature=0, max_tokens=24), salt=question)
         async for _ in generation:
             pass
         return generation.ids
 
-    alone = [await say(prompt) for prompt in prompts]
+    alone = [await say(question) for question in QUESTIONS]
     monkeypatch.setattr(LlamaContext, "decode", half)
-    together = await asyncio.gather(*map(say, prompts))
+    together = await asyncio.gather(*map(say, QUESTIONS))
     await model.close()
     assert together == alone
     assert failed > 10

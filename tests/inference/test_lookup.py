@@ -19,6 +19,7 @@ from inference.lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Lookup, N
 from inference.model import ChatModel
 from inference.request import Request
 from inference.sampler import Sampler
+from inference.scope import CacheScope
 from inference.sequence import ChatMessage, Sampling
 from inference.testing import ScriptedBackend
 
@@ -72,7 +73,9 @@ def test_what_the_model_writes_tells_how_good_guesses_are() -> None:
 
 def request(prompt: list[int], slot: int, generated: Sequence[int] = ()) -> Request:
     sampler, text = Sampler(Sampling()), TextStream(PIECES)
-    return Request(prompt, max_tokens=50, sampler=sampler, text=text, slot=slot, generated=list(generated))
+    return Request(
+        prompt, max_tokens=50, sampler=sampler, text=text, scope=CacheScope(""), slot=slot, generated=list(generated)
+    )
 
 
 def test_a_long_prompt_is_read_over_several_steps_and_waits_for_its_guess() -> None:

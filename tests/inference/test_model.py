@@ -75,7 +75,7 @@ async def test_the_next_turn_computes_only_what_is_new(model: ChatModel) -> None
     before = len(model.encode(model.render(messages)))
     answer = ChatMessage("assistant", text)
     model.remember(answer, ids)
-    _, cached, _ = await ask(model, [*messages, answer, ChatMessage("user", "what is 2 plus 2")], salt="talk")
+    _, cached, _ = await ask(model, [*messages, answer, ChatMessage("user", "thank you")], salt="talk")
     assert cached >= before + len(ids)
 
 
@@ -116,7 +116,7 @@ async def test_conversations_that_left_their_slot_come_back_without_being_comput
 
 @pytest.mark.parametrize("exact", [False, True])
 async def test_what_was_read_ahead_gives_the_output_of_a_cold_start(model: ChatModel, exact: bool) -> None:
-    prompt = model.encode(model.render([SYSTEM, ChatMessage("user", "what is 9 times 8")]))
+    prompt = model.encode(model.render([SYSTEM, ChatMessage("user", "tell me a joke")]))
     sampling = replace(GREEDY, deterministic=exact)
     salt = f"ahead {exact}"
     ahead = model.read_ahead(prompt[:90], salt=salt, exact=exact)
@@ -130,7 +130,7 @@ async def test_what_was_read_ahead_gives_the_output_of_a_cold_start(model: ChatM
 
 
 async def test_a_tenants_prompt_is_not_found_by_another(model: ChatModel) -> None:
-    messages = [SYSTEM, ChatMessage("user", "my secret is 1234")]
+    messages = [SYSTEM, ChatMessage("user", "my name is Alice")]
     await ask(model, messages, salt="tenant one")
     _, cached, _ = await ask(model, messages, salt="tenant two")
     assert cached == 0
@@ -139,7 +139,7 @@ async def test_a_tenants_prompt_is_not_found_by_another(model: ChatModel) -> Non
 async def test_what_the_platform_says_is_cached_for_all_tenants_and_what_they_say_is_not() -> None:
     model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=1, resident=5))
     await model.start()
-    secret = [SYSTEM, ChatMessage("user", "my secret is 1234")]
+    secret = [SYSTEM, ChatMessage("user", "my name is Alice")]
     common = model.encode(before_question(model.render(secret)))
     model.share(common)
     first, again, guessed = [await ask(model, secret, salt=salt) for salt in ("one", "one", "two")]

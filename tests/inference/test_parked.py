@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from inference.parked import PARK_TOKENS_MIN, USUAL_BYTES_MIN, USUAL_TOKENS, Entry, Parked, usual_bytes
 from inference.prefix import common_length
+from inference.scope import CacheScope
 from inference.tail import Region
+
+ANYONE = CacheScope("")
 
 
 def tokens(first: int, count: int = PARK_TOKENS_MIN) -> list[int]:
@@ -22,33 +25,33 @@ def state(size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def test_the_least_recently_used_goes_when_the_bytes_run_out() -> None:
     parked = Parked(20)
     for first in (1, 2):
-        parked.put(Entry(tuple(tokens(first)), "", state(10)))
-    _ = parked[parked.match(tokens(1), "")[0] or 0]  # used now
-    parked.put(Entry(tuple(tokens(3)), "", state(10)))
-    assert [parked.match(tokens(first), "")[1] > 0 for first in (1, 2, 3)] == [True, False, True]
+        parked.put(Entry(tuple(tokens(first)), ANYONE, state(10)))
+    _ = parked[parked.match(tokens(1), ANYONE)[0] or 0]  # used now
+    parked.put(Entry(tuple(tokens(3)), ANYONE, state(10)))
+    assert [parked.match(tokens(first), ANYONE)[1] > 0 for first in (1, 2, 3)] == [True, False, True]
     assert repr(parked) == "<Parked 2 conversations | 20 of 20 bytes>"
 
 
 def test_a_longer_state_of_a_conversation_replaces_the_shorter_one() -> None:
     parked = Parked(100)
-    parked.put(Entry(tuple(tokens(1)), "", state(10)))
-    parked.put(Entry((*tokens(1), 7, 8), "", state(12)))
+    parked.put(Entry(tuple(tokens(1)), ANYONE, state(10)))
+    parked.put(Entry((*tokens(1), 7, 8), ANYONE, state(12)))
     assert (len(parked), parked.bytes) == (1, 12)
 
 
 def test_a_state_larger_than_everything_is_not_kept() -> None:
     parked = Parked(10)
-    parked.put(Entry(tuple(tokens(1)), "", state(5)))
-    parked.put(Entry(tuple(tokens(2)), "", state(11)))
+    parked.put(Entry(tuple(tokens(1)), ANYONE, state(5)))
+    parked.put(Entry(tuple(tokens(2)), ANYONE, state(11)))
     assert (len(parked), parked.bytes) == (1, 5)
 
 
 def test_a_short_beginning_comes_from_the_smallest_of_those_that_have_it() -> None:
     parked, system = Parked(100), tokens(1)
-    short = Entry((*system, 2, 3), "", state(6))
-    for each in (Entry((*system, 7), "", state(9)), short, Entry((*system, 9), "", state(9))):
+    short = Entry((*system, 2, 3), ANYONE, state(6))
+    for each in (Entry((*system, 7), ANYONE, state(9)), short, Entry((*system, 9), ANYONE, state(9))):
         parked.put(each)
-    key, length = parked.match([*system, 5], "")
+    key, length = parked.match([*system, 5], ANYONE)
     assert key is not None and (parked[key], length) == (short, len(system))
 
 
@@ -63,16 +66,16 @@ def test_the_usual_cap_follows_the_model_and_the_free_memory() -> None:
 
 def test_only_what_is_long_and_new_is_wanted() -> None:
     parked = Parked(100)
-    assert parked.wants(tokens(1), "") and not parked.wants(tokens(1)[:-1], "")
-    parked.put(Entry((*tokens(1), 7), "", state(1)))
-    assert not parked.wants(tokens(1), "") and parked.wants([*tokens(1), 8], "")
-    assert parked.wants(tokens(1), "another tenant")
-    assert not Parked(0).wants(tokens(1), "")
+    assert parked.wants(tokens(1), ANYONE) and not parked.wants(tokens(1)[:-1], ANYONE)
+    parked.put(Entry((*tokens(1), 7), ANYONE, state(1)))
+    assert not parked.wants(tokens(1), ANYONE) and parked.wants([*tokens(1), 8], ANYONE)
+    assert parked.wants(tokens(1), CacheScope("another tenant"))
+    assert not Parked(0).wants(tokens(1), ANYONE)
 
 
-def entry(*content: int, salt: str = "") -> Entry:
+def entry(*content: int, tenant: str = "") -> Entry:
     """Its state is four bytes a token."""
-    return Entry(content, salt, np.frombuffer(np.array(content, np.int32).tobytes(), np.uint8))
+    return Entry(content, CacheScope(tenant), np.frombuffer(np.array(content, np.int32).tobytes(), np.uint8))
 
 
 def regions(state: np.ndarray[tuple[int], np.dtype[np.uint8]], count: int) -> list[Region]:
@@ -126,13 +129,13 @@ def test_what_had_to_leave_is_still_whole() -> None:
 
 def test_tenants_share_nothing_in_memory() -> None:
     system = tokens(1)
-    parked = filled(entry(*system, 2, salt="one"), entry(*system, 2, salt="two"))
+    parked = filled(entry(*system, 2, tenant="one"), entry(*system, 2, tenant="two"))
     assert parked.bytes == 2 * 4 * (len(system) + 1)
 
 
 def test_a_beginning_that_was_computed_otherwise_is_not_replaced() -> None:
     system = tokens(1)
-    other = Entry((*system, 3), "", entry(*system, 3).state + np.uint8(1))
+    other = Entry((*system, 3), ANYONE, entry(*system, 3).state + np.uint8(1))
     parked = filled(entry(*system, 2), other)
     assert all(
         np.array_equal(a.state, b.state) for a, b in zip(parked.entries, (other, entry(*system, 2)), strict=True)
@@ -149,8 +152,8 @@ def test_bytes_add_up_and_states_are_whole_whatever_is_shared(
     puts: list[tuple[tuple[int, ...], str]], room: int
 ) -> None:
     parked = Parked(room)
-    for content, salt in puts:
-        gone = parked.put(entry(*content, salt=salt), regions)
+    for content, tenant in puts:
+        gone = parked.put(entry(*content, tenant=tenant), regions)
         assert all(np.array_equal(each.state, entry(*each.tokens).state) for each in [*gone, *parked.entries])
         roots = {each.root for each in parked.entries if each.root is not None}
         own = sum(each.own_bytes for each in parked.entries)
@@ -165,11 +168,11 @@ def test_bytes_add_up_and_a_match_is_the_longest_that_is_left(
     puts: list[tuple[list[int], str, int]], wanted: list[int]
 ) -> None:
     parked = Parked(25)
-    for content, salt, size in puts:
-        parked.put(Entry(tuple(content), salt, state(size)))
+    for content, tenant, size in puts:
+        parked.put(Entry(tuple(content), CacheScope(tenant), state(size)))
     kept = list(parked._entries.values())
     assert parked.bytes == sum(entry.state.nbytes for entry in kept) <= 25
-    lengths = [common_length(wanted, list(entry.tokens)) for entry in kept if entry.salt == "a"]
-    entry, length = parked.match(wanted, "a")
+    lengths = [common_length(wanted, list(entry.tokens)) for entry in kept if entry.scope.tenant == "a"]
+    entry, length = parked.match(wanted, CacheScope("a"))
     assert length == max(lengths, default=0)
     assert (entry is None) == (length == 0)

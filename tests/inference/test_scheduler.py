@@ -184,7 +184,7 @@ def test_nobody_waits_for_what_a_lower_class_computes() -> None:
     steps = 0
     while follower.finish is None and steps < 100:
         prompt = [chance.randrange(VOCABULARY) for _ in range(16)]
-        machine.add(request(prompt, 1, salt=str(steps), priority=Priority.INTERACTIVE))
+        machine.add(request(prompt, 1, tenant=str(steps), priority=Priority.INTERACTIVE))
         machine.step()
         steps += 1
     assert steps <= 200 / 8  # half of each step is its own
@@ -240,14 +240,26 @@ def test_of_one_class_a_deterministic_request_keeps_its_place_longest() -> None:
 
 def test_tenants_get_fair_shares() -> None:
     machine = Machine()
-    greedy = [request([n % VOCABULARY] * 10, max_tokens=2, salt="greedy") for n in range(8)]
+    greedy = [request([n % VOCABULARY] * 10, max_tokens=2, tenant="greedy") for n in range(8)]
     for r in greedy:
         machine.scheduler.add(r)
     machine.step()
-    machine.scheduler.add(modest := request([1] * 10, max_tokens=2, salt="modest"))
+    machine.scheduler.add(modest := request([1] * 10, max_tokens=2, tenant="modest"))
     while modest.finish is None:
         machine.step()
     assert sum(r.finish is None for r in greedy) >= 3  # it overtook those who came before it
+
+
+def test_a_tenant_has_one_share_for_deterministic_and_other_requests() -> None:
+    machine = Machine()
+    machine.add(request([1] * 10, 50, tenant="greedy"), request([2] * 10, 50, tenant="modest"))
+    machine.add(*(greedy := [request([n] * 10, 20, tenant="greedy") for n in (3, 4)]))
+    machine.finish(greedy[0])
+    machine.add(
+        exact := request([0] * 10, 2, tenant="greedy", exact=True), modest := request([1] * 5, 2, tenant="modest")
+    )
+    machine.finish(modest)
+    assert exact.finish is None, "what its tenant was served before counts"
 
 
 @given(st.integers(1, 600), st.lists(st.integers(1, 700), min_size=1, max_size=8))

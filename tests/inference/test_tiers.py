@@ -53,7 +53,7 @@ def conversations_in(folder: Path) -> list[Path]:
 
 
 def conversation(number: int) -> list[ChatMessage]:
-    return [SYSTEM, ChatMessage("user", f"{number} is my number. " * 8)]
+    return [SYSTEM, ChatMessage("user", f"Number {number} says hello. " * 8)]
 
 
 async def ask(model: ChatModel, messages: list[ChatMessage], salt: str = "") -> Generation:
@@ -98,7 +98,7 @@ async def test_the_turn_after_a_tool_call_and_a_restart_computes_only_what_is_ne
     config = replace(SMALL, context=1024)
     async with running(tmp_path, config) as model:
         messages, tokens = await calculated(model, [SYSTEM, ChatMessage("user", "what is 12 * 7")])
-    question = [*messages, ChatMessage("user", "thanks, and what is 9 * 9")]
+    question = [*messages, ChatMessage("user", "thank you")]
     async with running(tmp_path, config) as model:
         _, after = await generate(model, question)
         verdict = model.verdict(model.render(question, [CALCULATOR]), after)
@@ -122,7 +122,7 @@ async def test_after_a_crash_the_first_turn_computes_only_its_question(tmp_path:
 async def test_conversations_that_share_their_beginning_keep_it_once_and_come_back_over_a_restart(
     tmp_path: Path,
 ) -> None:
-    talks = [[SYSTEM, ChatMessage("user", f"{number} is my number. " * 16)] for number in range(6)]
+    talks = [[SYSTEM, ChatMessage("user", f"Number {number} says hello. " * 16)] for number in range(6)]
     async with running(tmp_path) as model:
         cold = [await ask(model, talk) for talk in talks]
         stats = model.stats()

@@ -8,6 +8,7 @@ import pytest
 
 from inference.outline import Extent, Part
 from inference.parked import Parked
+from inference.scope import CacheScope
 from inference.seen import BLOCK, SeenPrompts
 from inference.slots import Slots
 from inference.verdict import Cause, Miss, Verdict, judge
@@ -68,16 +69,16 @@ def test_the_same_text_in_other_tokens_is_told_from_an_edit() -> None:
 
 def test_seen_prompts_are_known_in_whole_blocks_and_by_their_beginning() -> None:
     seen = SeenPrompts()
-    seen.add(tokens(0, 3 * BLOCK + 5), "a")
-    assert seen.match(tokens(0, 3 * BLOCK + 5), "a") == 3 * BLOCK
-    assert seen.match([*tokens(0, 2 * BLOCK), 7, *tokens(2 * BLOCK + 1, BLOCK)], "a") == 2 * BLOCK
-    assert seen.match(tokens(BLOCK, 2 * BLOCK), "a") == 0
+    seen.add(tokens(0, 3 * BLOCK + 5), CacheScope("a"))
+    assert seen.match(tokens(0, 3 * BLOCK + 5), CacheScope("a")) == 3 * BLOCK
+    assert seen.match([*tokens(0, 2 * BLOCK), 7, *tokens(2 * BLOCK + 1, BLOCK)], CacheScope("a")) == 2 * BLOCK
+    assert seen.match(tokens(BLOCK, 2 * BLOCK), CacheScope("a")) == 0
 
 
 def test_another_tenants_prompts_count_for_nothing() -> None:
     seen = SeenPrompts()
-    seen.add(tokens(0, 64), "a")
-    assert seen.match(tokens(0, 64), "b") == 0
+    seen.add(tokens(0, 64), CacheScope("a"))
+    assert seen.match(tokens(0, 64), CacheScope("b")) == 0
     slots = Slots(2)
     place(slots, tokens(0, 100), "a")
     assert place(slots, tokens(0, 100), "b") == Miss(0, 0, tuple(tokens(0, 32)), ())
@@ -100,9 +101,9 @@ def test_the_slots_know_what_was_evicted() -> None:
     assert (again.cached, again.seen) == (0, 64)
 
 
-def place(slots: Slots, prompt: Sequence[int], salt: str = "a") -> Miss:
+def place(slots: Slots, prompt: Sequence[int], tenant: str = "a") -> Miss:
     """A request that comes, is computed and goes."""
-    placement = slots.place(prompt, salt)
+    placement = slots.place(prompt, CacheScope(tenant))
     assert placement is not None and placement.miss is not None
     slots.advance(placement.slot, len(prompt) - placement.reused)
     slots.release(placement.slot, prompt)

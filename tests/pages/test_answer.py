@@ -143,9 +143,11 @@ async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scri
     await expect(timing.locator("summary")).to_contain_text("First token 60.0 ms")
     await expect(timing.locator("summary")).to_contain_text("100 tokens/s")
     await timing.locator("summary").click()
-    await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %) went into reading the prompt, 30 new tokens.")
+    await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %) was spent reading the prompt, 30 new tokens.")
     await expect(timing).to_contain_text("70 of 100 prompt tokens came from the cache")
-    await expect(timing).to_contain_text("Reading began again in the system text: something there has changed.")
+    await expect(timing).to_contain_text(
+        "The cache matched up to the system prompt, which changed since the last turn."
+    )
     names = await timing.locator(".legend-name").all_inner_texts()
     assert names == ["prefill", "decode", "tool:calculator", "between spans"]
     await expect(timing.get_by_role("link", name="Open the trace")).to_have_attribute(
@@ -181,5 +183,5 @@ async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, sc
     await ask(page, "Is it?")
     await expect(page.locator(".prose")).to_have_text("Yes.")
     await expect(page.locator(".thought pre")).to_be_hidden()
-    await page.get_by_text("Thoughts").click()
+    await page.get_by_text("Reasoning").click()
     await expect(page.locator(".thought pre")).to_have_text("Hm, easy.")

@@ -70,5 +70,5 @@ async def test_a_conversation_that_is_gone_says_so(
     open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
 ) -> None:
     page = await open_page(f"{scripted.url}/#/c/conv_gone")
-    await expect(page.locator(".problem")).to_contain_text("does not exist any more")
+    await expect(page.locator(".problem")).to_contain_text("no longer exists")
     complaints.clear()

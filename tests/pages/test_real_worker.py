@@ -56,7 +56,7 @@ async def test_without_the_link_the_page_says_how_to_sign_in(
     open_page: OpenPage, server: dict[str, Any], complaints: list[str]
 ) -> None:
     page = await open_page(server["url"])
-    await expect(page.get_by_role("heading", name="You are not signed in yet.")).to_be_visible()
+    await expect(page.get_by_role("heading", name="You are not signed in")).to_be_visible()
     await keep_screenshot(page, "sign-in")
     assert all("401" in text for text in complaints)
     complaints.clear()

@@ -68,7 +68,7 @@ async def test_a_broken_connection_keeps_the_text_and_offers_to_try_again(
     scripted.script = broken
     page = await open_page(scripted.url)
     await ask(page, "Go on")
-    await expect(page.locator(".problem")).to_contain_text("The connection broke")
+    await expect(page.locator(".problem")).to_contain_text("The connection was lost")
     await expect(page.locator(".prose")).to_have_text("It was going w")
     scripted.script = hello
     await page.get_by_role("button", name="Try again").click()

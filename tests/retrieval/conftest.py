@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from inference.embedder import Embedder
 from inference.embedders import Embedders
 from migrations.database import Database
 from retrieval.candidate import Candidate, ChunkKey
+from retrieval.loaders.pool import LoaderPool
 from retrieval.store import PassageStore
 from tests.inference.encoders import write_encoder
 
@@ -27,6 +29,12 @@ async def embedders(words: Path) -> AsyncIterator[Embedders]:
 @pytest.fixture(scope="session")
 def embedder(embedders: Embedders) -> Embedder:
     return embedders.default
+
+
+@pytest.fixture(scope="session")
+def loaders() -> Iterator[LoaderPool]:
+    with closing(LoaderPool()) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from inference.embedders import Embedders
 from migrations.database import Database
 from retrieval.errors import FileNotFound
 from retrieval.intake import REST_SHARE, Intake
+from retrieval.loaders.pool import LoaderPool
 from retrieval.records import StoreFile
 from retrieval.store import Claim, PassageStore, Shelf, UploadStore
 
@@ -52,9 +53,9 @@ async def queued(shelf: Shelf, uploads: UploadStore, tenant_id: UUID, store_id: 
 
 @pytest.fixture
 async def intake(
-    shelf: Shelf, uploads: UploadStore, store: PassageStore, embedders: Embedders
+    shelf: Shelf, uploads: UploadStore, store: PassageStore, embedders: Embedders, loaders: LoaderPool
 ) -> AsyncIterator[Intake]:
-    intake = Intake(shelf, uploads, store, embedders, ALIVE)
+    intake = Intake(shelf, uploads, store, embedders, loaders, ALIVE)
     yield intake
     await intake.close()
 
@@ -123,6 +124,7 @@ async def test_while_somebody_waits_for_tokens_the_embedder_rests(
     uploads: UploadStore,
     store: PassageStore,
     embedders: Embedders,
+    loaders: LoaderPool,
     queued: Claim,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -134,7 +136,7 @@ async def test_while_somebody_waits_for_tokens_the_embedder_rests(
         await at_once(0)
 
     monkeypatch.setattr(asyncio, "sleep", rest)
-    intake = Intake(shelf, uploads, store, embedders, ALIVE, lambda: True)
+    intake = Intake(shelf, uploads, store, embedders, loaders, ALIVE, lambda: True)
     began = time.monotonic()
     await intake._take(queued)
     assert (await shelf.get(*queued)).status == "completed"

@@ -22,6 +22,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, OtherEmbeddingModel, StoreNotFound
 from retrieval.ingest import IngestReport, ingest
 from retrieval.intake import Intake
+from retrieval.loaders.pool import LoaderPool
 from retrieval.passage import Passage
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore, Shelf, UploadStore
@@ -263,6 +264,7 @@ async def test_a_file_that_waits_is_read_with_the_model_of_its_store(
     store: PassageStore,
     shelf: Shelf,
     embedders: Embedders,
+    loaders: LoaderPool,
     tenant_id: UUID,
     tmp_path: Path,
     here: bool,
@@ -275,7 +277,7 @@ async def test_a_file_that_waits_is_read_with_the_model_of_its_store(
     with path.open("rb") as file:
         upload = await uploads.create(tenant_id, "bread.md", "assistants", path.stat().st_size, file)
     await shelf.add(tenant_id, made.id, {upload.id: {}})
-    intake = Intake(shelf, uploads, store, embedders if here else Embedders(embedders.default), worker=4713)
+    intake = Intake(shelf, uploads, store, embedders if here else Embedders(embedders.default), loaders, worker=4713)
     intake.start()
     async with asyncio.timeout(30):
         while (file_ := await shelf.get(tenant_id, made.id, upload.id)).status == "in_progress":  # noqa: ASYNC110  # nobody tells of it

@@ -14,6 +14,7 @@ from inference.embedder import Embedder
 from inference.embedders import Embedders
 from inference.testing import ScriptedModel
 from migrations.database import Database
+from retrieval.loaders.pool import LoaderPool
 from retrieval.store import Shelf, UploadStore
 from worker.admission import Admission
 from worker.app import build_app
@@ -61,6 +62,7 @@ class Engine:
 
 def make_services(database: Database, config: Config | None = None) -> Services:
     config = config or Config()
+    loaders = LoaderPool()
     engine = Engine({"running": 2, "steps_total": 7, "device": "cpu", "failed": None})
     return Services(
         config=config,
@@ -79,7 +81,8 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         runs=Runs(database, event_days=config.event_days, background=config.background),
         authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
         seals=Seals(SECRET),
-        file_reader=FileReader(),
+        loaders=loaders,
+        file_reader=FileReader(loaders),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
         targets=Targets.parse(config.targets),
@@ -98,7 +101,7 @@ async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Cli
         async with TestClient(TestServer(app)) as client:
             yield client
     finally:
-        services.file_reader.close()
+        services.loaders.close()
         await services.runs.close()
         await services.telemetry.close()
         await services.authenticator.close()

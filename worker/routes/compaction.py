@@ -35,7 +35,6 @@ async def create(request: web.Request) -> web.Response:
                 turn = await hydrate(services, principal, ResponseFrame(body.request, model))
             compacted = await compact(services.agent, services.model, turn.turn, trace)
         outcome.status = "completed"
-        ledger.close(outcome.status)
     summary = Compaction(sealed(services.seals, principal.tenant_id, compacted.summary))
     output = (*compacted.before, summary, *compacted.recent)
     content = compaction_object(ledger.response_id, output, compacted.usage)

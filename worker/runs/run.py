@@ -271,8 +271,8 @@ class Run:
                 finished, snapshot = await self._fail(finished, error)
         self.snapshot = snapshot
         self._tell_held()
-        account = self._narrator.trace(self._ledger.close(finished.status))
-        self._publish(list(map(sse.encode, account + self._narrator.conclude(snapshot))), last=True)
+        told = self._narrator.trace(self._ledger.payload(finished.status)) if self._narrator.tells_trace else []
+        self._publish(list(map(sse.encode, told + self._narrator.conclude(snapshot))), last=True)
         return finished.status
 
     async def _fail(self, finished: TurnFinished, error: Exception) -> tuple[TurnFinished, dict[str, Any]]:

@@ -72,9 +72,13 @@ class Narrator:
         [spelled] = self._frame.dialect.spelled(delta)
         return self._templates.setdefault(event.item_id, sse.Template(sse.encode(spelled)))
 
+    @property
+    def tells_trace(self) -> bool:
+        return self._frame.request.includes(TRACE)
+
     def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
         """Where the time went, for those who asked."""
-        return self._numbered([wire.trace(payload)] if self._frame.request.includes(TRACE) else [])
+        return self._numbered([wire.trace(payload)] if self.tells_trace else [])
 
     def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
         """The terminal event, named after the status of the final response; one that was cancelled just ends."""

@@ -4,7 +4,6 @@ import pytest
 
 from retrieval.errors import UnreadableFile
 from retrieval.loaders import pdf
-from retrieval.loaders.pdf import Limits
 
 LOCKED = f"/Encrypt<</Filter/Standard/V 1/R 2/O<{'5a' * 32}>/U<{'a5' * 32}>/P -4>>/ID[<{'11' * 16}><{'11' * 16}>]"
 
@@ -48,10 +47,3 @@ def test_every_page_is_a_section() -> None:
 def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
     with pytest.raises(UnreadableFile, match=reason):
         pdf.load(data, "name")
-
-
-def test_a_file_that_needs_too_much_memory_or_time_ends_alone() -> None:
-    with pytest.raises(UnreadableFile, match="memory"):
-        pdf.load(make_pdf("x") + b" " * 2**24, "name", Limits(memory_bytes=1024 * 1024))
-    with pytest.raises(UnreadableFile, match="longer than 0 s"):
-        pdf.load(make_pdf("x"), "name", Limits(seconds=0))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -23,16 +25,28 @@ class Site(BaseHTTPRequestHandler):
         "/moved": (302, {"location": "/guide"}, b""),
         "/round": (302, {"location": "/round"}, b""),
         "/file": (302, {"location": "file:///etc/passwd"}, b""),
+        "/odd": (302, {"location": "http://["}, b""),
         "/inward": (302, {"location": "http://169.254.169.254/latest"}, b""),
     }
 
     def do_GET(self) -> None:
+        if self.path == "/drops":
+            self.drip()
+            return
         status, headers, body = self.pages.get(self.path, (404, {}, b""))
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
+
+    def drip(self) -> None:
+        """A header without an end."""
+        with suppress(OSError):
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n")
+            while True:
+                self.wfile.write(b"x")  # of one header
+                time.sleep(0.01)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -69,11 +83,18 @@ def test_a_page_is_named_after_its_kind(site: str, path: str, name: str, data: b
         ("/packed", "comes compressed"),
         ("/round", "redirects more than"),
         ("/file", "begins with http"),
+        ("/odd", "cannot be fetched"),
     ],
 )
 def test_what_cannot_be_fetched_says_why(site: str, path: str, reason: str) -> None:
     with pytest.raises(UnreadableFile, match=reason):
         fetch(site + path, allow_private=True)
+
+
+def test_who_answers_without_an_end_is_cut_off(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "SECONDS_MAX", 0.2)
+    with pytest.raises(UnreadableFile, match="takes longer than"):
+        fetch(f"{site}/drops", allow_private=True)
 
 
 def test_this_machine_is_not_fetched_from(site: str) -> None:

@@ -1,4 +1,4 @@
-// One answer as it comes into being: sources, then steps and text in the order in which they happen, then its timing.
+// One answer while it is being generated: sources, then steps and text in the order in which they happen, then its timing.
 
 import { el } from "../shared/dom.js";
 import { MarkdownStream } from "../markdown/stream.js";
@@ -7,7 +7,7 @@ import { Steps } from "./steps.js";
 import { Thought } from "./thought.js";
 import { timing } from "./timing.js";
 
-const CUT_SHORT = { max_output_tokens: "The answer reached its length limit and ends here." };
+const CUT_SHORT = { max_output_tokens: "The answer ends here because it reached its length limit." };
 
 export class Answer {
   /** `announce(text)` speaks to screen readers, `open(passage)` shows a source. */
@@ -30,9 +30,9 @@ export class Answer {
     this.waiting.hidden = false;
   }
 
-  /** The connection is lost; what is shown stays, and more will come. */
+  /** The connection is lost; the text stays in place until the stream resumes. */
   reconnect() {
-    if (!this.lost) this.announce("The connection is lost. Reconnecting.");
+    if (!this.lost) this.announce("Connection lost. Reconnecting.");
     this.lost = true;
     this.wait("Reconnecting");
   }
@@ -46,7 +46,7 @@ export class Answer {
 
   foundSources(passages) {
     this.sources.show(passages);
-    if (passages.length > 0) this.announce(`${passages.length} sources found.`);
+    if (passages.length > 0) this.announce(passages.length === 1 ? "1 source found." : `${passages.length} sources found.`);
     this.wait(passages.length > 0 ? "Reading the sources" : "Thinking");
   }
 
@@ -111,19 +111,19 @@ export class Answer {
   }
 
   cutShort(reason) {
-    this.note(CUT_SHORT[reason] ?? "The answer ends before its time.");
+    this.note(CUT_SHORT[reason] ?? "The answer is incomplete.");
   }
 
   stopped() {
     const begun = this.texts.size > 0;
-    this.note(begun ? "Stopped. The answer above is what had been written." : "Stopped before the first word.");
+    this.note(begun ? "Stopped. The answer above is incomplete." : "Stopped before the answer began.");
   }
 
   note(text) {
     this.foot.prepend(el("p", { class: "note" }, text));
   }
 
-  /** Whatever the reason, no more will come. */
+  /** The answer is over, for whatever reason. */
   settle() {
     this.waiting.hidden = true;
     for (const itemId of this.texts.keys()) this.finishText(itemId);

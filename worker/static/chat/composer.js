@@ -1,4 +1,4 @@
-// Where a question is written. Enter sends, Shift+Enter breaks the line, Escape stops the answer.
+// The question field. Enter sends, Shift+Enter breaks the line, Escape stops the answer.
 
 import { byId } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
@@ -6,7 +6,7 @@ import { icon } from "../shared/icons.js";
 const HEIGHT_PX_MAX = 220; // a longer question scrolls inside
 
 export class Composer {
-  /** `send(text)` and `stop()` are called for the person, `begin()` when a question is about to be written. */
+  /** Callbacks: `send(text)`, `stop()`, and `begin()` when the user starts to write. */
   constructor({ send, stop, begin }) {
     this.form = byId("composer");
     this.input = byId("question");
@@ -62,7 +62,7 @@ export class Composer {
   }
 
   focus() {
-    // On a touch screen focus would open the keyboard over what the person came to read.
+    // On a touch screen focus would open the keyboard over what the user came to read.
     if (matchMedia("(pointer: fine)").matches) this.input.focus();
   }
 }

@@ -1,4 +1,4 @@
-// Keep the newest words in view while they come, unless the person has scrolled up to read.
+// Keep the end of the answer in view while it is written, unless the user has scrolled up.
 
 import { byId } from "../shared/dom.js";
 

@@ -80,7 +80,7 @@ class Chat {
     this.showState();
   }
 
-  /** Fill a transcript from the worker; somebody may have gone elsewhere meanwhile. */
+  /** Fill a transcript from the worker; the user may have opened another one meanwhile. */
   async load(transcript) {
     this.column.dataset.state = "loading";
     try {
@@ -95,12 +95,12 @@ class Chat {
   }
 
   missing(error) {
-    const message = error.status === 404 ? "This conversation does not exist any more." : error.message;
+    const message = error.status === 404 ? "This conversation no longer exists." : error.message;
     const button = el("button", { type: "button", class: "button", click: () => this.startNew() }, "New conversation");
     return el("div", { class: "problem", role: "alert" }, icon("warning"), el("p", {}, message), button);
   }
 
-  /** Somebody is about to ask: once for each conversation, its length and what its answer may use. */
+  /** The user is about to ask. Sent once per conversation, length and choice of documents and tools. */
   warm() {
     const { transcript } = this;
     if (transcript === undefined || transcript.running) return;
@@ -161,17 +161,17 @@ class Chat {
     while (byId("announcer").childElementCount > 8) byId("announcer").firstChild.remove();
   }
 
-  /** A line above the composer for what is not part of an answer. */
+  /** Show an error that is not part of an answer above the composer. */
   warn(error) {
-    const message = error instanceof ApiError ? error.message : "Something went wrong in this page. Reload it.";
+    const message = error instanceof ApiError ? error.message : "Something went wrong on this page. Reload it.";
     if (!(error instanceof ApiError)) console.error(error);
     const signedOut = error.status === 401;
-    byId("warning").textContent = signedOut ? "You are signed out. Run `firsttoken link` and open its link." : message;
+    byId("warning").textContent = signedOut ? "You are signed out. Run `firsttoken link` and open the link that it prints." : message;
     byId("warning").hidden = false;
   }
 }
 
-/** What a conversation holds, and the answer that is still being written: it is in one of them, never in both. */
+/** The stored items of a conversation and its running answer; an answer is in one of them, never in both. */
 async function listing(id) {
   const items = await listItems(id);
   const running = runningIn(id);

@@ -1,11 +1,11 @@
-// A turn that did not work out: what happened, and the one thing to do about it.
+// A turn that failed: what happened, and the one action that helps.
 
 import { el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
 
-const BUSY_S = 3; // when the worker does not say how long
+const BUSY_S = 3; // when the worker sends no Retry-After
 
-/** `retry()` asks again, `startNew()` opens an empty conversation. */
+/** `retry()` sends the question again, `startNew()` opens an empty conversation. */
 export function problem(error, { retry, startNew }) {
   const [message, action] = advice(error, { retry, startNew });
   return el(
@@ -23,7 +23,7 @@ function advice(error, { retry, startNew }) {
   }
   if (error.status === 401) {
     return [
-      "You are signed out. Run `firsttoken link` where the worker runs and open the link that it prints.",
+      "You are signed out. Run `firsttoken link` on the worker's machine and open the link that it prints.",
       el("a", { class: "button", href: "/" }, "Reload"),
     ];
   }
@@ -33,7 +33,7 @@ function advice(error, { retry, startNew }) {
   return [error.message, el("button", { type: "button", class: "button", click: retry }, icon("retry"), "Try again")];
 }
 
-/** A button that counts down, and asks again by itself when it reaches zero. */
+/** A button that counts down and retries when it reaches zero. */
 function countdown(seconds, retry) {
   const button = el("button", { type: "button", class: "button numeric" });
   const due = performance.now() + seconds * 1000;

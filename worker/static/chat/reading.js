@@ -3,7 +3,7 @@
 import { ApiError, request } from "../shared/api.js";
 import { ConnectionLost, events } from "./sse.js";
 
-// The worker goes on with an answer that nobody reads for as long as these together, and a bit longer.
+// The worker keeps generating without a reader a little longer than all these delays together.
 const PAUSES_MS = [250, 1000, 2000, 4000, 8000];
 export const GRACE_S = 30;
 
@@ -54,7 +54,7 @@ export class Reading {
         if (error.status !== 0 && error.status < 500 && error.status !== 429) break;
       }
     }
-    throw new ApiError(0, "The connection broke before the answer was complete.");
+    throw new ApiError(0, "The connection was lost before the answer was complete.");
   }
 }
 
@@ -63,7 +63,7 @@ export async function lookAt(id) {
   return (await request("GET", path(id))).json();
 }
 
-/** Stop a response; what was said is kept. Whether that worked is seen when the conversation is read again. */
+/** Stop a response and keep its text. The next read of the conversation shows whether that worked. */
 export async function stop(id) {
   const signal = AbortSignal.timeout(5000);
   await request("POST", path(id, "/cancel"), { signal }).catch(() => {});

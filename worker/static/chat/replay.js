@@ -9,7 +9,7 @@ export function replay(items, answer) {
     if (item.type === "reasoning") answer.think(item.id, item.content.map((part) => part.text).join("\n"));
     if (item.type === "message") answer.write(item.id, item.content.map((part) => part.text ?? "").join(""));
     answer.finishItem(item);
-    if (item.type === "message" && item.status === "incomplete") answer.note("This answer was stopped or cut short.");
+    if (item.type === "message" && item.status === "incomplete") answer.note("This answer is incomplete.");
   }
 }
 

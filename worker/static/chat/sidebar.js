@@ -1,4 +1,4 @@
-// The list of conversations: newest first under the period they belong to; open, rename, delete.
+// The list of conversations, newest first and grouped by period: open, rename, delete.
 
 import { byId, el } from "../shared/dom.js";
 import { period } from "../shared/format.js";
@@ -8,7 +8,7 @@ import { deleteConversation, listConversations, renameConversation } from "./con
 const UNTITLED = "Untitled";
 
 export class Sidebar {
-  /** `removed(id)` hears of a deleted conversation, `failed(error)` of what did not work, `running(id)` tells. */
+  /** Called back: `removed(id)` after a deletion, `failed(error)`; `running(id)` says whether an answer is running. */
   constructor({ removed, failed, running }) {
     this.removed = removed;
     this.failed = failed;
@@ -62,7 +62,7 @@ export class Sidebar {
       heading = under;
       nodes.push(this.row(conversation));
     }
-    if (nodes.length === 0) nodes.push(el("li", { class: "quiet" }, "Your conversations will stand here."));
+    if (nodes.length === 0) nodes.push(el("li", { class: "quiet" }, "Your conversations will appear here."));
     this.list.replaceChildren(...nodes);
   }
 
@@ -109,7 +109,7 @@ export class Sidebar {
 
   confirmDelete(conversation, title) {
     const dialog = byId("confirm-delete");
-    byId("confirm-delete-title").textContent = `“${title}” will be gone for good.`;
+    byId("confirm-delete-title").textContent = `“${title}” will be deleted permanently.`;
     dialog.returnValue = "";
     const closed = () => dialog.returnValue === "delete" && this.delete(conversation);
     dialog.addEventListener("close", closed, { once: true });

@@ -34,7 +34,7 @@ export class Steps {
     this.byCall.get(callId)?.returned(output);
   }
 
-  /** Nothing more will come: calls without a result were not run. */
+  /** The answer is over: calls without a result were not run. */
   settle() {
     for (const step of this.rows) step.settle();
   }

@@ -1,4 +1,4 @@
-// What the model said to itself before its answer: folded away, for those who want to know.
+// The reasoning of the model, collapsed above its answer.
 
 import { el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
@@ -6,7 +6,7 @@ import { icon } from "../shared/icons.js";
 export class Thought {
   constructor() {
     this.text = el("pre", { tabindex: "0" });
-    const summary = el("summary", {}, el("span", { class: "step-preview" }, "Thoughts"), icon("chevron"));
+    const summary = el("summary", {}, el("span", { class: "step-preview" }, "Reasoning"), icon("chevron"));
     this.node = el("details", { class: "step thought" }, summary, el("div", { class: "step-body" }, this.text));
   }
 

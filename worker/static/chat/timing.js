@@ -13,7 +13,7 @@ export function timing(trace) {
     { class: "timing", "data-trace": trace.id },
     el(
       "summary",
-      { title: "Why did this take as long as it did?" },
+      { title: "Show where the time went" },
       lanes(trace),
       el("span", { class: "timing-numbers numeric" }, ...numbers(trace)),
       icon("chevron"),
@@ -33,7 +33,7 @@ function numbers(trace) {
   const parts = [
     ["First token", duration(trace.ttft_ms)],
     ["", pace(trace.tpot_ms)],
-    ["in all", duration(trace.duration_ms)],
+    ["Total", duration(trace.duration_ms)],
   ];
   return parts
     .filter(([, value]) => value !== null)
@@ -55,10 +55,10 @@ function legendRow({ name, duration_ms }, totalMs) {
 function cacheLine(trace) {
   const { cached, fresh } = promptTokens(trace);
   const read = cached + fresh;
-  return read > 0 ? `${count(cached)} of ${count(read)} prompt tokens came from the cache` : "No prompt was read";
+  return read > 0 ? `${count(cached)} of ${count(read)} prompt tokens came from the cache` : "No prompt tokens were read";
 }
 
-/** Why prompts had to be read again, a sentence each; what is simply new needs none. */
+/** One sentence for each cache miss; text that is new needs none. */
 function verdicts(trace) {
   const lines = trace.spans
     .filter(({ name, attributes }) => name === "prefill" && attributes["cache.cause"] in CAUSES)
@@ -67,18 +67,18 @@ function verdicts(trace) {
 }
 
 const PARTS = {
-  system: "the system text",
-  tools: "the list of tools",
+  system: "the system prompt",
+  tools: "the tool definitions",
   history: "the conversation so far",
   passages: "the passages",
   question: "the question",
-  results: "the results of tools",
+  results: "the tool results",
 };
 
 const CAUSES = {
-  edited: (part) => `Reading began again in ${part}: something there has changed.`,
-  evicted: (part) => `Reading began again in ${part}: the cache had to make room since it was last read.`,
-  retokenised: (part) => `Reading began again in ${part}: the same text came in other tokens.`,
+  edited: (part) => `The cache matched up to ${part}, which changed since the last turn.`,
+  evicted: (part) => `The cache matched up to ${part}; the rest was evicted to make room.`,
+  retokenised: (part) => `The cache matched up to ${part}, where the same text has different tokens.`,
 };
 
 function traceLink(trace) {
@@ -88,24 +88,24 @@ function traceLink(trace) {
 /** One sentence about the longest part. */
 function explain(trace, pieces) {
   const [longest] = totals(pieces.filter(({ gap }) => !gap)).sort((a, b) => b.duration_ms - a.duration_ms);
-  if (longest === undefined) return "This trace holds no spans.";
+  if (longest === undefined) return "This trace has no spans.";
   const part = share(longest.duration_ms, trace.duration_ms);
   const work = WORK[kindOf(longest.name)](trace, longest.name);
-  return `${duration(longest.duration_ms)} of ${duration(trace.duration_ms)} (${part}) went into ${work}.`;
+  return `${duration(longest.duration_ms)} of ${duration(trace.duration_ms)} (${part}) was spent ${work}.`;
 }
 
 const WORK = {
   edge: () => "receiving the request",
-  auth: () => "checking who is asking",
+  auth: () => "authenticating the request",
   hydrate: () => "loading the conversation",
   retrieve: () => "finding passages in the documents",
-  assemble: () => "putting the prompt together",
-  tokenize: () => "turning the prompt into tokens",
-  queue: () => "waiting for a place in the engine",
+  assemble: () => "assembling the prompt",
+  tokenize: () => "tokenizing the prompt",
+  queue: () => "waiting for a free slot in the engine",
   prefill: (trace) => `reading the prompt, ${count(attributeSum(trace, "prefill", "new_tokens"))} new tokens`,
-  first_token: () => "handing the first token to the network",
+  first_token: () => "sending the first token",
   decode: (trace) => `writing the answer, ${count(attributeSum(trace, "decode", "tokens"))} tokens`,
   tool: () => "waiting for tools",
   flush: () => "saving and sending the rest",
-  other: (_, name) => name,
+  other: (_, name) => `in ${name}`,
 };

@@ -78,7 +78,7 @@ export class Transcript {
       this.host.announce("Stopped.");
       return;
     }
-    const shown = error instanceof ApiError ? error : new ApiError(0, "Something went wrong in this page. Reload it.");
+    const shown = error instanceof ApiError ? error : new ApiError(0, "Something went wrong on this page. Reload it.");
     if (shown !== error) console.error(error);
     const retry = () => {
       if (this.running) return;

@@ -5,8 +5,8 @@ import { GRACE_S, Reading, stop } from "./reading.js";
 import { begun, ended } from "./running.js";
 
 const TOOLS = ["calculator", "current_time", "convert_units"];
-// Below this score a passage is not about the question: with the sample documents sums, clocks and small talk reach
-// 0.36 and questions that the documents answer 0.42 to 0.75. What falls below goes on without documents.
+// Below this score a passage is not about the question: with the sample documents sums, clocks and small talk score
+// up to 0.36, and questions that the documents answer 0.42 to 0.75. A question below it is answered without documents.
 const SCORE_MIN = 0.4;
 
 /** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
@@ -26,7 +26,7 @@ export async function runTurn({ conversation, question, store, tools, signal }, 
   await show(reading, response, { conversation, question }, answer);
 }
 
-/** The same for a turn that is running already, from its first event on. */
+/** The same for a turn that is already running, from its first event. */
 export async function resumeTurn({ conversation, question, id, signal }, answer) {
   const reading = new Reading({ signal, reconnecting: () => answer.reconnect() }, id);
   await show(reading, await reading.connect(), { conversation, question }, answer);
@@ -46,10 +46,10 @@ async function show(reading, response, { conversation, question }, answer) {
   } finally {
     ended(conversation);
   }
-  if (!complete) throw new DOMException("The answer was stopped elsewhere.", "AbortError");
+  if (!complete) throw new DOMException("The answer was stopped on another page.", "AbortError");
 }
 
-/** Let the model read what stands before the next question; `conversation` is null for a new one. */
+/** Prefill the prompt before the next question; `conversation` is null for a new one. */
 export async function warm({ conversation, store, tools }) {
   const place = conversation === null ? "" : `/${encodeURIComponent(conversation)}`;
   await request("POST", `/v1/conversations${place}/warm`, { body: { tools: toolList(store, tools) } });
@@ -60,7 +60,7 @@ function toolList(store, tools) {
   return [...(store === null ? [] : [search]), ...(tools ? TOOLS.map((name) => ({ type: `firsttoken:${name}` })) : [])];
 }
 
-/** Show one event; true when it was the last that matters. Events of kinds we do not know are for others. */
+/** Show one event; true when it completes the answer. Unknown events are ignored. */
 function apply(event, answer) {
   switch (event.type) {
     case "firsttoken:sources":

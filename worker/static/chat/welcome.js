@@ -1,4 +1,4 @@
-// The empty page: what one could ask, under a bar that shows what becomes of every question.
+// The empty page: example questions under a bar that shows the stages of an answer.
 
 import { byId } from "../shared/dom.js";
 import { bar } from "../shared/bar.js";
@@ -10,7 +10,7 @@ const USUAL = {
 };
 
 export class Welcome {
-  /** `ask(question)` is called when the person picks an example. */
+  /** `ask(question)` is called when the user picks an example. */
   constructor(ask) {
     this.node = byId("welcome");
     const pieces = Object.entries(USUAL).map(([name, duration_ms]) => ({ name, duration_ms, gap: false }));

@@ -4,7 +4,7 @@
 // parsing the whole text does. So no block may depend on anything before its first line.
 
 const DEPTH_MAX = 6; // quotes and lists nested deeper than this read as plain paragraphs
-const COLUMNS_MAX = 40; // a table wider than this is not one a person reads
+const COLUMNS_MAX = 40; // nobody reads a table wider than this
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*?)[ \t]*#*[ \t]*$/;

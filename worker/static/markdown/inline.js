@@ -51,7 +51,7 @@ class Inline {
     else this.nodes.push({ type: "text", text });
   }
 
-  /** Consume what stands at `at`; returns where to go on. A mark that means nothing is text. */
+  /** Consume the construct at `at`; returns the next position. A mark without a meaning is text. */
   special(at) {
     const end = this.lineBreak(at) ?? this.escape(at) ?? this.code(at) ?? this.link(at) ?? this.emphasis(at);
     if (end !== null) return end;

@@ -5,7 +5,7 @@ import { icon } from "../shared/icons.js";
 import { parseInline } from "./inline.js";
 
 const COPIED_MS = 1600;
-const NO_BREAK_SPACE = "\u00a0"; // a citation stays with the word that it stands behind
+const NO_BREAK_SPACE = "\u00a0"; // keeps a citation on the line of the word before it
 
 /** `cite(number)` returns a node for a citation, or null when there is no such source. */
 export function renderBlock(block, { cite, open = false }) {

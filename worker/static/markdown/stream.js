@@ -5,7 +5,7 @@ import { parseBlocks } from "./blocks.js";
 import { renderBlock } from "./render.js";
 
 export class MarkdownStream {
-  /** `onSettled(node)` hears of each block once it cannot change any more. */
+  /** `onSettled(node)` is called for each block that can no longer change. */
   constructor(node, { cite, onSettled = () => {} }) {
     this.node = node;
     this.cite = cite;

@@ -1,4 +1,4 @@
-// The latency page: an overview that keeps itself fresh, and single traces by address (#/trace/<id>).
+// The latency page: an overview that refreshes itself, and single traces by address (#/trace/<id>).
 
 import { ApiError, json } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
@@ -83,7 +83,7 @@ class Ops {
     window.scrollTo(0, 0);
   }
 
-  /** Failures are said above the page; what stands there stays. */
+  /** Failures are shown above the page; its content stays. */
   async guarded(work) {
     try {
       await work();
@@ -98,8 +98,8 @@ class Ops {
 
 function advice(error) {
   if (error.status === 401) return "You are signed out. Run `firsttoken link` and open the link that it prints.";
-  if (error.status === 404) return "This trace is not stored (any more). All answers are on the overview.";
-  return error instanceof ApiError ? error.message : "Something went wrong in this page. Reload it.";
+  if (error.status === 404) return "This trace does not exist or has expired. The overview lists all answers.";
+  return error instanceof ApiError ? error.message : "Something went wrong on this page. Reload it.";
 }
 
 function empty() {

@@ -1,9 +1,9 @@
-// Goodput by surface: who is answered in time, and how far the slowest are from it.
+// Goodput by surface: the share of answers on time, and how far the slowest are from their target.
 
 import { el } from "../shared/dom.js";
 import { count, duration, share } from "../shared/format.js";
 
-const COLUMNS = ["Surface", "Answers", "In time", "First token p95", "Target", "Per token p95", "Target"];
+const COLUMNS = ["Surface", "Answers", "On time", "First token p95", "Target", "Per token p95", "Target"];
 
 /** `surfaces` as in /ops/api/summary. */
 export function surfaceTable(surfaces) {

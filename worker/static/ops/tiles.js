@@ -8,7 +8,7 @@ const GOODPUT_MIN = 0.95; // targets are meant for the 95th percentile
 /** `summary` is the answer of /ops/api/summary. */
 export function tiles(summary) {
   const { ttft_ms: ttft, tpot_ms: tpot, duration_ms: total, requests, failed, judged, within_target: within } = summary;
-  const inTime = judged > 0 ? `${count(within)} of ${count(judged)} answers in time` : "no answer with a target";
+  const inTime = judged > 0 ? `${count(within)} of ${count(judged)} answers on time` : "no answers with a target";
   return [
     tile("Goodput", share(within, judged), inTime, within < GOODPUT_MIN * judged),
     tile("Answers", count(requests), failed > 0 ? `${count(failed)} failed` : "none failed", failed > 0),

@@ -1,4 +1,4 @@
-// One trace: its numbers, its bar, its waterfall, and the attributes of whatever the person looks at.
+// One trace: its numbers, its bar, its waterfall, and the attributes of the selected span.
 
 import { lanes } from "../shared/bar.js";
 import { el } from "../shared/dom.js";
@@ -33,9 +33,9 @@ function facts(trace) {
 function numbers(trace, pieces) {
   const { cached, fresh } = promptTokens(trace);
   const gaps = pieces.filter(({ gap }) => gap).reduce((sum, { duration_ms }) => sum + duration_ms, 0);
-  const beforeToken = trace.ttft_ms === null ? "no token came" : "from arrival to the first byte of text";
+  const beforeToken = trace.ttft_ms === null ? "no token was generated" : "from arrival to the first byte of text";
   const written = `${count(attributeSum(trace, "decode", "tokens"))} tokens`;
-  const covered = gaps > 0 ? `${duration(gaps)} in no span` : "every moment is in a span";
+  const covered = gaps > 0 ? `${duration(gaps)} outside any span` : "fully covered by spans";
   return [
     tile("First token", duration(trace.ttft_ms), beforeToken),
     tile("Time per token", duration(trace.tpot_ms), written, false, pace(trace.tpot_ms)),

@@ -3,7 +3,7 @@
 import { el } from "../shared/dom.js";
 import { count, duration, moment } from "../shared/format.js";
 
-const COLUMNS = ["Time", "Status", "First token", "In all", "Tokens", "Cached", "Surface"];
+const COLUMNS = ["Time", "Status", "First token", "Total", "Tokens", "Cached", "Surface"];
 
 /** `traces` as in /ops/api/traces. */
 export function traceTable(traces) {
@@ -26,6 +26,6 @@ function traceRow(trace) {
 
 export function status({ status: name, within_target: within }) {
   const shown = name === "completed" && within === false ? "late" : (name ?? "unknown");
-  const title = shown === "late" ? "completed, but not within the target of its surface" : null;
+  const title = shown === "late" ? "completed, but missed the target of its surface" : null;
   return el("span", { class: "status", "data-status": shown, title }, shown);
 }

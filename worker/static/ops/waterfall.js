@@ -4,11 +4,11 @@ import { el } from "../shared/dom.js";
 import { duration } from "../shared/format.js";
 import { endOf, kindOf, tile } from "../shared/segments.js";
 
-const LANES = { main: "Main path", prefix: "Read ahead, beside retrieval", retrieval: "Retrieval, inside or beside it", tools: "Tools" };
+const LANES = { main: "Main path", prefix: "Prefilled during retrieval", retrieval: "Retrieval", tools: "Tools" };
 const TICKS = 5;
 const GAP_MS_MIN = 0.5; // smaller ones count in the sum above the picture, but would only clutter it
 
-/** `inspect(row)` hears which row the person looks at: {name, start_ms, duration_ms, lane, attributes}. */
+/** `inspect(row)` is called with the selected row: {name, start_ms, duration_ms, lane, attributes}. */
 export function waterfall(trace, inspect) {
   return el(
     "div",
@@ -81,7 +81,7 @@ function axis(totalMs) {
   return el("div", { class: "axis", "aria-hidden": "true" }, el("span", { class: "track" }, ...ticks));
 }
 
-/** The line where silence ended. */
+/** The line at the first token. */
 function firstToken(trace) {
   if (trace.ttft_ms === null || trace.ttft_ms === undefined) return null;
   const line = el("span", { class: "first-token" }, el("span", {}, `first token ${duration(trace.ttft_ms)}`));

@@ -1,4 +1,4 @@
-// Talking to the worker: JSON in, JSON out, and every failure as one kind of error that a person can act on.
+// Talking to the worker: JSON in, JSON out, and every failure as one kind of error that the user can act on.
 
 /** `status` 0 means that no answer came at all. */
 export class ApiError extends Error {
@@ -23,7 +23,7 @@ export async function request(method, path, { body, signal, headers = {} } = {})
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "The worker does not answer. Is it still running, and are you online?");
+    throw new ApiError(0, "Cannot reach the worker. Check that it is running and that you are online.");
   }
   if (!response.ok) throw await failure(response);
   return response;

@@ -1,4 +1,4 @@
-// The stacked bar of a trace: one coloured piece for each stretch of time, and below it what was read ahead meanwhile.
+// The stacked bar of a trace: one coloured piece for each stretch of time, and below it what was prefilled during retrieval.
 
 import { el } from "./dom.js";
 import { duration } from "./format.js";
@@ -9,7 +9,7 @@ export function lanes(trace) {
   const main = bar(tile(trace), trace.duration_ms);
   if (ahead.length === 0) return main;
   const beside = bar(ahead, trace.duration_ms);
-  beside.setAttribute("aria-label", "Read ahead, beside retrieval");
+  beside.setAttribute("aria-label", "Prefilled during retrieval");
   return el("span", { class: "lanes" }, main, beside);
 }
 

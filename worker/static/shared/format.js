@@ -38,7 +38,7 @@ export function moment(seconds, now = new Date()) {
 
 const DAY_MS = 86_400_000;
 
-/** The heading a conversation of that moment stands under. */
+/** The heading of the period in which a conversation was last active. */
 export function period(seconds, now = new Date()) {
   const midnight = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
   const then = seconds * 1000;

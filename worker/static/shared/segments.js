@@ -3,7 +3,7 @@
 const GAP_MS_MIN = 0.05; // stamps are taken one after another; less than this is the clock, not a gap
 
 const RETRIEVAL = new Set(["open", "embed", "search", "fuse", "rerank", "read", "reread", "compress"]);
-const AHEAD = "prefill_prefix"; // what was read of the prompt while retrieval ran
+const AHEAD = "prefill_prefix"; // the part of the prompt that was prefilled while retrieval ran
 const KINDS = new Set([
   "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "flush",
 ]);
@@ -27,7 +27,7 @@ export function tile(trace) {
   );
 }
 
-/** As `tile`, of what was read ahead alone, with blanks around it; empty without any. */
+/** As `tile`, for the prefill ahead of the question alone, padded with blanks; empty without any. */
 export function tileAhead(trace) {
   const spans = topSpans(trace).filter((span) => span.name === AHEAD);
   const blank = (from, to) => [{ name: "", start_ms: from, duration_ms: to - from, gap: false }];
@@ -47,7 +47,7 @@ function topSpans(trace) {
     .map((span) => ({ ...span, end_ms: endOf(span, trace) }));
 }
 
-/** A span without a duration was still open when the trace was told: it lasts until its end. */
+/** A span without a duration was still open when the trace was sent: it lasts until the end. */
 export function endOf(span, trace) {
   return span.duration_ms === null ? trace.duration_ms : span.start_ms + span.duration_ms;
 }

@@ -1,4 +1,4 @@
-// Light or dark: the system's preference until the person chooses.
+// Light or dark: the system's preference until the user chooses.
 
 import { byId } from "./dom.js";
 import { icon } from "./icons.js";

@@ -1,0 +1,188 @@
+"""How many sessions a second are served in time, by us and by llama-server.
+
+    python -m benchmarks.engine.open_loop [--models 0.1B] [--rates 0.5 1 2] [--json FILE]
+
+Open loop: sessions arrive by a Poisson process, whether or not the server keeps up. A session has one of three system
+prompts and up to four turns of lognormal lengths, with time to think between them, which begins when the answer ended.
+A turn is in time if its time to first token, from when it was due, and its mean time per output token meet their
+targets. Late, refused and failed turns are not, nor are those behind them in a session that ended early.
+
+Both sides play the same traces in turn. A rate is good if 95 % of the turns are in time, by the median over the rounds.
+Without --rates the highest good rate of both is searched: from --first by a factor of two, then by bisection; rounds
+that can change nothing are left out. Prints a Markdown table, and progress on stderr. Needs the development
+dependencies; the first call compiles llama-server. Some 40 minutes a model; for a first look:
+
+    python -m benchmarks.engine.open_loop --models 0.1B --rates 0.6 1.2 --rounds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine.measures import THROUGHPUT
+from benchmarks.engine.open_loop.goodput import Goodput, Targets, judge
+from benchmarks.engine.open_loop.plan import CONTEXT, WINDOW_S_MAX, WINDOW_S_MIN, Plan
+from benchmarks.engine.open_loop.replay import Texts, replay
+from benchmarks.engine.open_loop.report import Row, good, head, verdict
+from benchmarks.engine.open_loop.search import Search
+from benchmarks.engine.open_loop.sessions import SYSTEM_TOKENS
+from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.prompts import Message
+from benchmarks.engine.servers import Setup, firsttoken
+from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.synthetic import SHAPES, synthetic
+from benchmarks.engine.target import Endpoint, Listener, Refused, session
+from benchmarks.engine.workloads import warm
+from worker.config import prepare_process
+
+RATE_MIN, RATE_MAX = 1 / 32, 32.0
+STREAMS = 16
+QUIET_TRIES, QUIET_PAUSE_S = 20, 0.5  # what was hung up on is noticed within a step or two
+
+
+@asynccontextmanager
+async def sides(setup: Setup, seed: str) -> AsyncIterator[tuple[Endpoint, Endpoint]]:
+    """Ours, and llama-server with or without flash attention, whichever answers eight clients sooner."""
+    program = await asyncio.to_thread(llama_server, cache_folder())
+    async with session() as http:
+        paces = {}
+        for flash in (False, True):
+            async with llama_server_process(program, setup, http, slots=setup.streams, flash=flash) as peer:
+                await warm(8, 1).run(peer, "nothing is measured yet")
+                paces[flash] = (await warm(8, 2).run(peer, "which is faster"))[THROUGHPUT]
+        flash = max(paces, key=lambda flash: paces[flash])
+        async with (
+            firsttoken(setup, http) as ours,
+            llama_server_process(program, setup, http, slots=setup.streams, flash=flash) as theirs,
+        ):
+            for side in (ours, theirs):
+                await warm(8, 2).run(side, "nothing is measured yet")
+                for number in range(len(SYSTEM_TOKENS)):
+                    await quiet(side, [Texts(seed, "").system(number)])
+            yield ours, theirs
+
+
+async def play(target: Endpoint, rate: float, number: int, plan: Plan) -> Goodput:
+    """One round at one rate."""
+    texts = Texts(systems=plan.seed, questions=f"{plan.seed}/{number}/{rate}")
+    outcomes = await replay(target, plan.trace(rate, number), texts, cut_off_s=plan.cut_off_s)
+    judged = judge(outcomes, plan.targets, plan.window_s(rate))
+    await quiet(target)
+    told = f"{judged.in_time} of {judged.turns} turns in time ({judged.share:.0%}), {judged.late} late"
+    lost = f"{judged.refused} refused, {judged.failed} failed, {judged.cut_off} cut off, {judged.unasked} unasked"
+    pace = f"TTFT p50/p95 {_ms(judged.ttft_p50_ms)}/{_ms(judged.ttft_p95_ms)} ms"
+    pace += f", TPOT {_ms(judged.tpot_p50_ms)}/{_ms(judged.tpot_p95_ms)} ms"
+    print(f"{rate:.3g} sessions/s | {number} | {target.name} | {told}, {lost}; {pace}", file=sys.stderr, flush=True)
+    return judged
+
+
+async def quiet(target: Endpoint, said: Sequence[Message] = ()) -> None:
+    """Ask a short question and wait for its answer: what was hung up on before is over then. Raises Refused if the
+    target stays too busy for it."""
+    for left in reversed(range(QUIET_TRIES)):
+        try:
+            await Listener().listen(target, [*said, Message("user", "Hello.")], 1)
+            return
+        except Refused:
+            if not left:
+                raise
+            await asyncio.sleep(QUIET_PAUSE_S)
+
+
+async def at(rate: float, ours: Endpoint, theirs: Endpoint, plan: Plan) -> Row:
+    row = Row(rate)
+    for number in range(plan.rounds):
+        row.ours.append(await play(ours, rate, number, plan))
+        row.theirs.append(await play(theirs, rate, number, plan))
+        if row.is_settled(plan.rounds, plan.share):
+            break
+    return row
+
+
+async def searched(ours: Endpoint, theirs: Endpoint, plan: Plan, search: Search) -> list[Row]:
+    """All rates that the search of either side asks for, lower ones first, each played to both."""
+    rows: dict[float, Row] = {}
+    while True:
+        wanted = [
+            search.next(good({rate: row.ours for rate, row in rows.items()}, plan.share)),
+            search.next(good({rate: row.theirs for rate, row in rows.items()}, plan.share)),
+        ]
+        rates = [rate for rate in wanted if rate is not None]
+        if not rates:
+            return sorted(rows.values(), key=lambda row: row.rate)
+        rows[min(rates)] = await at(min(rates), ours, theirs, plan)
+
+
+async def measure(options: argparse.Namespace) -> None:
+    targets = Targets(options.ttft_ms / 1e3, options.tpot_ms / 1e3)
+    plan = Plan(targets, options.share, options.rounds, options.sessions, options.seed)
+    search = Search(options.first, RATE_MIN, RATE_MAX, precision=options.precision)
+    report: dict[str, Any] = {"options": {**vars(options), "json": str(options.json)}, "models": {}}
+    verdicts = []
+    print(head(), flush=True)
+    for name in options.models:
+        setup = Setup(synthetic(SHAPES[name], cache_folder() / "models"), options.streams, CONTEXT)
+        async with sides(setup, plan.seed) as (ours, theirs):
+            if options.rates:
+                rows = [await at(rate, ours, theirs, plan) for rate in sorted(set(options.rates))]
+            else:
+                rows = await searched(ours, theirs, plan, search)
+        print(*(row.line(name) for row in rows), sep="\n", flush=True)
+        verdicts.append(verdict(name, theirs.name, rows, plan.share))
+        report["models"][name] = {
+            "peer": theirs.name,
+            "verdict": verdicts[-1],
+            "rates": [
+                {
+                    "sessions_per_s": row.rate,
+                    "window_s": plan.window_s(row.rate),
+                    "ours": [run.numbers() for run in row.ours],
+                    "theirs": [run.numbers() for run in row.theirs],
+                }
+                for row in rows
+            ],
+        }
+        if options.json:
+            options.json.write_text(json.dumps(report, indent=2))
+    print("", *verdicts, sep="\n")
+
+
+def _ms(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(SHAPES), choices=SHAPES, help="synthetic models")
+    parser.add_argument("--ttft-ms", type=float, default=500, help="target of the time to first token (default 500)")
+    parser.add_argument("--tpot-ms", type=float, default=50, help="target of the time per output token (default 50)")
+    parser.add_argument("--share", type=float, default=0.95, help="of turns in time at a good rate (default 0.95)")
+    parser.add_argument("--rates", nargs="+", type=float, help="sessions a second: these alone, without a search")
+    parser.add_argument("--first", type=float, default=0.5, help="where the search begins, sessions a second (0.5)")
+    parser.add_argument(
+        "--precision", type=float, default=1.2, help="the search ends when a rate this many times as high is bad (1.2)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="rounds at every rate, at most (default 3)")
+    parser.add_argument(
+        "--sessions",
+        type=int,
+        default=24,
+        help=f"judged in a round, if they come within {WINDOW_S_MIN:.0f} to {WINDOW_S_MAX:.0f} seconds (default 24)",
+    )
+    parser.add_argument("--streams", type=int, default=STREAMS, help="answers at a time on both sides (default 16)")
+    parser.add_argument("--seed", default="open loop", help="another one gives other traces")
+    parser.add_argument("--json", type=Path, help="also write every round to this file")
+    options = parser.parse_args()
+    prepare_process()
+    asyncio.run(measure(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Which turns were in time, and how many that makes. Pure.
+
+Goodput as in DistServe (arXiv 2401.09670): what meets its targets counts, and nothing else does. Of every turn of the
+trace is told what became of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from benchmarks.engine.measures import percentile
+
+
+class Ending(StrEnum):
+    COMPLETE = "complete"  # all of its tokens came
+    REFUSED = "refused"  # the server said that it is too busy
+    FAILED = "failed"  # an error, or fewer tokens than were asked for
+    CUT_OFF = "cut off"  # not over when the run was
+    UNASKED = "unasked"  # a turn before it in its session did not complete
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One turn. Seconds of one clock; `due_s` is when it was to be asked, however late that then was."""
+
+    ending: Ending
+    due_s: float = 0.0
+    first_s: float | None = None  # its first piece of text
+    last_s: float | None = None
+    tokens: int = 0
+
+    @property
+    def ttft_s(self) -> float:
+        return math.inf if self.first_s is None else self.first_s - self.due_s
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean time of the tokens after the first; nothing where there are none."""
+        if self.first_s is None or self.last_s is None:
+            return math.inf
+        return (self.last_s - self.first_s) / max(1, self.tokens - 1)
+
+    def in_time(self, targets: Targets) -> bool:
+        complete = self.ending is Ending.COMPLETE
+        return complete and self.ttft_s <= targets.ttft_s and self.tpot_s <= targets.tpot_s
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """A run, judged. Percentiles are over the turns that were asked: None where one of them has no end."""
+
+    turns: int
+    in_time: int
+    late: int
+    refused: int
+    failed: int
+    cut_off: int
+    unasked: int
+    good_turns_per_s: float
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    tpot_p50_ms: float | None
+    tpot_p95_ms: float | None
+
+    @property
+    def share(self) -> float:
+        """Of all turns, those in time."""
+        return self.in_time / self.turns if self.turns else 0.0
+
+    def numbers(self) -> dict[str, float | None]:
+        return asdict(self) | {"share": self.share}
+
+
+def judge(outcomes: Sequence[Outcome], targets: Targets, window_s: float) -> Goodput:
+    """`window_s` is the time in which the sessions of these turns started."""
+    ended = {ending: sum(outcome.ending is ending for outcome in outcomes) for ending in Ending}
+    in_time = sum(outcome.in_time(targets) for outcome in outcomes)
+    asked = [outcome for outcome in outcomes if outcome.ending is not Ending.UNASKED]
+    ttft_s, tpot_s = [outcome.ttft_s for outcome in asked], [outcome.tpot_s for outcome in asked]
+    return Goodput(
+        turns=len(outcomes),
+        in_time=in_time,
+        late=ended[Ending.COMPLETE] - in_time,
+        refused=ended[Ending.REFUSED],
+        failed=ended[Ending.FAILED],
+        cut_off=ended[Ending.CUT_OFF],
+        unasked=ended[Ending.UNASKED],
+        good_turns_per_s=in_time / window_s,
+        ttft_p50_ms=_percentile_ms(ttft_s, 50),
+        ttft_p95_ms=_percentile_ms(ttft_s, 95),
+        tpot_p50_ms=_percentile_ms(tpot_s, 50),
+        tpot_p95_ms=_percentile_ms(tpot_s, 95),
+    )
+
+
+def _percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
+    value = percentile(seconds, percent) * 1e3 if seconds else math.inf
+    return value if math.isfinite(value) else None

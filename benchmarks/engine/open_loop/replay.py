@@ -1,0 +1,98 @@
+"""Plays a trace against a server: every turn is asked when it is due, whether or not the server keeps up."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from time import perf_counter
+
+import aiohttp
+
+from benchmarks.engine import prompts
+from benchmarks.engine.open_loop.goodput import Ending, Outcome
+from benchmarks.engine.open_loop.sessions import SYSTEM_TOKENS, Session, Trace, Turn
+from benchmarks.engine.prompts import Message
+from benchmarks.engine.target import Refused, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is said, by two seeds: system prompts stay as long as a server runs, questions are new in every run."""
+
+    systems: str
+    questions: str
+
+    def system(self, number: int) -> Message:
+        return Message("system", prompts.words(f"{self.systems}/{number}", SYSTEM_TOKENS[number]))
+
+    def question(self, session: Session, turn: int) -> Message:
+        seed = f"{self.questions}/{session.number}/{turn}"
+        return Message("user", prompts.words(seed, session.turns[turn].prompt_tokens))
+
+
+async def replay(target: Target, trace: Trace, texts: Texts, *, cut_off_s: float) -> list[Outcome]:
+    """What became of every turn of the judged sessions. It ends with the last of them, or `cut_off_s` after the window
+    at the latest; what still runs then is hung up on."""
+    started_s = perf_counter()
+    outcomes: list[list[Outcome]] = []
+    judged, others = [], []
+    for session in trace.sessions:
+        told: list[Outcome] = []
+        task = asyncio.create_task(_hold(target, session, texts, started_s + session.start_s, told))
+        if trace.judges(session):
+            judged.append(task)
+            outcomes.append(told)
+        else:
+            others.append(task)
+    try:
+        if judged:
+            await asyncio.wait(judged, timeout=trace.lead_s + trace.window_s + cut_off_s)
+    finally:
+        for task in (*judged, *others):
+            task.cancel()
+        ended = await asyncio.gather(*judged, *others, return_exceptions=True)
+    for error in ended:  # a fault of the benchmark: what servers do wrong is an outcome
+        if isinstance(error, Exception):
+            raise error
+    sessions = (session for session in trace.sessions if trace.judges(session))
+    return [
+        outcome
+        for session, told in zip(sessions, outcomes, strict=True)
+        for outcome in [*told, *[Outcome(Ending.UNASKED)] * (len(session.turns) - len(told))]
+    ]
+
+
+async def _hold(target: Target, session: Session, texts: Texts, due_s: float, told: list[Outcome]) -> None:
+    """A session: its turns one after another. Whoever gets no answer leaves."""
+    said = [texts.system(session.system)]
+    for number, turn in enumerate(session.turns):
+        due_s += turn.think_s
+        await asyncio.sleep(max(0.0, due_s - perf_counter()))
+        said.append(texts.question(session, number))
+        answer = await _ask(target, said, turn, due_s, told)
+        if told[-1].ending is not Ending.COMPLETE:
+            return
+        said.append(Message("assistant", answer))
+        due_s = perf_counter()
+
+
+async def _ask(target: Target, said: list[Message], turn: Turn, due_s: float, told: list[Outcome]) -> str:
+    """The answer. What became of the turn is added to `told`, also when it is cancelled."""
+    pieces: list[str] = []
+    first_s = last_s = None
+    ending = Ending.CUT_OFF
+    try:
+        async for piece in target.say(said, turn.answer_tokens):
+            last_s = perf_counter()
+            first_s = first_s or last_s
+            pieces.append(piece)
+        # A word is a token, and the model never ends an answer by itself. A piece may hold several.
+        ending = Ending.COMPLETE if len("".join(pieces).split()) == turn.answer_tokens else Ending.FAILED
+    except Refused:
+        ending = Ending.REFUSED
+    except (RuntimeError, aiohttp.ClientError, TimeoutError):
+        ending = Ending.FAILED
+    finally:
+        tokens = len("".join(pieces).split())
+        told.append(Outcome(ending, due_s, first_s, last_s, tokens))
+    return "".join(pieces)

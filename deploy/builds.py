@@ -1,0 +1,167 @@
+"""Runs the tests on several builds of llama.cpp: `make test-builds`, or `.venv/bin/python -m deploy.builds`.
+
+Kernels for other instruction sets add the same numbers up in another order, so what a model says may differ where two
+tokens are nearly as likely. No test may hang on that. Each build is compiled once and cached like the one of setup; it
+lies in a folder of its own before the packages of .venv, which stays as it is. Further arguments go to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.commands import Log
+from deploy.failure import SetupFailed
+from deploy.setup import ENVIRONMENT, PYTHON, ROOT, alone, cache_folder, wheel_of
+from deploy.stamp import Choices, Stamp
+from deploy.toolchain import Cpu, this_cpu
+from deploy.wheel import COMMON, Recipe, pinned_version, recipes
+
+FOLDER = ROOT / "build" / "builds"
+# What llama.cpp's AVX-512 kernels need, which came with the first servers; what setup builds has later sets as well.
+AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
+FEATURES = "from inference.llama import build_features as f; print(*(name for name, on in f().items() if on == '1'))"
+COUNT = re.compile(r"\d+ (?:passed|failed|errors?|skipped)")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of a run of the tests: what pytest sums up, and its exit status."""
+
+    summary: str
+    status: int
+
+    @classmethod
+    def of(cls, output: str, status: int) -> Result:
+        """`output` ends with the line in which pytest sums up; one that died before has none."""
+        last = (output.strip().splitlines() or [""])[-1]
+        summary = ", ".join(COUNT.findall(last)) or f"no result, exit status {status}"
+        return cls(f"killed by {signal.Signals(-status).name}" if status < 0 else summary, status)
+
+
+def builds(cpu: Cpu) -> list[Recipe]:
+    """From the one that runs everywhere (on x86: AVX2) to those that setup would choose from for this CPU."""
+    *native, portable = recipes(cpu)
+    avx512 = Recipe("AVX-512", (*COMMON, "-DGGML_NATIVE=OFF", "-DGGML_AVX512=ON"))
+    return [portable, *[avx512] * (cpu.features >= AVX512), *reversed(native)]
+
+
+def table(results: Mapping[str, Mapping[int, Result]]) -> Iterator[str]:
+    """Lines: a build each, a column for each number of threads."""
+    columns = sorted({threads for row in results.values() for threads in row})
+    rows = [["build", *map(_threads, columns)]]
+    for name, found in results.items():
+        rows.append([name, *(found[threads].summary if threads in found else "" for threads in columns)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def main() -> int:
+    cpu = this_cpu()
+    by_name = {recipe.name: recipe for recipe in builds(cpu)}
+    options, pytest_arguments = _parse(sys.argv[1:], list(by_name))
+    results: dict[str, dict[int, Result]] = {}
+    try:
+        _check_environment()
+        places = {name: _unpacked(by_name[name], cpu) for name in options.build or by_name}
+        for name, place in places.items():
+            results[name] = {}
+            for threads in options.threads:
+                results[name][threads] = _run(name, place, threads, pytest_arguments)
+    except SetupFailed as error:
+        print(f"builds: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        if results:
+            print(*table(results), sep="\n", flush=True)
+    return 0 if all(result.status == 0 for row in results.values() for result in row.values()) else 1
+
+
+def _unpacked(recipe: Recipe, cpu: Cpu) -> Path:
+    """A folder with this build of llama_cpp and nothing else."""
+    place = FOLDER / recipe.name.replace(" ", "-")
+    place.mkdir(parents=True, exist_ok=True)
+    log = Log(place / "build.log")
+    version = pinned_version((ROOT / "pyproject.toml").read_text("utf-8"))
+    print(f"the {recipe.name} build: ", end="", flush=True)
+    with alone(cache_folder()):
+        wheel = wheel_of(version, recipe, cpu, Choices(cuda=False, cmake_args=""), log)
+    pip = [
+        str(PYTHON),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--root-user-action",
+        "ignore",
+    ]
+    target = ["--no-index", "--no-deps", "--upgrade", "--target", str(place), str(wheel)]
+    log.run([*pip, *target], "The build could not be unpacked")
+    features = log.lines_of([str(PYTHON), "-c", FEATURES], "The build cannot be loaded", _environment(place))
+    print("".join(features).strip(), flush=True)
+    return place
+
+
+def _run(name: str, place: Path, threads: int, arguments: Sequence[str]) -> Result:
+    path = place / f"{threads}-threads.log"
+    began = time.monotonic()
+    print(f"the {name} build, {_threads(threads)}: ", end="", flush=True)
+    with (
+        path.open("wb") as log,
+        subprocess.Popen(
+            [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=ROOT,
+            env={**_environment(place), "OMP_THREAD_LIMIT": str(threads)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:  # the tests heard it as well: they stop what they started
+            process.wait()
+            raise
+    result = Result.of(path.read_text(errors="replace"), status)
+    print(f"{result.summary} ({(time.monotonic() - began) / 60:.0f} min, {path.relative_to(ROOT)})", flush=True)
+    return result
+
+
+def _environment(place: Path) -> dict[str, str]:
+    """What is on PYTHONPATH is found before what .venv has."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(ROOT)])}
+
+
+def _check_environment() -> None:
+    stamp = Stamp.read(ENVIRONMENT / "setup.json")
+    if stamp is None or not stamp.dev:
+        raise SetupFailed("the tests need what `make setup` installs")
+
+
+def _parse(arguments: Sequence[str], names: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        prog=".venv/bin/python -m deploy.builds", description=__doc__, usage="%(prog)s [options] [arguments of pytest]"
+    )
+    parser.add_argument("--build", action="append", choices=names, help="only this one; may be given several times")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="that llama.cpp may use (default: 1 2)")
+    return parser.parse_known_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""What a reader process is asked to do and how much it may spend on it, as both ends of the socket see it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import BinaryIO
+
+LENGTH = struct.Struct("!I")  # of the JSON header that begins a job and an answer, in bytes
+STATUS = struct.Struct("!i")  # how a reader ended: its exit code, or minus the signal that killed it
+
+# Processor time by the size of the file: the slowest ordinary files (HTML) take half a second per megabyte on a core of
+# 2024, a slow one takes four times as long. What needs more was made to.
+CPU_S_MIN = 5
+CPU_S_PER_MB = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What reading one file may take. `wall_s` counts from the moment that the file has a process."""
+
+    wall_s: float
+    cpu_s: int  # the most, however large the file is
+    memory_bytes: int = 1024 * 1024 * 1024  # address space; ordinary files need a tenth of it
+    answer_bytes: int = 64 * 1024 * 1024  # text and offsets: 20 million characters of most scripts
+    niceness: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`size` bytes of a file follow the header. `split` asks for pieces to embed too."""
+
+    name: str  # by whose end the file is read
+    size: int
+    split: bool
+    cpu_s: int
+    memory_bytes: int
+    answer_bytes: int
+    niceness: int
+
+    @classmethod
+    def of(cls, name: str, size: int, split: bool, limits: Limits) -> Job:
+        cpu_s = min(limits.cpu_s, CPU_S_MIN + CPU_S_PER_MB * size // 1024**2)
+        return cls(name, size, split, cpu_s, limits.memory_bytes, limits.answer_bytes, limits.niceness)
+
+    def header(self) -> bytes:
+        return framed(json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def receive(cls, stream: BinaryIO) -> Job:
+        (length,) = LENGTH.unpack(stream.read(LENGTH.size))
+        return cls(**json.loads(stream.read(length)))
+
+
+def framed(header: bytes) -> bytes:
+    return LENGTH.pack(len(header)) + header

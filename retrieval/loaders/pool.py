@@ -1,0 +1,186 @@
+"""Reads documents in processes that are killed at their limits, so that a file harms nothing but itself.
+
+Nothing here looks into a file: a job goes to the fork server, a document comes back, or the reason why not. What comes
+back was made by a process that read foreign bytes, so it is checked like anything else from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, NamedTuple
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from retrieval.errors import ReadersUnavailable, UnreadableFile
+from retrieval.loaders.document import HEADING_CHARS_MAX, SECTIONS_MAX, Document, Section
+from retrieval.loaders.fork_server import Ended, ForkServer, Reader
+from retrieval.loaders.job import LENGTH, Job, Limits
+from retrieval.split import CHUNKS_MAX, Piece
+
+log = logging.getLogger("firsttoken.loaders")
+
+# A hostile file keeps its place until its limit, and with it a core and a gigabyte of memory. No owner has two of them:
+# one is for the queue of the stores, one for a tenant whose file is slow, and one for everybody else.
+AT_ONCE_MAX = 3
+TITLE_CHARS_MAX = 1000  # names of files, too
+TOO_MUCH_WORK = "takes far more work to read than files of its size do; save it anew, or split it into smaller files"
+BROKEN = "is damaged, or needs more memory than a document should; save it anew, or split it into smaller files"
+
+
+class Read(NamedTuple):
+    document: Document
+    pieces: list[Piece]  # none unless they were asked for
+
+
+class LoaderPool:
+    """Holds a fork server from `start` or the first file on, another one when that has died, and a spare reader.
+
+    Belongs to one event loop; only waiting for readers is done in threads.
+    """
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(AT_ONCE_MAX)
+        self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._threads = ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="file")
+        self._server: ForkServer | None = None
+        self._spare: Reader | None = None
+
+    def start(self) -> None:
+        """The server loads the parsers meanwhile, for a fifth of a second."""
+        self._prepare()
+
+    def close(self) -> None:
+        """Readers that are busy end now."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._spare:
+            self._spare.close()
+        if self._server:
+            self._server.close()
+        self._spare = self._server = None
+
+    async def read(self, path: Path, data: bytes, limits: Limits, *, owner: Hashable, split: bool = False) -> Read:
+        """The document in a file of that name, and with `split` its pieces too.
+
+        Files of one `owner` are read one after the other, so that slow ones keep only each other waiting. A file that
+        nobody waits for any more is not read on. Raises UnreadableFile, ReadersUnavailable.
+        """
+        name = path.name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")  # names need not be Unicode
+        job = Job.of(name, len(data), split, limits)
+        turn = self._turns.setdefault(owner, asyncio.Lock())
+        async with turn, self._places:
+            ended = await self._run(job, data, limits.wall_s)
+            if ended.status is None:  # the server died and took the reader with it, which need not be this file's fault
+                ended = await self._run(job, data, limits.wall_s)
+            self._prepare()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, judged, ended)
+
+    async def _run(self, job: Job, data: bytes, wall_s: float) -> Ended:
+        try:
+            reader = self._begun()
+        except OSError as error:
+            log.warning("no process for a document: %s", error)
+            return Ended(b"", None)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, reader.run, job, data)
+        running.add_done_callback(lambda _: reader.close())
+        try:
+            done, _ = await asyncio.wait([running], timeout=wall_s)
+        finally:
+            reader.abandon()
+            await asyncio.wait([running])  # at once, now: its place is free only when nothing runs on it
+        if not done:
+            raise UnreadableFile(f"takes longer than {wall_s:g} s to read; split it into smaller files")
+        try:
+            return running.result()
+        except TimeoutError:  # the server does not do its work
+            if self._server:
+                self._server.kill()
+            return Ended(b"", None)
+
+    def _prepare(self) -> None:
+        """Fork the next file's reader before there is that file, because a fork takes milliseconds."""
+        with suppress(OSError):
+            self._spare = self._begun()
+
+    def _begun(self) -> Reader:
+        """Raises OSError when processes or descriptors run out."""
+        spare, self._spare = self._spare, None
+        if spare and spare.waits:
+            return spare
+        if spare:
+            spare.close()
+        if self._server:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                return self._server.begin()
+            log.warning("the fork server of the document readers died; starting another one")
+            self._server.kill()
+            self._server.close()
+            self._server = None
+        self._server = ForkServer()
+        return self._server.begin()
+
+
+class _Header(BaseModel):
+    """What a reader says before the text, or in its place."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    title: Annotated[str, Field(max_length=TITLE_CHARS_MAX)] = ""
+    media_type: Annotated[str, Field(max_length=100)] = ""
+    sections: Annotated[
+        list[tuple[Annotated[str, Field(max_length=HEADING_CHARS_MAX)], int, int]],
+        Field(max_length=SECTIONS_MAX + 1),
+    ] = []
+    pieces: Annotated[list[tuple[int, int, int]], Field(max_length=CHUNKS_MAX)] = []
+    unreadable: Annotated[str, Field(max_length=1000)] = ""
+    bug: Annotated[str, Field(max_length=200)] = ""
+
+
+def judged(ended: Ended) -> Read:
+    """What a reader that has ended leaves behind. Raises UnreadableFile, ReadersUnavailable."""
+    if ended.status is None:
+        raise ReadersUnavailable()
+    if ended.status == -signal.SIGXCPU:
+        raise UnreadableFile(TOO_MUCH_WORK)
+    if ended.status != 0:
+        raise UnreadableFile(BROKEN)
+    try:
+        return _parsed(ended.answer)
+    except ValueError as error:  # a ValidationError is one
+        log.warning("a document reader gave an answer that makes no sense: %s", type(error).__name__)
+        raise UnreadableFile(BROKEN) from None
+
+
+def _parsed(answer: bytes) -> Read:
+    length = int.from_bytes(answer[: LENGTH.size])
+    body = LENGTH.size + length
+    header = _Header.model_validate_json(answer[LENGTH.size : body])
+    if header.bug:
+        log.warning("a loader failed on a file: %s", header.bug)
+        raise UnreadableFile(BROKEN)
+    if header.unreadable:
+        raise UnreadableFile(header.unreadable)
+    if len(answer) < body or not header.media_type:
+        raise ValueError("the answer is not whole")
+    text = answer[body:].decode()
+    sections = tuple(Section(*section) for section in header.sections)
+    pieces = [Piece(*piece) for piece in header.pieces]
+    _check([(section.start, section.end) for section in sections], len(text))
+    _check([(piece.start, piece.end) for piece in pieces], len(text))
+    if any(not 0 <= piece.section < len(sections) for piece in pieces):
+        raise ValueError("a piece stands in no section")
+    return Read(Document(header.title, header.media_type, text, sections), pieces)
+
+
+def _check(spans: list[tuple[int, int]], length: int) -> None:
+    """In order, and within the text."""
+    bounds = [0, *(bound for span in spans for bound in span), length]
+    if any(before > after for before, after in pairwise(bounds)):
+        raise ValueError("spans are out of order")

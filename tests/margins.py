@@ -1,0 +1,148 @@
+"""How sure the model is of what tests ask it.
+
+A margin is how much likelier the token of a greedy draw is than the best other one that was allowed, in nats. What
+llama.cpp computes differs in the second digit between CPUs, builds and numbers of threads, so a test may hang on what
+the model says only where every margin of the answer is larger than that by far.
+
+`note_draws` has a process write down the greedy draws of its real models; `Margins` tells which test they belong to,
+and fails one whose answers were close. `python -m tests.margins` is the command `firsttoken` with its draws noted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from inference.request import Request
+
+FILE = "TEST_MARGINS_FILE"  # environment variable: where draws are written down
+MARGIN_MIN_NATS = 0.5
+MARKER = "any_answer"
+CANDIDATES = 256  # tokens among which the second best is looked for: under a grammar most are refused
+SHOWN_TOKENS = 16  # of the question and of the answer before a draw
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    answer: str  # the same for all draws of one answer
+    margin: float  # infinite where only one token was allowed
+    asked: str  # the end of the prompt
+    said: str  # the end of the answer before it
+    token: str
+    other: str
+
+    def __str__(self) -> str:
+        between = f"{self.margin:.2f} nats between {self.token!r} and {self.other!r}"
+        return f"{between} after {self.said!r} for {self.asked!r}"
+
+
+# --- in the process that draws ---
+
+
+def note_draws(path: Path) -> None:
+    """From now on this process appends its greedy draws to `path`, a line of JSON each."""
+    from inference.executor import Executor
+    from inference.llama import LlamaContext
+
+    draw = Executor._draw
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def noted(self: Executor, request: Request, logits: NDArray[np.float32]) -> None:
+        if isinstance(self._backend, LlamaContext) and request.sampler._sampling.temperature <= 0:
+            os.write(file, json.dumps(asdict(drawn(request, logits))).encode() + b"\n")
+        draw(self, request, logits)
+
+    Executor._draw = noted  # type: ignore[method-assign]
+
+
+def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:
+    from inference.sampler import largest
+
+    sampler, pieces = request.sampler, request.text._pieces
+    row, constraint = sampler._adjusted(logits), sampler._constraint
+    likeliest = map(int, largest(row, min(CANDIDATES, len(row))))
+    allowed = (token for token in likeliest if constraint is None or constraint.allows(token))
+    best = [*islice(allowed, 1)]
+    others = [*islice((token for token in allowed if pieces[token] != pieces[best[0]]), 1)]  # all ends are the same
+    margin = float(row[best[0]] - row[others[0]]) if others else float("inf")
+    shown = (request.prompt[-SHOWN_TOKENS:], request.generated[-SHOWN_TOKENS:], best, others)
+    asked, said, token, other = (b"".join(pieces[t] for t in tokens).decode(errors="replace") for tokens in shown)
+    answer = f"{os.getpid()}-{request.stamps.submitted_ns}-{id(request)}"
+    return Draw(answer, margin, asked, said, token, other)
+
+
+# --- in the process of the tests ---
+
+
+class Margins:
+    """A plugin of pytest. Fails a test that passed on a margin below MARGIN_MIN_NATS, unless it is marked
+    `any_answer` with the reason why it passes whatever the model says."""
+
+    def __init__(self, table: Path | None) -> None:
+        self._folder = TemporaryDirectory(prefix="margins-")
+        self.path = Path(self._folder.name) / "draws.jsonl"
+        self.path.touch()
+        self._read_bytes = 0
+        self._answers: set[str] = set()  # of earlier tests: one that was left may go on for some tokens
+        self._table = table
+        self._rows: list[tuple[float, str, str, str]] = []
+        os.environ[FILE] = str(self.path)
+
+    def pytest_collection_finish(self) -> None:
+        if "inference.executor" in sys.modules:  # else no test of these draws in this process
+            note_draws(self.path)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            draws = self._taken()
+        closest = {draw.answer: draw for draw in sorted(draws, key=lambda draw: -draw.margin)}.values()
+        marker = item.get_closest_marker(MARKER)
+        note = str(marker.args[0]) if marker else ""
+        self._rows += [(draw.margin, item.nodeid, str(draw), note) for draw in closest]
+        close = [str(draw) for draw in closest if draw.margin < MARGIN_MIN_NATS]
+        if close and not marker:
+            pytest.fail("\n".join(["another build of llama.cpp may answer otherwise:", *close]), pytrace=False)
+
+    def pytest_sessionfinish(self) -> None:
+        self._folder.cleanup()
+        if self._table:
+            self._table.write_text("".join("\t".join(row) + "\n" for _, *row in sorted(self._rows)))
+
+    def _taken(self) -> list[Draw]:
+        """The draws since the last test that belong to answers which began since."""
+        with self.path.open("rb") as file:
+            file.seek(self._read_bytes)
+            written = file.read()
+        self._read_bytes += len(written)
+        draws = [Draw(**json.loads(line)) for line in written.splitlines()]
+        new = [draw for draw in draws if draw.answer not in self._answers]
+        self._answers.update(draw.answer for draw in new)
+        return new
+
+
+def main() -> int:
+    from worker.cli import main
+    from worker.config import prepare_process
+
+    prepare_process()  # before llama.cpp is imported
+    note_draws(Path(os.environ[FILE]))
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

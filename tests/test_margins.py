@@ -1,0 +1,89 @@
+"""A test that hangs on a close choice of the model is told so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from inference.constraint import Vocabulary
+from inference.detokenizer import TextStream
+from inference.request import Request
+from inference.sampler import Sampler
+from inference.scope import CacheScope
+from inference.sequence import Sampling
+from tests.margins import FILE, MARKER, Draw, Margins, drawn
+
+PIECES = [b"yes", b"no", b"", b"perhaps", b""]
+ROW = np.array([1, 2, 4, 1.5, 3.75], np.float32)
+
+
+def asked(grammar: str | None = None, **sampling: Any) -> Request:
+    held = Vocabulary(PIECES, frozenset({2, 4})).compile(grammar).start() if grammar else None
+    sampler = Sampler(Sampling(temperature=0, **sampling), held)
+    return Request([0, 3], 5, sampler, TextStream(PIECES), CacheScope("tenant"))
+
+
+def test_a_margin_lies_between_what_is_said_and_the_best_other_text() -> None:
+    draw = drawn(asked(), ROW)
+    assert (draw.margin, draw.token, draw.other) == (2.0, "", "no")  # both ends of the turn are one choice
+    assert draw.asked == "yesperhaps"
+
+
+def test_what_is_refused_is_no_choice() -> None:
+    draw = drawn(asked('start: "yes" | "perhaps"'), ROW)
+    assert (draw.margin, draw.token, draw.other) == (0.5, "perhaps", "yes")
+    assert drawn(asked('start: "yes"'), ROW).margin == float("inf")
+    assert drawn(asked(logit_bias={0: 9.0}), ROW).token == "yes"
+
+
+@pytest.fixture
+def margins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Margins]:
+    monkeypatch.setenv(FILE, "")  # what the margins of the tests themselves are noted by is put back
+    margins = Margins(tmp_path / "table")
+    yield margins
+    margins.pytest_sessionfinish()
+
+
+def run(margins: Margins, *draws: Draw, reason: str | None = None) -> None:
+    """A test that passes, while the model draws these."""
+    marker = getattr(pytest.mark, MARKER)(reason).mark if reason else None
+    item = cast(pytest.Item, SimpleNamespace(nodeid="test", get_closest_marker=lambda _: marker))
+    hook = margins.pytest_runtest_call(item)
+    next(hook)
+    with margins.path.open("a") as file:
+        file.writelines(json.dumps(asdict(draw)) + "\n" for draw in draws)
+    with pytest.raises(StopIteration):
+        next(hook)
+
+
+def draw(answer: str, margin: float) -> Draw:
+    return Draw(answer, margin, "asked", "said", "yes", "no")
+
+
+def test_a_close_choice_fails_its_test(margins: Margins) -> None:
+    run(margins, draw("1", 3.0), draw("1", 0.5), draw("2", float("inf")))
+    with pytest.raises(pytest.fail.Exception, match=r"0\.49 nats between 'yes' and 'no'"):
+        run(margins, draw("3", 7.0), draw("3", 0.49))
+
+
+def test_a_test_that_passes_whatever_is_said_may_be_marked(margins: Margins) -> None:
+    run(margins, draw("1", 0.1), reason="only the format is looked at")
+
+
+def test_an_answer_that_was_left_is_not_the_next_tests(margins: Margins) -> None:
+    run(margins, draw("1", 3.0))
+    run(margins, draw("1", 0.1))
+
+
+def test_the_table_has_the_closest_choice_of_every_answer(margins: Margins, tmp_path: Path) -> None:
+    run(margins, draw("1", 3.0), draw("1", 2.0), draw("2", 1.0))
+    margins.pytest_sessionfinish()
+    rows = [row.split("\t")[1] for row in (tmp_path / "table").read_text().splitlines()]
+    assert [row.split()[0] for row in rows] == ["1.00", "2.00"]
