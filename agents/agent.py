@@ -11,15 +11,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agents.ahead import Ahead, before_missing, before_question
 from agents.budget import ANSWER_TOKENS, Budget
 from agents.calls import RunningCalls, settled, takes_long
+from agents.constraint import Stage, constraint_of
 from agents.events import ItemFinished, ItemStarted, TurnFinished
-from agents.held import Stage, held
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
 from agents.parser.choose import Format, Parser, choose
 from agents.parser.formatted import FormattedParser
+from agents.prefetch import Prefetch, before_missing, before_question
 from agents.prices import FREE, Prices
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble, question
@@ -32,8 +32,8 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import shortened
 from agents.turn import Turn
+from inference.core import Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema
-from inference.sequence import Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.trace import Trace, now_ns
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Agent:
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped, and
         what opening the sink raises.
         """
-        with Ahead(self._model, trace) as ahead:
+        with Prefetch(self._model, trace) as ahead:
             progress = await self._prepare(turn, trace, ahead)
             progress.step = await self._begin(progress)
         try:
@@ -81,7 +81,7 @@ class Agent:
                 step = progress.step
                 await step.run(sink)
                 self._end(progress, sink)
-                with Ahead(self._model, progress.trace) as progress.ahead:
+                with Prefetch(self._model, progress.trace) as progress.ahead:
                     await self._results(progress, sink)
                     if not step.goes_on or progress.budget.remaining_tokens <= 0:
                         return progress.finished()
@@ -97,7 +97,7 @@ class Agent:
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
         trace = Trace()
-        progress = await self._prepare(replace(turn, file_search=None), trace, Ahead(self._model, trace))
+        progress = await self._prepare(replace(turn, file_search=None), trace, Prefetch(self._model, trace))
         return len((await self._prompt(progress))[1])
 
     async def warm(self, turn: Turn) -> Generation | None:
@@ -118,7 +118,7 @@ class Agent:
     def _offer(self, turn: Turn) -> Offer:
         return Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
 
-    async def _prepare(self, turn: Turn, trace: Trace, ahead: Ahead) -> Progress:
+    async def _prepare(self, turn: Turn, trace: Trace, ahead: Prefetch) -> Progress:
         """Check the turn and search for passages, while the model reads what they cannot change. The search goes first:
         the database works while the prompt is made."""
         offer = self._offer(turn)
@@ -142,7 +142,7 @@ class Agent:
             concluding=budget.spent(now_ns()) if offer.server else None,
         )
 
-    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
+    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Prefetch) -> None:
         if not (turn.file_search and self._retriever and question(turn)):
             return
         ahead.read(await self._prefix(turn, offer), salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
@@ -241,7 +241,7 @@ class Agent:
 
     def _grammar(self, turn: Turn, offer: Offer, stage: Stage, *, loosely: bool = False) -> Grammar | None:
         """Raises InvalidTurn, and InvalidSchema where the caller insists on a schema that cannot be held."""
-        to = held(turn, offer, self._dialect, stage, loosely=loosely)
+        to = constraint_of(turn, offer, self._dialect, stage, loosely=loosely)
         if to is None:
             return None
         try:

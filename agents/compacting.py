@@ -12,7 +12,7 @@ from agents.events import Event, ItemFinished, ItemStarted, TurnFinished, TurnSt
 from agents.message import Compaction, Item
 from agents.sink import EventSink
 from agents.turn import Turn
-from inference.sequence import LanguageModel
+from inference.core import LanguageModel
 from inference.trace import Trace
 
 Seal: TypeAlias = Callable[[str, Sequence[Item]], str]  # a summary and the recent turns, as the caller may carry them

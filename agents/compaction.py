@@ -15,8 +15,8 @@ from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCal
 from agents.sink import EventList
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
+from inference.core import LanguageModel, Sampling
 from inference.errors import InferenceError
-from inference.sequence import LanguageModel, Sampling
 from inference.trace import Trace
 
 SUM_UP = "Summarize our conversation so far in a few sentences. Keep names, numbers, decisions and open questions."

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from inference.sequence import TokenLogprob
+from inference.core import TokenLogprob
 from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from inference.sequence import TokenLogprob
+from inference.core import TokenLogprob
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]

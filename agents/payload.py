@@ -16,7 +16,7 @@ from agents.message import (
     Reasoning,
     storable,
 )
-from inference.sequence import TokenLogprob
+from inference.core import TokenLogprob
 
 # Own keys of an annotation: clients ignore them, our page opens the exact span of the source with them.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"

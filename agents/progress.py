@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from agents.ahead import Ahead
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
+from agents.constraint import Stage
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
-from agents.held import Stage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
+from agents.prefetch import Prefetch
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Turn
+from inference.core import Finish, Grammar
 from inference.errors import InferenceError
-from inference.sequence import Finish, Grammar
 from inference.trace import Trace
 from retrieval.passage import Passage
 
@@ -29,7 +29,7 @@ class Progress:
     offer: Offer
     budget: Budget
     context: ToolContext
-    ahead: Ahead  # of the step that runs
+    ahead: Prefetch  # of the step that runs
     in_prompt: int = 0
     concluding: str | None = None  # the budget that was spent: the model answers from what it has
     output: list[Item] = field(default_factory=list)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from agents.errors import InvalidTurn
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
-from inference.sequence import ChatMessage, ToolCall
+from inference.core import ChatMessage, ToolCall
 from retrieval.passage import Passage
 
 DEFAULT_SYSTEM = "You are a helpful assistant."

@@ -9,8 +9,8 @@ from agents.citations import find_citations
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
 from agents.parser.choose import Parser
-from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
-from inference.sequence import TokenLogprob
+from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+from inference.core import TokenLogprob
 from retrieval.passage import Passage
 
 CALLS_MAX = 64  # of one step; a model that goes on is going in circles

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from agents.message import FunctionCall
 from agents.toolbox import ToolResult
-from inference.sequence import Generation
+from inference.core import Generation
+from inference.kvcache.miss_report import Verdict
 from inference.trace import Span, Trace, now_ns
-from inference.verdict import Verdict
 
 
 @dataclass(slots=True)

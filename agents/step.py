@@ -12,7 +12,7 @@ from agents.offer import Offer
 from agents.reply import Reply
 from agents.sink import EventSink
 from agents.spans import StepSpans
-from inference.sequence import Delta, Finish, Generation
+from inference.core import Delta, Finish, Generation
 
 
 @dataclass(slots=True)

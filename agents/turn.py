@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from agents.message import Item
-from inference.sequence import Priority, Sampling
+from inference.core import Priority, Sampling
 from retrieval.filter import Filter
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.tail import Region
+from inference.kvcache.tail import Region
 
 
 class Chunk(Protocol):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from inference.attention import AUTO, F16, KV_TYPES, Q8_0, Attention, attention
 from inference.bundled import CHAT_MODEL
-from inference.speculate import DRAFT_TOKENS_MAX
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
 CONTEXT_DEFAULT = 8192
-# Fields of EngineConfig that inference.allowance may lower.
+# Fields of EngineConfig that inference.provisioning.fit may lower.
 ADJUSTABLE = frozenset({"resident", "context", "parallel", "parked_bytes_max", "kv_type"})
 # Prompt tokens of a step when nobody streams. On a CPU 512 compute no faster: more of their attention is masked away.
 # For a GPU it is what llama.cpp takes of itself: fewer leave it idle between two steps.
@@ -105,7 +105,7 @@ class EngineConfig:
 
     @property
     def rows_max(self) -> int:
-        """Tokens in the largest step: a bite of prompt, and a row with its draft for every stream."""
+        """Tokens in the largest step: a chunk of prompt, and a row with its draft for every stream."""
         return self.outputs_max + self.prefill_tokens_alone
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.detokenizer import TextStream
-from inference.sampler import Sampler
+from inference.core import Finish, Priority, Stamps
+from inference.engine.detokenizer import TextStream
+from inference.engine.sampler import Sampler
+from inference.kvcache.miss_report import Miss
 from inference.scope import CacheScope
-from inference.sequence import Finish, Priority, Stamps
-from inference.speculate import Acceptance
-from inference.verdict import Miss
+from inference.speculative.draft_length import Acceptance
 
 # A prompt's row computed alone differs in its last bits from the same row among others: never in exact requests.
 EXACT_ROWS_MIN = 2

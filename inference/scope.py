@@ -10,7 +10,7 @@ class CacheScope:
     """Prompts share cached beginnings within one scope only: those of one tenant that are computed the same way.
 
     `exact` requests compute theirs in their own way, see `Request.batchable` and `Request.lasting`, so their cache is
-    their own too. Beginnings that hold nothing of any tenant are shared beyond the scope: see inference.commons.
+    their own too. Beginnings that hold nothing of any tenant are shared beyond the scope: see `kvcache.shared_prefixes`.
     """
 
     tenant: str

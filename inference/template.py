@@ -18,9 +18,9 @@ from typing import Any, NoReturn, Protocol
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from inference.core import ChatMessage, Segment, ToolCall
 from inference.errors import InvalidTemplate
 from inference.outline import Part
-from inference.sequence import ChatMessage, Segment, ToolCall
 
 # Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
 # ("type" == "string"), so it goes through as it is.

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.backend import Chunk
-from inference.constraint import Constraint
+from inference.core import ChatMessage, Delta, Finish, Generation, Priority, Sampling, Segment, Stamps
 from inference.errors import InferenceError, PromptTooLong
+from inference.grammar.constraint import Constraint
+from inference.kvcache.miss_report import Miss, Verdict
+from inference.kvcache.tail import Region
 from inference.outline import Part
-from inference.sequence import ChatMessage, Delta, Finish, Generation, Priority, Sampling, Segment, Stamps
-from inference.tail import Region
 from inference.trace import now_ns
-from inference.verdict import Miss, Verdict
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import numpy as np
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
+from inference.embedding.windows import QueryVectors
 from inference.errors import EmbedderNotLoaded
 from inference.trace import Trace
-from inference.windows import QueryVectors
 from retrieval.budget import within
 from retrieval.candidate import Hit, Scored
 from retrieval.compress import Cut, whole
@@ -23,8 +23,8 @@ from retrieval.cut import Cutter
 from retrieval.embedding import check_likeness
 from retrieval.filter import Filter
 from retrieval.fuse import Scores, fuse
+from retrieval.rank import window_similarity
 from retrieval.records import VectorStore
-from retrieval.rerank import window_similarity
 from retrieval.store import PassageStore, SearchResult
 
 LANE = "retrieval"

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.windows import WINDOW_STRIDE, WINDOW_TOKENS, Windows
+from inference.embedding.windows import WINDOW_STRIDE, WINDOW_TOKENS, Windows
 from retrieval.candidate import Candidate, ChunkKey
 from retrieval.sentences import Span, sentences
 from retrieval.split import passage_title

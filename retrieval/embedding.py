@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
-from inference.likeness import alike
+from inference.embedding.embedder import Embedder
+from inference.embedding.likeness import alike
+from inference.embedding.registry import Embedders
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing
 from retrieval.records import VectorStore
 from retrieval.store import PassageStore

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
-from inference.windows import PassageVectors
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
+from inference.embedding.windows import PassageVectors
 from retrieval.embedding import check_model, writer_of
 from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from inference.embedder import QUERY_CHARS_MAX
-from inference.embedders import Embedders
+from inference.embedding.embedder import QUERY_CHARS_MAX
+from inference.embedding.registry import Embedders
 from inference.trace import Span, Trace
 from retrieval.branch import LANE, Branch, Found, Question
 from retrieval.budget import within
@@ -24,8 +24,8 @@ from retrieval.errors import EmbeddingModelMissing, StoreNotFound
 from retrieval.filter import Filter
 from retrieval.merge import in_turns
 from retrieval.passage import Passage
+from retrieval.rank import PLANNED_SHARE, Reranker, reordered
 from retrieval.records import SourceSpan, VectorStore
-from retrieval.rerank import PLANNED_SHARE, Reranker, reordered
 from retrieval.split import passage_title
 from retrieval.store import PassageStore
 

@@ -53,7 +53,7 @@ class Draw:
 
 def note_draws(path: Path) -> None:
     """From now on this process appends its greedy draws to `path`, a line of JSON each."""
-    from inference.executor import Executor
+    from inference.engine.executor import Executor
     from inference.llama import LlamaContext
 
     draw = Executor._draw
@@ -68,7 +68,7 @@ def note_draws(path: Path) -> None:
 
 
 def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:
-    from inference.sampler import largest
+    from inference.engine.sampler import largest
 
     sampler, pieces = request.sampler, request.text._pieces
     row, constraint = sampler._adjusted(logits), sampler._constraint
@@ -101,7 +101,7 @@ class Margins:
         os.environ[FILE] = str(self.path)
 
     def pytest_collection_finish(self) -> None:
-        if "inference.executor" in sys.modules:  # else no test of these draws in this process
+        if "inference.engine.executor" in sys.modules:  # else no test of these draws in this process
             note_draws(self.path)
 
     @pytest.hookimpl(wrapper=True)
@@ -136,7 +136,7 @@ class Margins:
 
 
 def main() -> int:
-    from worker.cli import main
+    from worker.cli.main import main
     from worker.config import prepare_process
 
     prepare_process()  # before llama.cpp is imported

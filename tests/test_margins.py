@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from inference.constraint import Vocabulary
-from inference.detokenizer import TextStream
+from inference.core import Sampling
+from inference.engine.detokenizer import TextStream
+from inference.engine.sampler import Sampler
+from inference.grammar.constraint import Vocabulary
 from inference.request import Request
-from inference.sampler import Sampler
 from inference.scope import CacheScope
-from inference.sequence import Sampling
 from tests.margins import FILE, MARKER, Draw, Margins, drawn
 
 PIECES = [b"yes", b"no", b"", b"perhaps", b""]

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from inference.bundled import FOLDER
 from inference.llama import LlamaContext, LlamaModel
-from inference.rows import Rows
+from inference.provisioning.rows import Rows
 from training.checkpoint import Checkpoint
 from training.model import Model
 

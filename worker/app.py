@@ -6,7 +6,8 @@ import asyncio
 
 from aiohttp import web
 
-from worker.middleware import add_headers, begin, identify
+from worker.auth.sign_in import sign_in
+from worker.middleware import add_headers, identify, trace_request
 from worker.routes import (
     chat_completions,
     compaction,
@@ -27,10 +28,9 @@ from worker.routes import (
     warm,
 )
 from worker.routes.health import DRAINING
+from worker.runs.event_stream import PULSE, Pulse
 from worker.services import SERVICES, Services
-from worker.sign_in import sign_in
-from worker.sockets import Sockets
-from worker.stream import PULSE, Pulse
+from worker.sockets.register import Sockets
 
 RESOURCES = (
     responses,
@@ -54,7 +54,7 @@ RESOURCES = (
 
 
 def build_app(services: Services) -> web.Application:
-    app = web.Application(middlewares=[begin, sign_in, identify], client_max_size=services.config.body_bytes)
+    app = web.Application(middlewares=[trace_request, sign_in, identify], client_max_size=services.config.body_bytes)
     app[SERVICES] = services
     for resource in RESOURCES:
         app.add_routes(resource.routes())

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from agents.message import Item
 from retrieval.errors import FileNotFound, UnreadableFile
+from worker.auth.seals import opened
 from worker.errors import ApiError
-from worker.seals import opened
 from worker.services import Services
 from worker.wire import limits
 from worker.wire.items import FunctionCallOutputItem, InputItem, MessageItem

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS
-from inference.speculate import DRAFT_TOKENS_MAX
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from worker import goodput
 
 PREFIX = "FIRSTTOKEN_"

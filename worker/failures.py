@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from agents.errors import AgentError
 from inference.errors import InferenceError
-from migrations.database import DATABASE_AWAY
+from migrations.pool import DATABASE_AWAY
 from retrieval.errors import RetrievalError
 from worker.errors import ApiError
 

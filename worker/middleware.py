@@ -50,7 +50,7 @@ def join_trace(traceparent: str | None) -> Trace:
 
 
 @web.middleware
-async def begin(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def trace_request(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Outermost: the request's id and trace, the answer for whatever was raised, and the count of requests."""
     arrived_ns = now_ns()
     given = request.headers.get("X-Request-Id", "")

@@ -21,14 +21,14 @@ from inference.errors import InferenceError
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
+from worker.auth.keys import LOCAL_TENANT
+from worker.auth.principal import OPERATOR
+from worker.auth.sign_in import link
 from worker.config import PROJECT, Config
 from worker.errors import StartError
 from worker.home import Home, write_atomically
-from worker.keys import LOCAL_TENANT
-from worker.principal import OPERATOR
 from worker.routes.health import DRAINING
 from worker.services import SERVICES, Services
-from worker.sign_in import link
 from worker.start import open_services
 from worker.version import VERSION
 

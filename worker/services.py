@@ -11,27 +11,27 @@ from aiohttp import web
 
 from agents.roster import Roster
 from inference.trace import Trace
-from worker.principal import Principal
+from worker.auth.principal import Principal
 from worker.warmth import Warmth
 
 if TYPE_CHECKING:
     from agents.agent import Agent
     from agents.store import ConversationStore, ResponseStore
-    from inference.embedders import Embedders
-    from inference.sequence import LanguageModel
-    from migrations.database import Database
-    from retrieval.intake import Intake
+    from inference.core import LanguageModel
+    from inference.embedding.registry import Embedders
+    from migrations.pool import Database
+    from retrieval.ingest_worker import IngestWorker
     from retrieval.loaders.pool import LoaderPool
-    from retrieval.rerank import Reranker
+    from retrieval.rank import Reranker
     from retrieval.retriever import Retriever
-    from retrieval.store import PassageStore, Shelf, UploadStore
-    from worker.admission import Admission
-    from worker.auth import Authenticator
+    from retrieval.store import FileQueue, PassageStore, UploadStore
+    from worker.auth.authenticator import Authenticator
+    from worker.auth.seals import Seals
     from worker.config import Config
     from worker.file_reader import FileReader
     from worker.goodput import Targets
-    from worker.runs import Runs
-    from worker.seals import Seals
+    from worker.runs.admission import Admission
+    from worker.runs.manager import Runs
     from worker.telemetry import Telemetry
 
 
@@ -49,8 +49,8 @@ class Services:
     retriever: Retriever
     passages: PassageStore
     uploads: UploadStore
-    shelf: Shelf
-    intake: Intake
+    file_queue: FileQueue
+    ingest_worker: IngestWorker
     agent: Agent
     conversations: ConversationStore
     responses: ResponseStore

@@ -18,42 +18,42 @@ from agents.roster import Roster
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
-from inference.allowance import here
 from inference.bundled import EMBEDDER
-from inference.calibration import Calibrations
-from inference.catalogue import find
-from inference.cross_encoder import CrossEncoder
-from inference.embedders import Embedders
+from inference.embedding.cross_encoder import CrossEncoder
+from inference.embedding.registry import Embedders
 from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.llama import model_name
 from inference.model import ChatModel
-from migrations.database import Database
+from inference.provisioning.calibration import Calibrations
+from inference.provisioning.catalogue import find
+from inference.provisioning.fit import here
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from migrations.pool import Database
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
-from retrieval.intake import Intake
+from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.retriever import Retriever
-from retrieval.store import PassageStore, Shelf, UploadStore
-from worker.admission import Admission
-from worker.auth import Authenticator
+from retrieval.store import FileQueue, PassageStore, UploadStore
+from worker.auth.authenticator import Authenticator
+from worker.auth.jwt import Tokens
+from worker.auth.keys import Keys
+from worker.auth.seals import Seals
+from worker.auth.secret import Secret
+from worker.auth.session import Sessions
 from worker.calibrator import Calibrator
 from worker.config import Config
-from worker.engine import engine_config
+from worker.engine_config import engine_config
 from worker.errors import StartError
 from worker.file_reader import FileReader
 from worker.goodput import Targets
 from worker.home import Home
-from worker.keys import Keys
-from worker.metrics import Metrics
+from worker.prometheus import Metrics
 from worker.roster import read_roster
-from worker.runs import Runs
-from worker.seals import Seals
-from worker.secret import Secret
+from worker.runs.admission import Admission
+from worker.runs.manager import Runs
 from worker.services import Services
-from worker.session import Sessions
 from worker.telemetry import Telemetry
-from worker.tokens import Tokens
 from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
 
@@ -212,8 +212,8 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         services.telemetry.start()
         stack.push_async_callback(services.runs.close)
         await services.runs.start(services)
-        stack.push_async_callback(services.intake.close)
-        services.intake.start()
+        stack.push_async_callback(services.ingest_worker.close)
+        services.ingest_worker.start()
         await asyncio.gather(_share_beginnings(services.agent, roster), services.passages.warm_up())
         yield services
 
@@ -240,7 +240,7 @@ def _assemble(
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed}
 
-    passages, shelf, loaders = PassageStore(database), Shelf(database), LoaderPool()
+    passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     runs = Runs(database, event_days=config.event_days, background=config.background)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
@@ -257,9 +257,9 @@ def _assemble(
         retriever=retriever,
         passages=passages,
         uploads=uploads,
-        shelf=shelf,
-        intake=Intake(
-            *(shelf, uploads, passages, embedders, loaders, runs.board.worker),
+        file_queue=file_queue,
+        ingest_worker=IngestWorker(
+            *(file_queue, uploads, passages, embedders, loaders, runs.presence.worker),
             chatting=lambda: int(model.stats()["running"]) > 0,
         ),
         agent=Agent(model, retriever, toolbox, roster.prices),

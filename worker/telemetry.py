@@ -10,8 +10,8 @@ from uuid import UUID
 
 from inference.trace import Trace
 from worker.batch_writer import BatchWriter
-from worker.metrics import Metrics
-from worker.record import TurnRecord
+from worker.prometheus import Metrics
+from worker.runs.record import TurnRecord
 from worker.traces import Traces
 
 log = logging.getLogger("firsttoken.telemetry")

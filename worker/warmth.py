@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from inference.sequence import Generation
+from inference.core import Generation
 
 # A person touches one conversation at a time; a program that warms many must not keep the model busy for nobody.
 TENANT_MAX = 4

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from agents.parser.events import ParserEvent
+from agents.parser.deltas import ParserEvent
 from agents.parser.gemma import FunctionGemmaParser, GemmaParser
 from agents.parser.harmony import HarmonyParser
 from agents.parser.hermes import HermesParser

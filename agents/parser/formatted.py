@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents.parser.choose import Parser
-from agents.parser.events import ParserEvent, Text
+from agents.parser.deltas import ParserEvent, Text
 
 
 class FormattedParser:

@@ -13,10 +13,10 @@ import asyncpg
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item, new_id
 from agents.payload import from_payload, to_payload
-from migrations.database import Database
+from migrations.pool import Database
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 # The longest contexts in use hold about this many short messages; reading more is work for a certain refusal.
 HISTORY_ITEMS_MAX = 5000

@@ -11,10 +11,10 @@ from uuid import UUID
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item
 from agents.payload import from_payload
-from migrations.database import Database
+from migrations.pool import Database
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 CHAIN_RESPONSES_MAX = 1000  # a chain this long fits no context; the walk must end
 

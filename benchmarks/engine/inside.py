@@ -10,7 +10,7 @@ from benchmarks.engine.servers import Setup, bare
 from benchmarks.engine.workloads import Workload, returning
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
-from inference.rows import Rows
+from inference.provisioning.rows import Rows
 
 RESUMED_TOKENS = 1024
 BITE = 256

@@ -13,13 +13,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from inference.detokenizer import TextStream
-from inference.engine import SWITCH_INTERVAL_S
-from inference.handle import Handle, News, Outbox
+from inference.core import Finish, Generation, Sampling
+from inference.engine.detokenizer import TextStream
+from inference.engine.engine import SWITCH_INTERVAL_S
+from inference.engine.handle import Handle, News, Outbox
+from inference.engine.sampler import Sampler
 from inference.request import Request
-from inference.sampler import Sampler
 from inference.scope import CacheScope
-from inference.sequence import Finish, Generation, Sampling
 from inference.testing import ScriptedModel
 from inference.trace import now_ns
 

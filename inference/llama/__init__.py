@@ -4,8 +4,8 @@ from inference.llama.context import LlamaContext
 from inference.llama.device import Device, build_features, devices
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.library import DecodeFailed, has_gpu
-from inference.llama.model import LlamaModel, model_name
 from inference.llama.quantizer import QUANTISATIONS, quantize
+from inference.llama.weights import LlamaModel, model_name
 
 __all__ = [
     "QUANTISATIONS",

@@ -14,6 +14,7 @@ from inference.attention import AUTO, F16, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk
 from inference.errors import ModelNotLoaded
+from inference.kvcache.tail import Region
 from inference.llama.batch import Batch
 from inference.llama.fingerprint import fingerprint
 from inference.llama.library import (
@@ -26,10 +27,9 @@ from inference.llama.library import (
     memory_remove,
     set_threads,
 )
-from inference.llama.model import LlamaModel
 from inference.llama.state import regions
-from inference.tail import Region
-from inference.threads import ThreadChooser
+from inference.llama.threads import ThreadChooser
+from inference.llama.weights import LlamaModel
 
 # A token that is copied through its state costs as much as so many cells copied with their stream; measured.
 STATE_COST = 4

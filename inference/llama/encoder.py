@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inference.errors import ModelNotLoaded
 from inference.llama.batch import Batch
 from inference.llama.library import DecodeFailed, get_embeddings, lib
-from inference.llama.model import LlamaModel
+from inference.llama.weights import LlamaModel
 
 
 class _Encoder:

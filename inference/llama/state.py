@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.tail import Region
+from inference.kvcache.tail import Region
 
 MARK_BYTES = 8
 LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: what says more is no state of this kind

@@ -10,7 +10,7 @@ from retrieval.errors import StoreNotFound
 from retrieval.records import EmbeddedChunk
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 _INSERT_CHUNK = """
 insert into chunks (tenant_id, vector_store_id, file_id, ordinal, heading, text, start_char, end_char, tokens,

@@ -14,8 +14,8 @@ import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.windows import Windows
-from migrations.database import DATABASE_AWAY
+from inference.embedding.windows import Windows
+from migrations.pool import DATABASE_AWAY
 from retrieval.candidate import Candidate, ChunkKey, Hit
 from retrieval.errors import FileNotFound, StoreExists
 from retrieval.filter import Filter
@@ -25,7 +25,7 @@ from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
 from retrieval.store.stores import counted, find
 
 if TYPE_CHECKING:
-    from migrations.database import Connection, Database
+    from migrations.pool import Connection, Database
 
 WARM_CONNECTIONS = 4  # of a worker that has just started: a page asks on up to three at once
 

@@ -20,7 +20,7 @@ from retrieval.filter import Filter, condition
 from retrieval.records import VectorStore
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 LEXEMES_MAX = 64  # of a query; a pasted page would be compared word by word with every hit
 HITS_MAX = 250  # chunks looked up by words: 2 ms; with more of them nothing else is found

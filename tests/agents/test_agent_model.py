@@ -13,8 +13,8 @@ from agents.sink import EventList
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.config import EngineConfig
+from inference.core import Sampling
 from inference.model import ChatModel
-from inference.sequence import Sampling
 from inference.trace import Span, Trace
 from tests.agents.turns import TENANT, Ran, check_order, user
 

@@ -11,7 +11,7 @@ from agents.definition import Definition, SearchTable
 from agents.events import Usage
 from agents.roster import FILE_BYTES_MAX, InvalidAgents, Roster
 from agents.turn import FileSearch, Limits
-from inference.sequence import Sampling
+from inference.core import Sampling
 from tests.agents.turns import asked
 
 SUPPORT = """

@@ -15,7 +15,7 @@ import pytest
 from pydantic import AnyUrl, BaseModel, Field, SecretStr, TypeAdapter
 
 from inference.grammar import json_grammar
-from tests.inference.test_grammar import END, MODEL, VOCABULARY, fits
+from tests.inference.grammar.test_grammar import END, MODEL, VOCABULARY, fits
 
 PIECES = MODEL.pieces()
 CLOSING = {b'"', b"}", b"]", b'"}', b'"]', b'",', b"}}", b"]}"}

@@ -16,7 +16,7 @@ from uuid import UUID
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from worker.principal import Principal
+from worker.auth.principal import Principal
 from worker.routes import pages
 from worker.services import PRINCIPAL
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference.windows import Windows
+from inference.embedding.windows import Windows
 from retrieval.candidate import Candidate
 from retrieval.cut import CUT_TOKENS_MIN, Cutter, sentence_scores, window_scores, word_shares
 from retrieval.sentences import sentences

@@ -14,18 +14,18 @@ import orjson
 from agents.agent import Agent
 from agents.store import ConversationStore, ResponseStore
 from agents.toolbox import Toolbox, tool
-from inference.sequence import Delta, Sampling
+from inference.core import Delta, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.errors import StoreNotFound
 from retrieval.filter import Filter
 from retrieval.passage import Passage
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event
+from worker.auth.keys import Keys
 from worker.config import Config
-from worker.keys import Keys
 from worker.services import Services
 
 MODEL = "scripted"

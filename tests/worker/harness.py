@@ -10,27 +10,27 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.loaders.pool import LoaderPool
-from retrieval.store import Shelf, UploadStore
-from worker.admission import Admission
+from retrieval.store import FileQueue, UploadStore
 from worker.app import build_app
-from worker.auth import Authenticator
+from worker.auth.authenticator import Authenticator
+from worker.auth.jwt import Tokens
+from worker.auth.keys import Keys
+from worker.auth.seals import Seals
+from worker.auth.secret import Secret
+from worker.auth.session import Sessions
 from worker.config import Config
 from worker.file_reader import FileReader
 from worker.goodput import Targets
-from worker.keys import Keys
-from worker.metrics import Metrics
-from worker.runs import Runs
-from worker.seals import Seals
-from worker.secret import Secret
+from worker.prometheus import Metrics
+from worker.runs.admission import Admission
+from worker.runs.manager import Runs
 from worker.services import Services
-from worker.session import Sessions
 from worker.telemetry import Telemetry
-from worker.tokens import Tokens
 from worker.traces import Traces
 
 SECRET = Secret(b"the secret of the tests")
@@ -73,8 +73,8 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         retriever=UNUSED,
         passages=UNUSED,
         uploads=UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20),
-        shelf=Shelf(database),
-        intake=UNUSED,
+        file_queue=FileQueue(database),
+        ingest_worker=UNUSED,
         agent=UNUSED,
         conversations=UNUSED,
         responses=UNUSED,

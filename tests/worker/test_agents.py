@@ -14,13 +14,13 @@ from agents.definition import Definition, SearchTable
 from agents.roster import Roster
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
 from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_with, stream
+from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
-from tests.worker.test_cli import complaint, firsttoken
+from worker.auth.keys import Keys
 from worker.goodput import Targets
-from worker.keys import Keys
 from worker.services import Services
 
 CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
 from tests.retrieval.loaders.test_pdf import make_pdf
 from tests.worker.answering import MODEL, answering, get, post
 from tests.worker.harness import Client

@@ -7,15 +7,15 @@ from contextlib import ExitStack, nullcontext, suppress
 from aiohttp import web
 
 from agents.turn import Turn
-from worker import sse
 from worker.checks import check_model
-from worker.choice import Choice, all_of
 from worker.errors import ApiError
-from worker.idempotency import Once
 from worker.reply import reply
+from worker.runs.choice import Choice, all_of
+from worker.runs.event_stream import ClientGone, EventStream
+from worker.runs.idempotency import Once
 from worker.services import PRINCIPAL, SERVICES, TRACE
-from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
+from worker.wire import sse
 from worker.wire.chat_completion import Completion, failure
 from worker.wire.chat_request import ChatRequest
 from worker.wire.headers import with_headers

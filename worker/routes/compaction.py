@@ -6,11 +6,11 @@ from aiohttp import web
 
 from agents.compaction import compact
 from agents.message import Compaction, new_id
+from worker.auth.seals import sealed
 from worker.checks import check_model
-from worker.ledger import Ledger
 from worker.reply import reply
-from worker.response_turn import hydrate
-from worker.seals import sealed
+from worker.runs.ledger import Ledger
+from worker.runs.turn import hydrate
 from worker.services import PRINCIPAL, SERVICES, TRACE
 from worker.telemetry import server_timing
 from worker.wire.compaction import CompactRequest, compaction_object

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from worker.errors import ApiError
-from worker.record import TurnRecord
 from worker.reply import reply
+from worker.runs.record import TurnRecord
 from worker.services import PRINCIPAL, SERVICES, TRACE
 
 TEXTS_MAX = 256  # about ten seconds of embedding on one core

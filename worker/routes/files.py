@@ -77,5 +77,5 @@ async def delete(request: web.Request) -> web.Response:
     """From every store that it is in, too."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
-    await services.shelf.delete_file(tenant_id, file_id)
+    await services.file_queue.delete_file(tenant_id, file_id)
     return reply(deleted_file_object(file_id))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from worker.assets import Asset, Assets
+from worker.routes.assets import Asset, Assets
 from worker.services import PRINCIPAL
 
 STATIC = Path(__file__).parent.parent / "static"

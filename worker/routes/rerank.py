@@ -11,11 +11,11 @@ from aiohttp import web
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from inference.windows import Windows
-from retrieval.rerank import window_similarity
+from inference.embedding.windows import Windows
+from retrieval.rank import window_similarity
 from worker.errors import ApiError
-from worker.record import TurnRecord
 from worker.reply import reply
+from worker.runs.record import TurnRecord
 from worker.services import PRINCIPAL, SERVICES, TRACE, Services
 from worker.wire.parse import parse
 from worker.wire.strict import Strict

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from worker.checks import check_model, includes_results, path_id
 from worker.reply import reply
-from worker.response_turn import hydrate
+from worker.runs.turn import hydrate
 from worker.services import PRINCIPAL, SERVICES
 from worker.wire.narrator import shown, shown_response
 from worker.wire.page import PageQuery, list_object, page_of

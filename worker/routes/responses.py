@@ -9,18 +9,18 @@ from time import monotonic
 from aiohttp import web
 
 from agents.message import new_id
-from agents.store.idempotency import Earlier
 from worker.checks import includes_results, path_id
 from worker.errors import ApiError
-from worker.idempotency import COME_BACK, Once, in_use
 from worker.reply import reply
-from worker.runs import Run
 from worker.runs.background import enqueue
 from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.reading import read_run, read_stored
+from worker.runs.event_stream import ClientGone, EventStream
+from worker.runs.idempotency import COME_BACK, Once, in_use
+from worker.runs.idempotency_store import Earlier
+from worker.runs.reader import read_run, read_stored
+from worker.runs.run import Run
 from worker.runs.starting import start
 from worker.services import PRINCIPAL, SERVICES, TRACE
-from worker.stream import ClientGone, EventStream
 from worker.telemetry import server_timing
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers

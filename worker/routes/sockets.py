@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from worker.auth.session import require_same_origin
 from worker.errors import ApiError
 from worker.routes.health import DRAINING
 from worker.services import PRINCIPAL, SERVICES
-from worker.session import require_same_origin
-from worker.sockets import Connection, Sockets
+from worker.sockets.connection import Connection
+from worker.sockets.register import Sockets
 
 SOCKETS: web.AppKey[Sockets] = web.AppKey("sockets", Sockets)
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
-from agents.store import Job
 from inference.trace import Trace
+from worker.auth.principal import Principal, Via
+from worker.auth.seals import opened
 from worker.checks import check_model
-from worker.ledger import Ledger
-from worker.principal import Principal, Via
-from worker.response_turn import hydrate, record_of
 from worker.runs.disconnect import GO_ON
+from worker.runs.ledger import Ledger
+from worker.runs.queue_store import Job
 from worker.runs.run import Run
-from worker.seals import opened
+from worker.runs.turn import hydrate, record_of
 from worker.services import Services
 from worker.wire.dialect import Dialect
 from worker.wire.narrator import Narrator

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from agents.errors import NotFound
-from agents.store import Taken
-from migrations.database import DATABASE_AWAY
+from migrations.pool import DATABASE_AWAY
 from worker.errors import BROKE
 from worker.failures import to_api_error
 from worker.runs.background import begin_queued
+from worker.runs.running_store import Taken
 
 if TYPE_CHECKING:
     from worker.services import Services
@@ -73,8 +73,8 @@ class Backlog:
                 pass
 
     async def _take_all(self, services: Services) -> None:
-        while services.runs.board.is_alive and len(self._making) < self._places:
-            taken = await services.runs.queue.take(services.runs.board.worker)
+        while services.runs.presence.is_alive and len(self._making) < self._places:
+            taken = await services.runs.queue.take(services.runs.presence.worker)
             if taken is None:
                 return
             task = asyncio.create_task(self._make(services, taken), name="background")
@@ -95,16 +95,16 @@ class Backlog:
             queue, answer = services.runs.queue, to_api_error(error)
             if answer is not None and answer.status in BUSY:
                 await asyncio.sleep(RETRY_S)
-                await _insist(lambda: queue.put_back(taken, died=False))
+                await _retry_until_done(lambda: queue.put_back(taken, died=False))
                 return
             if answer is None:
                 log.exception("%s could not be begun", taken.response_id)
             code, message = (answer.code, answer.message) if answer else (None, BROKE)
             failure = {"code": code or "server_error", "message": message}
-            await _insist(lambda: queue.fail(taken, failure))
+            await _retry_until_done(lambda: queue.fail(taken, failure))
 
 
-async def _insist(store: Callable[[], Awaitable[Any]]) -> None:
+async def _retry_until_done(store: Callable[[], Awaitable[Any]]) -> None:
     """Until the database is back: a response that this worker took is nobody else's while it lives."""
     while True:
         try:

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
-from agents.store import Chapter
 from worker.errors import ApiError
-from worker.runs.registry import Runs
+from worker.runs.manager import Runs
+from worker.runs.running_store import Chapter
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 from worker.wire.narrator import TERMINAL
@@ -25,7 +25,7 @@ async def follow(runs: Runs, tenant_id: UUID, response_id: str, after: int) -> A
 
     Raises NotFound, and ApiError 404 when the events are not kept any more.
     """
-    with runs.board.watching(response_id) as news:
+    with runs.presence.watching(response_id) as news:
         chapter = await runs.store.read(tenant_id, response_id, after)
         if chapter.sealed and chapter.last_type is None:
             message = "The events of this response are not kept any more. Read it without 'stream'."

@@ -16,16 +16,16 @@ from typing import Any, Protocol
 from agents import compacting
 from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
-from worker import sse
+from worker.auth.seals import sealed
 from worker.errors import BROKE
 from worker.failures import refusal, to_api_error
-from worker.ledger import Ledger
-from worker.record import mark_first_token
-from worker.response_turn import ResponseTurn, begin, finish, finished_half, settle
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
-from worker.runs.journal import Journal
-from worker.seals import sealed
+from worker.runs.event_log import EventLog
+from worker.runs.ledger import Ledger
+from worker.runs.record import mark_first_token
+from worker.runs.turn import ResponseTurn, begin, finish, finished_half, settle
 from worker.services import Services
+from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
 
@@ -58,7 +58,7 @@ class Run:
         services: Services,
         turn: ResponseTurn,
         ledger: Ledger,
-        journal: Journal,
+        journal: EventLog,
         told: Sequence[WireEvent] = (),
     ) -> None:
         self.turn = turn

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 
 from agents.message import Item, new_id
 from inference.trace import Trace
+from worker.auth.principal import Principal
 from worker.checks import check_model
-from worker.ledger import Ledger
-from worker.principal import Principal
-from worker.response_turn import hydrate
 from worker.runs.disconnect import Disconnect
+from worker.runs.ledger import Ledger
 from worker.runs.run import Run
+from worker.runs.turn import hydrate
 from worker.services import Services
 from worker.wire.dialect import Dialect
 from worker.wire.response import ResponseFrame

@@ -11,18 +11,18 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.message import Item
+from worker.auth.principal import Principal
 from worker.errors import BROKE, ApiError
 from worker.failures import to_api_error
 from worker.middleware import join_trace
-from worker.principal import Principal
-from worker.runs import Run
 from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.reading import read_run
+from worker.runs.event_stream import HEARTBEAT_S, ClientGone
+from worker.runs.reader import read_run
+from worker.runs.run import Run
 from worker.runs.starting import start
 from worker.services import Services
 from worker.sockets.memory import Memory
 from worker.sockets.stream import SocketStream
-from worker.stream import HEARTBEAT_S, ClientGone
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
 from worker.wire.parse import parse

@@ -16,13 +16,13 @@ from pydantic import (
 )
 
 from agents.turn import Limits, Turn
-from inference.sequence import Sampling
+from inference.core import Sampling
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
 from worker.wire.logprobs import TopLogprobs
-from worker.wire.metadata import Metadata, asks_for_same_bytes, within
+from worker.wire.options import Metadata, asks_for_same_bytes, within
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of

@@ -11,12 +11,12 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from agents.turn import AnswerFormat
 from worker.wire.items import Name
-from worker.wire.schemas import bounded, held
+from worker.wire.schemas import bounded, constrainable
 from worker.wire.strict import UNSUPPORTED, Strict
 from worker.wire.tools import Description
 
 ANY_OBJECT = {"type": "object"}
-AnswerSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(held)]
+AnswerSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(constrainable)]
 
 
 class PlainText(Strict):

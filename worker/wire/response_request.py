@@ -16,13 +16,13 @@ from pydantic import (
 
 from agents.message import Item
 from agents.turn import Compacting, FileSearch, Limits, Turn
-from inference.sequence import Sampling
+from inference.core import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.include import LOGPROBS, RESULTS, Include
 from worker.wire.items import InputItem, as_items
 from worker.wire.logprobs import TopLogprobs
-from worker.wire.metadata import Metadata, asks_for_same_bytes, within
+from worker.wire.options import Metadata, asks_for_same_bytes, within
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
 from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct

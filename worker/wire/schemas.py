@@ -28,7 +28,7 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def held(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
+def constrainable(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
     """Raises ValueError for a schema that answers cannot be held to, naming the place that stands against it.
 
     The walk is linear in the schema. What it lets pass is compiled later, where nobody waits, and may be refused then.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from inference.sequence import Priority
+from inference.core import Priority
 
 ServiceTier: TypeAlias = Literal["auto", "default", "flex", "priority"]
 

@@ -19,7 +19,7 @@ from agents.turn import FileSearch, FunctionTool
 from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.items import Name
-from worker.wire.schemas import bounded, held
+from worker.wire.schemas import bounded, constrainable
 from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
 
 SERVER_PREFIX = "firsttoken:"
@@ -39,7 +39,7 @@ Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESC
 def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
     """Raises InvalidSchema, as a ValueError, for `strict` beside parameters that no grammar can be made of."""
     if strict:
-        held(info.data.get("parameters") or NO_PARAMETERS, "parameters")
+        constrainable(info.data.get("parameters") or NO_PARAMETERS, "parameters")
     return strict
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from inference.embedders import Embedders
+from inference.embedding.registry import Embedders
 from retrieval.ingest import ingest
 from retrieval.quality import questions
 from retrieval.quality.measures import Target
