@@ -1,7 +1,7 @@
-"""The agent loop: assemble, generate, run the tools that were called, again, until there is an answer.
+"""The agent loop: assemble a prompt, generate, run the tools that the model called, repeat until there is an answer.
 
-What can be refused is refused before the first event. From then on the turn always ends with TurnFinished, except
-when the task is cancelled: that cancels the generation and the tools at once.
+A turn can be refused only before its first event. From then on it always ends with TurnFinished, unless the task is
+cancelled: that cancels the generation and the tools at once.
 """
 
 from __future__ import annotations
@@ -11,34 +11,29 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agents.ahead import Ahead, before_missing, before_question
-from agents.budget import ANSWER_TOKENS, Budget
-from agents.calls import RunningCalls, settled, takes_long
-from agents.events import ItemFinished, ItemStarted, TurnFinished
-from agents.held import Stage, held
+from agents.budget import ANSWER_TOKENS, FREE, Budget, Prices
+from agents.constraint import Stage, constraint_of
+from agents.events import EventSink, ItemFinished, ItemStarted, TurnFinished
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
-from agents.parser.choose import Format, Parser, choose
-from agents.parser.formatted import FormattedParser
-from agents.prices import FREE, Prices
+from agents.parser.choose import Format, FormattedParser, Parser, choose
+from agents.prefetch import Prefetch, before_missing, before_question
 from agents.progress import Progress
 from agents.prompt import answer_message, assemble, question
 from agents.reply import CALLS_MAX, Reply
 from agents.search import Searcher, found, search
-from agents.sink import EventSink
-from agents.spans import StepSpans, add_tool
-from agents.step import Step
+from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import shortened
 from agents.turn import Turn
+from inference.core import Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema
-from inference.sequence import Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.trace import Trace, now_ns
 
 log = logging.getLogger(__name__)
 
-# Tokenising so much takes a few milliseconds; more must not hold up everybody else's event loop.
+# Tokenising this many takes a few milliseconds; longer text would block the event loop of all requests.
 ENCODE_CHARS_MAX = 10_000
 
 NOTHING_LEFT = "I could not finish that because the tool budget is used up."
@@ -53,16 +48,16 @@ class Agent:
         self._retriever = retriever
         self._toolbox = toolbox
         self._dialect = choose(model.chat_template)
-        # What passages and results leave for the answer; a small context cannot spare the usual room.
+        # Reserved for the answer beside passages and results; less in a small context.
         self._answer_tokens = min(ANSWER_TOKENS, model.context_length // 8)
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
         """Write the events of one turn to the sink and return the last one.
 
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, EngineStopped, and
-        what opening the sink raises.
+        what `sink.open` raises.
         """
-        with Ahead(self._model, trace) as ahead:
+        with Prefetch(self._model, trace) as ahead:
             progress = await self._prepare(turn, trace, ahead)
             progress.step = await self._begin(progress)
         try:
@@ -81,14 +76,14 @@ class Agent:
                 step = progress.step
                 await step.run(sink)
                 self._end(progress, sink)
-                with Ahead(self._model, progress.trace) as progress.ahead:
+                with Prefetch(self._model, progress.trace) as progress.ahead:
                     await self._results(progress, sink)
                     if not step.goes_on or progress.budget.remaining_tokens <= 0:
                         return progress.finished()
                     progress.concluding = progress.budget.spent(now_ns())
                     await sink.drain()
                     progress.step = await self._begin(progress)
-        except Exception as error:  # the boundary: whatever breaks a turn that has begun is told as its end
+        except Exception as error:  # the boundary: any failure of a started turn becomes its last event
             if not isinstance(error, InferenceError):
                 log.exception("turn failed")
             self._end(progress, sink)
@@ -97,11 +92,11 @@ class Agent:
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
         trace = Trace()
-        progress = await self._prepare(replace(turn, file_search=None), trace, Ahead(self._model, trace))
+        progress = await self._prepare(replace(turn, file_search=None), trace, Prefetch(self._model, trace))
         return len((await self._prompt(progress))[1])
 
     async def warm(self, turn: Turn) -> Generation | None:
-        """Read what the next question will stand behind, where that helps; this turn has no question yet.
+        """Prefill what precedes the next question, where that helps; this turn has no question yet.
 
         Raises InvalidTurn, InvalidTemplate.
         """
@@ -109,8 +104,8 @@ class Agent:
         return self._model.read_ahead(await self._prefix(asked, self._offer(asked)), salt=str(turn.tenant_id))
 
     async def share(self, turn: Turn) -> None:
-        """Let all tenants share what turns like this one begin with. It comes from the configuration and has nothing of
-        a tenant in it. Raises InvalidTurn, InvalidTemplate.
+        """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no
+        data of a tenant. Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(Message("user", "?"),))
         self._model.share(await self._prefix(asked, self._offer(asked)))
@@ -118,14 +113,15 @@ class Agent:
     def _offer(self, turn: Turn) -> Offer:
         return Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
 
-    async def _prepare(self, turn: Turn, trace: Trace, ahead: Ahead) -> Progress:
-        """Check the turn and search for passages, while the model reads what they cannot change. The search goes first:
-        the database works while the prompt is made."""
+    async def _prepare(self, turn: Turn, trace: Trace, ahead: Prefetch) -> Progress:
+        """Check the turn and search for passages, while the model prefills what precedes them. The search starts first:
+        the database works while the prompt is built.
+        """
         offer = self._offer(turn)
         budget = Budget(turn.limits, now_ns(), self._prices)
         searching = asyncio.create_task(search(turn, self._retriever, trace))
         try:
-            await asyncio.sleep(0)  # its first query is sent
+            await asyncio.sleep(0)  # lets it send its first query
             await self._read_ahead(turn, offer, ahead)
             sources = await searching
         finally:
@@ -142,13 +138,13 @@ class Agent:
             concluding=budget.spent(now_ns()) if offer.server else None,
         )
 
-    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
+    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Prefetch) -> None:
         if not (turn.file_search and self._retriever and question(turn)):
             return
         ahead.read(await self._prefix(turn, offer), salt=str(turn.tenant_id), exact=turn.sampling.deterministic)
 
     async def _results(self, progress: Progress, sink: EventSink) -> None:
-        """Write the results of the step's calls, in the order of the calls."""
+        """Wait for the results of the step's calls and write them, in the order of the calls."""
         step = progress.step
         calls = step.calls.pending
         if not calls:
@@ -162,7 +158,7 @@ class Agent:
                 self._answer(progress, call, result, sink)
 
     async def _read_results(self, progress: Progress, missing: int) -> None:
-        """Read the results that are there, while tools whose results stand behind them still run."""
+        """Prefill the results that are available, while tools whose results follow them still run."""
         turn = progress.turn
         segments = self._model.render(assemble(turn, progress.output, progress.passages), progress.offer.schemas)
         prefix = await self._encode(before_missing(segments, missing))
@@ -203,7 +199,7 @@ class Agent:
         )
 
     async def _prompt(self, progress: Progress) -> tuple[list[Segment], list[int]]:
-        """The next step's prompt and its ids, with room for an answer where anything may go."""
+        """The next step's prompt and its token ids, shortened until an answer fits, where anything may be left out."""
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
                 conclude = progress.concluding is not None
@@ -217,7 +213,7 @@ class Agent:
                 return segments, prompt
 
     async def _shorten(self, progress: Progress, excess: int) -> bool:
-        """Leave out the oldest turns where the caller allows it, or else a passage. False: all of it must stay."""
+        """Leave out the oldest turns where the caller allows it, or else a passage. False: nothing may be left out."""
         model = self._model
         if progress.turn.truncates:
             shorter = await asyncio.to_thread(shortened, progress.turn, excess, model.context_length, model.count)
@@ -230,7 +226,7 @@ class Agent:
         return False
 
     async def _held(self, sampling: Sampling, progress: Progress, thinking: bool) -> Sampling:
-        """With what the step is held to, compiled where it holds nobody up. Raises InvalidTurn, InvalidSchema."""
+        """The sampling with the grammar of the step, compiled in a thread. Raises InvalidTurn, InvalidSchema."""
         turn, calls_max = progress.turn, self._calls_max(progress)
         if not calls_max and turn.answer_format is None:
             return sampling
@@ -240,14 +236,14 @@ class Agent:
         return replace(sampling, grammar=progress.grammars[stage])
 
     def _grammar(self, turn: Turn, offer: Offer, stage: Stage, *, loosely: bool = False) -> Grammar | None:
-        """Raises InvalidTurn, and InvalidSchema where the caller insists on a schema that cannot be held."""
-        to = held(turn, offer, self._dialect, stage, loosely=loosely)
+        """Raises InvalidTurn, and InvalidSchema for a strict schema that no grammar can enforce."""
+        to = constraint_of(turn, offer, self._dialect, stage, loosely=loosely)
         if to is None:
             return None
         try:
             return self._model.prepare(to.grammar, to.begins)
         except InvalidSchema as error:
-            if not loosely:  # it may be one that nobody insists on
+            if not loosely:  # it may be the schema of a function that is not strict
                 return self._grammar(turn, offer, stage, loosely=True)
             if to.begins:
                 return None
@@ -269,18 +265,18 @@ class Agent:
         return CALLS_MAX if progress.turn.parallel_tool_calls and not self._dialect.one_call else 1
 
     def _end(self, progress: Progress, sink: EventSink) -> None:
-        """Close the step's items and account for it; nothing the second time."""
+        """Close the step's items and account for it. Idempotent."""
         step = progress.step
         if step.ended:
             return
         for event in step.end(fallback=NOTHING_LEFT if progress.concluding else ""):
             sink.write(event)
         progress.add(step)
-        if step.reply.exact and not progress.turn.sampling.stop:  # the ids hold the stop string, the text does not
+        if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             self._model.remember(answer_message(step.reply.items), step.generation.ids)
 
     def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
-        """The result as an item, cut to its share of what the context still holds."""
+        """Write the result as an item, cut to its share of the free context."""
         step = progress.step
         used = step.generation.prompt_tokens + len(step.generation.ids) + self._answer_tokens
         share = (self._model.context_length - used) // len(step.calls.pending)

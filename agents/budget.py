@@ -1,6 +1,6 @@
-"""Budgets of one turn, without clock and without I/O: what was used goes in, decisions come out.
+"""Budgets of one turn and the prices of what it uses. Pure: the caller passes the time and the usage.
 
-When a budget is spent the model is told and answers once more from what it has. Names of budgets are those of
+When a budget is spent, the model is told so and answers once more from what it has. The names of budgets are those of
 TurnFinished.budget: steps, calls, wall_clock, tokens, cost, repeated_call.
 """
 
@@ -9,18 +9,47 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from agents.events import Usage
-from agents.prices import FREE, Prices
 from agents.turn import Limits
 
 WALL_CLOCK = "wall_clock"
-# The same call with the same arguments twice may be a fresh look; a third time the model is going in circles.
+# The same call with the same arguments may be repeated once, for fresh data; at the third the model loops.
 IDENTICAL_CALLS_MAX = 2
-# Kept back from the token budget for the last answer, at most a quarter of it.
+# Reserved from the token budget for the last answer, at most a quarter of it.
 ANSWER_TOKENS = 256
-# For the answer after the wall clock has run out: it says what was found, in a few sentences.
+# For the answer after the wall clock has run out: a few sentences on what was found.
 CONCLUSION_S = 10.0
+PRICED_TOOLS_MAX = 256  # more than the server's own tools and those of a few tool servers
+
+Price: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class Prices(BaseModel):
+    """Prices in units that the operator chooses, such as cents or credits; 0 unless set. Tokens are priced by the
+    thousand.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    input: Price = 0.0  # tokens of a prompt that are computed
+    cached: Price = 0.0  # tokens of a prompt that come from the cache
+    output: Price = 0.0  # tokens that are generated
+    tools: Annotated[dict[str, Price], Field(max_length=PRICED_TOOLS_MAX)] = Field(default_factory=dict)  # one call
+
+    def of_step(self, usage: Usage) -> float:
+        computed = usage.input_tokens - usage.cached_tokens
+        thousands = computed * self.input + usage.cached_tokens * self.cached + usage.output_tokens * self.output
+        return thousands / 1000
+
+    def of_call(self, tool: str) -> float:
+        return self.tools.get(tool, 0.0)
+
+
+FREE = Prices()
 
 
 @dataclass(slots=True)
@@ -54,7 +83,7 @@ class Budget:
         self.cost += self.prices.of_step(usage)
 
     def spent(self, now_ns: int) -> str | None:
-        """The budget that forbids more tools, so that the next step must be the answer; None while all is well."""
+        """The name of the spent budget, after which the next step must be the answer; None while none is spent."""
         if self.circling:
             return "repeated_call"
         if self.calls >= self.limits.calls:
@@ -70,7 +99,7 @@ class Budget:
         return None
 
     def deadline_ns(self, *, concluding: bool) -> int:
-        """When a step is stopped, on the monotonic clock. The last answer gets a little more time than there is."""
+        """When a step is stopped, on the monotonic clock. The last answer gets CONCLUSION_S beyond the wall clock."""
         seconds = self.limits.wall_clock_s + (CONCLUSION_S if concluding else 0.0)
         return self.started_ns + int(seconds * 1e9)
 
@@ -83,7 +112,7 @@ class Budget:
 
 
 def canonical(arguments: str) -> str:
-    """Equal for equal JSON, whatever its spacing and order of keys."""
+    """Equal for equal JSON, regardless of spacing and order of keys. Text that is not JSON is returned as it is."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Finds the `[n]` of an answer and says which span of which source each one means."""
+"""Finds the `[n]` of an answer and the span of a source that each one cites."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from agents.message import Citation
 from retrieval.passage import Passage
 
-CITATIONS_MAX = 100  # of one answer: a model that only repeats "[1]" must not fill the page
+CITATIONS_MAX = 100  # of one answer: a model that repeats "[1]" must not fill the response
 
-_MARK = re.compile(r"\[(\d{1,3})\](?!\()")  # with "(" behind it, it is a link
+_MARK = re.compile(r"\[(\d{1,3})\](?!\()")  # followed by "(", it is a link
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # there, [1] is an index
 
 
@@ -25,7 +25,7 @@ def find_citations(text: str, sources: Sequence[Passage]) -> tuple[Citation, ...
 
 
 def count_unknown(text: str, sources: Sequence[Passage]) -> int:
-    """Citations of passages that were not given; without any passage, a number in brackets is no citation."""
+    """The number of citations without a source; without any source, a number in brackets is not a citation."""
     return sum(not 1 <= number <= len(sources) for number, _ in _marks(text)) if sources else 0
 
 

@@ -1,35 +1,38 @@
-"""A long conversation made short: the model sums up what is old, what is recent stays as it was said.
+"""Compaction of a long conversation: the model summarises the old turns, the recent ones stay word for word.
 
-What does not fit the context at once is summed up in parts, each together with the summary of the parts before it.
+A history that does not fit the context at once is summarised in parts, each together with the summary of the parts
+before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from agents.agent import Agent
 from agents.errors import HistoryTooLong, InvalidTurn
-from agents.events import TurnFinished, Usage
+from agents.events import Event, EventList, EventSink, ItemFinished, ItemStarted, TurnFinished, TurnStarted, Usage
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
-from agents.sink import EventList
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
+from inference.core import LanguageModel, Sampling
 from inference.errors import InferenceError
-from inference.sequence import LanguageModel, Sampling
 from inference.trace import Trace
 
 SUM_UP = "Summarize our conversation so far in a few sentences. Keep names, numbers, decisions and open questions."
-SUMMARY_TOKENS = 512  # a page is enough to go on from
-PARTS_MAX = 16  # each is a generation; a history of more is longer than people have patience
-# Shares of the context: what stays word for word, and what is summed up at once. The rest holds instructions, the
-# summary so far and the next one.
+SUMMARY_TOKENS = 512  # about a page
+PARTS_MAX = 16  # each is a generation; more of them take longer than a user waits
+# Divisors of the context length: for what stays word for word, and for what is summarised at once. The rest is for
+# instructions, the summary so far and the next one.
 RECENT_SHARE, PART_SHARE = 8, 2
+
+Seal: TypeAlias = Callable[[str, Sequence[Item]], str]  # a summary and the recent turns, encrypted for the caller
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """`before` are the system messages, `recent` the newest turns, both as they were said."""
+    """`before` are the system messages, `recent` the newest turns, both unchanged."""
 
     before: tuple[Item, ...]
     summary: str
@@ -38,8 +41,9 @@ class Compacted:
 
 
 def since_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
-    """What of a conversation still counts: the newest summary with its recent turns and what follows it, and the system
-    messages before it."""
+    """The part of a conversation that prompts still contain: the newest summary with its recent turns and what follows
+    it, and the system messages before it.
+    """
     at = max((i for i, item in enumerate(items) if isinstance(item, Compaction)), default=-1)
     summary = items[at] if at >= 0 else None
     if not isinstance(summary, Compaction):
@@ -51,10 +55,10 @@ def since_compaction(items: Sequence[Item]) -> tuple[Item, ...]:
 async def compact(
     agent: Agent, model: LanguageModel, turn: Turn, trace: Trace, *, keep_last: bool = False
 ) -> Compacted:
-    """Sum up the history and the input of a turn, with `keep_last` all but its newest question. The summary is empty
-    when nothing is old. What the turn may call or search does not count here.
+    """Summarise the history and the input of a turn, with `keep_last` all but its newest question. The summary is empty
+    when nothing is old. The tools and the search of the turn are not used.
 
-    Raises InvalidTurn when there is nothing, HistoryTooLong, and what Agent.run raises.
+    Raises InvalidTurn for an empty conversation, HistoryTooLong, and what Agent.run raises.
     """
     context = model.context_length
     said = [item for item in (*turn.history, *turn.input) if not isinstance(item, FileSearchCall)]
@@ -81,7 +85,61 @@ async def compact(
         known = (Compaction("", summary),) if summary else ()
         finished = await _answer(agent, replace(asking, history=(*before, *known, *part), input=(_ASK,)), trace)
         summary, usage = _text(finished.output), usage + finished.usage
-    raise HistoryTooLong(f"The conversation takes more than {PARTS_MAX} parts to sum up. Start anew.")
+    raise HistoryTooLong(f"The conversation is too long to summarise (more than {PARTS_MAX} parts). Start a new one.")
+
+
+async def run_compacted(
+    agent: Agent, model: LanguageModel, turn: Turn, trace: Trace, seal: Seal, sink: EventSink
+) -> TurnFinished:
+    """`Agent.run` for a turn that may be compacted. If its conversation is compacted, the first item is the compaction,
+    and the usage includes it. Raises what Agent.run and compact raise.
+    """
+    if not await _is_due(agent, model, turn):
+        return await agent.run(turn, trace, sink)
+    compacted = await compact(agent, model, turn, trace, keep_last=True)
+    if not compacted.summary:
+        return await agent.run(turn, trace, sink)
+    recent = compacted.recent
+    item = Compaction(seal(compacted.summary, recent), compacted.summary, recent)
+    shorter = replace(turn, history=(*compacted.before, item), input=recent)
+    shifted = _WithCompaction(sink, item, compacted.usage)
+    return shifted.counted(await agent.run(shorter, trace, shifted))
+
+
+@dataclass(frozen=True, slots=True)
+class _WithCompaction:
+    """A sink that puts the item of the compaction before all other items."""
+
+    sink: EventSink
+    item: Compaction
+    usage: Usage
+
+    async def open(self) -> None:
+        await self.sink.open()
+
+    def write(self, event: Event) -> None:
+        match event:
+            case TurnStarted():
+                self.sink.write(event)
+                self.sink.write(ItemStarted(0, replace(self.item, status="in_progress")))
+                self.sink.write(ItemFinished(0, self.item))
+            case TurnFinished():
+                self.sink.write(self.counted(event))
+            case _:
+                self.sink.write(replace(event, output_index=event.output_index + 1))
+
+    async def drain(self) -> None:
+        await self.sink.drain()
+
+    def counted(self, finished: TurnFinished) -> TurnFinished:
+        return replace(finished, output=(self.item, *finished.output), usage=finished.usage + self.usage)
+
+
+async def _is_due(agent: Agent, model: LanguageModel, turn: Turn) -> bool:
+    if turn.compacting is None:
+        return False
+    above = turn.compacting.above_tokens
+    return await agent.count(turn) > (model.context_length * 3 // 4 if above is None else above)
 
 
 _ASK = Message("user", SUM_UP)
@@ -90,7 +148,7 @@ _ASK = Message("user", SUM_UP)
 async def _answer(agent: Agent, turn: Turn, trace: Trace) -> TurnFinished:
     finished = await agent.run(turn, trace, EventList())
     if finished.status not in ("completed", "incomplete"):
-        raise InferenceError("The model could not sum up the conversation.")
+        raise InferenceError("The model could not summarise the conversation.")
     return finished
 
 
@@ -103,17 +161,17 @@ def _text(items: Sequence[Item]) -> str:
 
 
 def _split(
-    turns: list[list[Item]], room: int, count: Callable[[str], int], keep_last: bool
+    turns: list[list[Item]], tokens_max: int, count: Callable[[str], int], keep_last: bool
 ) -> tuple[list[list[Item]], list[Item]]:
-    """The turns to sum up, and the items of the newest ones that fit the room.
+    """The turns to summarise, and the items of the newest ones that have at most `tokens_max` tokens.
 
-    The first turn is always summed up, except that the last one can be told to stay, and so do calls which still wait
-    for their outputs.
+    The first turn is always summarised, unless it is also the last one and `keep_last` is set or one of its calls still
+    waits for an output.
     """
     kept, used = 0, 0
     for turn in reversed(turns[1:]):
         used += size_of(turn, count)
-        if used > room:
+        if used > tokens_max:
             break
         kept += 1
     if turns and not kept and (keep_last or _waits(turns[-1])):
@@ -127,10 +185,10 @@ def _waits(items: Sequence[Item]) -> bool:
     return any(isinstance(item, FunctionCall) and item.call_id not in answered for item in items)
 
 
-def _part(turns: list[list[Item]], room: int, count: Callable[[str], int]) -> tuple[list[Item], list[list[Item]]]:
-    """The items of the oldest turns that fit the room, at least of one, and the turns that are left."""
+def _part(turns: list[list[Item]], tokens_max: int, count: Callable[[str], int]) -> tuple[list[Item], list[list[Item]]]:
+    """The items of the oldest turns of at most `tokens_max` tokens, at least of one turn, and the rest of the turns."""
     taken, used = 0, 0
-    while taken < len(turns) and (not taken or used + size_of(turns[taken], count) <= room):
+    while taken < len(turns) and (not taken or used + size_of(turns[taken], count) <= tokens_max):
         used += size_of(turns[taken], count)
         taken += 1
     return [item for turn in turns[:taken] for item in turn], turns[taken:]

@@ -1,4 +1,4 @@
-"""Agents as configuration: what a named agent adds to every turn that asks for it."""
+"""Agents as configuration: what a named agent adds to every turn that requests it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from agents.bounds import Bounds
-from agents.turn import FileSearch, Turn
+from agents.turn import Caps, FileSearch, Limits, Turn
 
 # Limits of what a file may hold: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
@@ -22,8 +21,31 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Bounds(_Table):
+    """Limits of turns as configuration, of an agent or of an API key. None: not set."""
+
+    # Bounds of what may be configured: well above any sensible agent, well below what slows down other requests.
+    steps: Annotated[int, Field(ge=1, le=64)] | None = None
+    calls: Annotated[int, Field(ge=0, le=256)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None
+    seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
+    tool_seconds: Annotated[float, Field(gt=0, le=600)] | None = None
+    cost: Annotated[float, Field(gt=0, le=1e9)] | None = None  # in the units of the prices
+
+    @property
+    def caps(self) -> Caps:
+        return Caps(
+            steps=self.steps,
+            calls=self.calls,
+            wall_clock_s=self.seconds,
+            tokens=self.tokens,
+            tool_timeout_s=self.tool_seconds,
+            cost=self.cost,
+        )
+
+
 class SearchTable(_Table):
-    """Retrieval before the answer, as the file_search tool of a request does it."""
+    """Retrieval before the answer, as with the file_search tool of a request."""
 
     stores: Annotated[list[Name], Field(min_length=1, max_length=STORES_MAX)]
     results: Annotated[int, Field(ge=1, le=RESULTS_MAX)] = FileSearch(()).max_num_results
@@ -31,20 +53,22 @@ class SearchTable(_Table):
 
 
 class Definition(_Table):
-    """One agent. `tools` are tools of the server; without anything it changes no turn."""
+    """One agent. `tools` are tools of the server; an empty definition changes no turn."""
 
     description: Annotated[str, StringConstraints(max_length=500)] = ""
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
     model: Name | None = None  # the worker must run this one
-    surface: Surface | None = None  # under which its turns are counted; None: chat or embedded, by who asks
+    surface: Surface | None = None  # label of its turns in the metrics; None: chat or embedded, by the credential
     tools: Annotated[list[Name], Field(max_length=TOOLS_MAX)] = Field(default_factory=list)
     search: SearchTable | None = None
     budget: Bounds = Bounds()
 
     def applied(self, turn: Turn) -> Turn:
-        """The turn as this agent does it: its instructions before the request's, its tools beside them, its bounds."""
+        """The turn with this agent's instructions before those of the request, its tools before the others, and its
+        limits: its budget, or the defaults where that is not set, lowered by what the request asks for.
+        """
         said = [text for text in (self.instructions, turn.instructions) if text]
-        limits = self.budget.bound(turn.limits)
+        limits = Limits().replaced(self.budget.caps).capped(turn.caps)
         return replace(
             turn,
             instructions="\n\n".join(said) or None,

@@ -1,10 +1,10 @@
-"""What can go wrong in a turn before it starts. `status` is the HTTP status that the edge answers with."""
+"""Errors that refuse a turn before it starts. `status` is the HTTP status of the response."""
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """The turn cannot be done as asked."""
+    """The turn cannot run as requested."""
 
     status = 400
     code: str | None = "invalid_request_error"
@@ -12,7 +12,7 @@ class AgentError(Exception):
 
 
 class InvalidTurn(AgentError):
-    """The turn contradicts itself; `param` names the part of the request to change."""
+    """The turn is inconsistent; `param` names the part of the request to change."""
 
     def __init__(self, message: str, *, param: str = "input") -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class InvalidTurn(AgentError):
 
 
 class HistoryTooLong(AgentError):
-    """More stands before this turn than any prompt holds."""
+    """The history of this turn is longer than any prompt."""
 
     code = "context_length_exceeded"
     param = "input"
@@ -39,12 +39,14 @@ class NotFound(AgentError):
 
 
 class TooManyQueued(AgentError):
-    """A tenant has as many responses in the queue as it may."""
+    """The tenant has reached its limit of responses in the queue."""
 
     status = 429
     code = "rate_limit_exceeded"
     param = "background"
-    retry_after_s = 10.0  # about the length of a long answer, after which there is likely a place
+    retry_after_s = 10.0  # about the length of a long answer, after which a place is likely free
 
     def __init__(self, queued_max: int) -> None:
-        super().__init__(f"{queued_max} of your responses wait in the queue, which is the most. Try again later.")
+        super().__init__(
+            f"{queued_max} of your responses are already in the queue, which is the limit. Try again later."
+        )

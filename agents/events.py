@@ -1,4 +1,4 @@
-"""The closed vocabulary of what happens in a turn; the edge maps these to wire events, one to one or one to few.
+"""The closed set of events of a turn and the sink that takes them. The edge maps each to one or a few wire events.
 
 Order of a turn:
   TurnStarted, [RetrievalStarted, SourcesFound],
@@ -11,11 +11,11 @@ ItemFinished of a Message carries its citations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
 
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from inference.sequence import TokenLogprob
+from inference.core import TokenLogprob
 from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]
@@ -41,7 +41,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """Everything that can be refused has been checked: from here on errors are part of the turn."""
+    """All checks that can refuse the turn have passed: from here on errors are part of the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ItemStarted:
     item: Message | Reasoning | FunctionCall | FunctionCallOutput | Compaction  # status in_progress, texts empty
 
 
-@dataclass(slots=True)  # not frozen: one is made for every token, and that takes three times as long
+@dataclass(slots=True)  # not frozen: one is created per token, and frozen takes three times as long
 class TextDelta:
     output_index: int
     item_id: str
@@ -73,14 +73,14 @@ class TextDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(slots=True)  # not frozen: one is made for every token, and that takes three times as long
+@dataclass(slots=True)  # not frozen: one is created per token, and frozen takes three times as long
 class ReasoningDelta:
     output_index: int
     item_id: str
     text: str
 
 
-@dataclass(slots=True)  # not frozen: one is made for every token, and that takes three times as long
+@dataclass(slots=True)  # not frozen: one is created per token, and frozen takes three times as long
 class ArgumentsDelta:
     """Concatenated deltas of an item equal the arguments of its ItemFinished."""
 
@@ -120,4 +120,38 @@ Event: TypeAlias = (
     | TurnFinished
 )
 
-TOKENS = (TextDelta, ReasoningDelta, ArgumentsDelta)  # the events that tell what the model says
+TOKENS = (TextDelta, ReasoningDelta, ArgumentsDelta)  # the events that carry generated text
+
+
+class EventSink(Protocol):
+    """Takes the events of one turn, in the order stated above."""
+
+    async def open(self) -> None:
+        """Called once, after every check that can refuse the turn, when the first prompt is submitted. An exception
+        refuses the turn.
+        """
+        ...
+
+    def write(self, event: Event) -> None:
+        """Take an event. Called in the callback that delivers a step's tokens, so it never waits."""
+        ...
+
+    async def drain(self) -> None:
+        """Return when the reader has caught up enough. The turn waits here between two steps."""
+        ...
+
+
+@dataclass(slots=True)
+class EventList:
+    """A sink that keeps all events."""
+
+    events: list[Event] = field(default_factory=list)
+
+    async def open(self) -> None:
+        pass
+
+    def write(self, event: Event) -> None:
+        self.events.append(event)
+
+    async def drain(self) -> None:
+        pass

@@ -1,7 +1,7 @@
-"""One MCP server: kept connected, its tools in the shape of ours. What goes wrong there is a tool error here.
+"""One MCP server: kept connected, its tools adapted to ServerTool. Its failures become tool errors.
 
-The connection lives in a task of its own. A server that dies, or is not there at the start, is tried again with longer
-and longer waits; until then its tools say that they cannot be reached. Needs the extra `mcp`; the protocol is
+The connection has its own task. A server that is unreachable is retried with exponential backoff; until then its tools
+answer that it cannot be reached. Needs the extra `mcp`; the protocol is
 https://modelcontextprotocol.io.
 """
 
@@ -27,12 +27,12 @@ from agents.tool import ToolContext, ToolError, function_schema
 
 log = logging.getLogger("firsttoken.mcp")
 
-CONNECT_S = 20.0  # a command may have to fetch itself first
+CONNECT_S = 20.0  # a command may have to download its package first
 HTTP_S = 600.0  # between two bytes: calls have limits of their own
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 CONNECTION_CLOSED = -32000  # the code with which the SDK reports a lost connection
 NAME_CHARS_MAX = 64  # as in the public contract
-DESCRIPTION_CHARS_MAX = 4096  # of a tool: it stands in every prompt
+DESCRIPTION_CHARS_MAX = 4096  # of a tool: it is part of every prompt
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
 
@@ -42,7 +42,7 @@ class McpServer:
 
     def __init__(self, name: str, table: ServerTable, changed: Callable[[Sequence[McpTool]], None]) -> None:
         self.name = name
-        self.tried = asyncio.Event()  # the first attempt is over, well or not
+        self.tried = asyncio.Event()  # set once the first attempt succeeded or failed
         self._table = table
         self._changed = changed
         self._client: Client | None = None
@@ -58,7 +58,7 @@ class McpServer:
             await asyncio.wait([self._task])
 
     async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
-        """The result as text. Raises ToolError for everything that goes wrong."""
+        """The result as text. Raises ToolError for every failure."""
         if self._client is None:
             raise ToolError(f"the server '{self.name}' cannot be reached")
         try:
@@ -67,7 +67,7 @@ class McpServer:
             if error.code == CONNECTION_CLOSED:
                 self._lost.set()
             raise ToolError(f"the server '{self.name}' refused: {error.message}") from None
-        except Exception as error:  # the boundary: another process, and the library that speaks to it
+        except Exception as error:  # the boundary: another process, and its client library
             self._lost.set()
             log.warning("MCP server %s: a call failed: %r", self.name, error)
             raise ToolError(f"the server '{self.name}' cannot be reached") from None
@@ -82,7 +82,7 @@ class McpServer:
                 await self._connected()
                 wait_s = RETRY_S
                 log.warning("MCP server %s: the connection is lost", self.name)
-            except Exception as error:  # the boundary: whatever is wrong with a server must not reach the worker
+            except Exception as error:  # the boundary: a broken server must not stop the worker
                 log.warning("MCP server %s: %s", self.name, _reason(error))
             finally:
                 self._client = None
@@ -116,7 +116,7 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class McpTool:
-    """A tool of a server, under a name of its own: `<server>_<tool>`."""
+    """A tool of a server, named `<server>_<tool>`."""
 
     name: str
     schema: dict[str, Any]
@@ -145,7 +145,7 @@ class _HasTools(Protocol):
 
 
 async def _list_tools(client: _HasTools) -> list[RemoteTool]:
-    """All pages, up to a limit: prompts cannot hold more anyway."""
+    """All pages, up to TOOLS_MAX: more do not fit a prompt."""
     tools: list[RemoteTool] = []
     cursor: str | None = None
     while len(tools) < TOOLS_MAX:
@@ -165,7 +165,7 @@ def _made(server: McpServer, tool: RemoteTool) -> McpTool:
 
 
 def _text(result: CallToolResult) -> str:
-    """What a model can read of a result."""
+    """The result as text for the model."""
     parts = [part.text if isinstance(part, TextContent) else f"[{part.type}]" for part in result.content]
     if not parts and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
@@ -173,7 +173,7 @@ def _text(result: CallToolResult) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The first real cause: task groups wrap what went wrong in groups of one."""
+    """The first cause: task groups wrap errors in exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,24 +1,25 @@
-"""Items: what a conversation is made of, in the vocabulary of the public contract."""
+"""Items of a conversation, in the vocabulary of the public contract."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from inference.sequence import TokenLogprob
+from inference.core import TokenLogprob
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 def new_id(prefix: str) -> str:
-    """An unguessable id such as "msg_3f…": 24 random bytes, so that ids of tenants never meet."""
+    """An unguessable id such as "msg_3f…": 24 random bytes, so that ids of tenants never collide."""
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
 def storable(text: str) -> str:
-    """The text without what neither Postgres nor JSON in UTF-8 can hold: NUL and lone surrogates."""
+    """The text without NUL and lone surrogates, which Postgres and JSON in UTF-8 cannot store."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
@@ -43,12 +44,12 @@ class Message:
     citations: tuple[Citation, ...] = ()
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("msg"))
-    logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)  # told once, never read again
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)  # sent once, never stored
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What a model said to itself before its answer or its calls."""
+    """The reasoning of a model before its answer or its calls."""
 
     text: str
     status: Status = "completed"
@@ -57,7 +58,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A call of the caller's or of a server-side tool. `arguments` is JSON text."""
+    """A call of a function of the caller or of a tool of the server. `arguments` is JSON text."""
 
     call_id: str
     name: str
@@ -75,20 +76,34 @@ class FunctionCallOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchResult:
+    """A passage that a search found: text[start_char:end_char] of the extracted text of a file."""
+
+    file_id: str
+    filename: str
+    score: float
+    text: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # of the file
+    title: str = ""
+    start_char: int = 0
+    end_char: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FileSearchCall:
-    """Retrieval that the platform did before the answer. `results` are public search results."""
+    """Retrieval that the server did before the answer."""
 
     queries: tuple[str, ...] = ()
-    results: tuple[dict[str, Any], ...] = ()
+    results: tuple[SearchResult, ...] = ()
     status: Status = "completed"
     id: str = field(default_factory=lambda: new_id("fs"))
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A summary in the place of all that was said before it, but for the newest turns, which are `recent`.
+    """A summary that replaces all earlier items except the newest turns, which are `recent`.
 
-    Callers carry both `sealed`; opening them is the edge's affair.
+    Callers get both encrypted as `sealed`; the edge decrypts them.
     """
 
     sealed: str

@@ -1,4 +1,4 @@
-"""The tools that the model may call in a turn: the server's own by name, and those that the caller runs."""
+"""The tools that the model may call in a turn: those of the server by name, and the functions that the caller runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agents.turn import FunctionTool, Turn
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`schemas` stand in the prompt, the same at every step of the turn. The tools of the server and the functions of
-    the caller are those of them that may be called.
+    """`schemas` are in the prompt, the same at every step of the turn. `server` and `functions` name those of them that
+    may be called.
     """
 
     server: frozenset[str]
@@ -23,8 +23,8 @@ class Offer:
 
     @classmethod
     def of(cls, turn: Turn, toolbox: Toolbox, *, holds: bool = True) -> Offer:
-        """`holds`: the model can be kept from calling what it is shown, so tools that are not allowed stay in the
-        prompt, which is then the same as without the limit. Raises InvalidTurn naming what contradicts itself.
+        """`holds`: a grammar can keep the model from calling a tool in the prompt, so tools that are not allowed stay
+        in it, and the prompt is the same as without the limit. Raises InvalidTurn naming the parameter to change.
         """
         chosen = _chosen(turn, _distinct(turn, toolbox))
         allowed = chosen if turn.allowed_tools is None else [name for name in chosen if name in turn.allowed_tools]
@@ -42,7 +42,7 @@ class Offer:
 
     @property
     def limited(self) -> bool:
-        """Whether tools are shown that may not be called."""
+        """Whether the prompt contains tools that may not be called."""
         return len(self.callable) < len(self.schemas)
 
 
@@ -59,7 +59,7 @@ def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:
 
 
 def _chosen(turn: Turn, names: list[str]) -> list[str]:
-    """A named choice offers that tool alone. See `held` for what makes the model call it."""
+    """A named choice offers that tool alone. The grammar in `constraint` forces the call."""
     match turn.tool_choice:
         case "none":
             return []

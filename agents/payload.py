@@ -1,4 +1,4 @@
-"""Items to and from the JSON shape of the public contract, which is also the shape in which they are stored."""
+"""Conversion of items to and from the JSON shape of the public contract, in which they are also stored."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from agents.message import (
     Item,
     Message,
     Reasoning,
+    SearchResult,
     storable,
 )
-from inference.sequence import TokenLogprob
+from inference.core import TokenLogprob
 
-# Own keys of an annotation: clients ignore them, our page opens the exact span of the source with them.
+# Our own keys of annotations and search results: clients ignore them, our page opens the exact span of the source.
 NUMBER, FILE_ID, FILENAME = "firsttoken_number", "firsttoken_file_id", "firsttoken_filename"
+TITLE = "firsttoken_title"
 START_CHAR, END_CHAR = "firsttoken_start_char", "firsttoken_end_char"
 
 
@@ -36,18 +38,19 @@ def to_payload(item: Item) -> dict[str, Any]:
         case FunctionCallOutput():
             body = {"type": "function_call_output", "call_id": item.call_id, "output": item.output}
         case FileSearchCall():
-            body = {"type": "file_search_call", "queries": list(item.queries), "results": list(item.results)}
+            results = [_result_payload(result) for result in item.results]
+            body = {"type": "file_search_call", "queries": list(item.queries), "results": results}
         case Compaction():
             body = {"type": "compaction", "encrypted_content": item.sealed}
     return {"id": item.id, **body, "status": item.status}
 
 
 def from_payload(payload: Mapping[str, Any]) -> Item:
-    """The item that `to_payload` made this of. Raises ValueError for anything else."""
+    """The inverse of `to_payload`. Raises ValueError for a payload that is not an item."""
     try:
         return _item(payload)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"this is no item: {error!r}") from None
+        raise ValueError(f"invalid item: {error!r}") from None
 
 
 def annotation(citation: Citation) -> dict[str, Any]:
@@ -89,10 +92,37 @@ def _item(payload: Mapping[str, Any]) -> Item:
         case "function_call_output":
             return FunctionCallOutput(payload["call_id"], payload["output"], **kept)
         case "file_search_call":
-            return FileSearchCall(tuple(payload["queries"]), tuple(payload["results"]), **kept)
+            return FileSearchCall(tuple(payload["queries"]), tuple(map(_result, payload["results"])), **kept)
         case "compaction":
             return Compaction(payload["encrypted_content"], **kept)
-    raise ValueError(f"there are no items of the type {payload['type']!r}")
+    raise ValueError(f"there is no item type {payload['type']!r}")
+
+
+def _result_payload(result: SearchResult) -> dict[str, Any]:
+    return {
+        "file_id": result.file_id,
+        "filename": result.filename,
+        "score": result.score,
+        "text": result.text,
+        "attributes": dict(result.attributes),
+        TITLE: result.title,
+        START_CHAR: result.start_char,
+        END_CHAR: result.end_char,
+    }
+
+
+def _result(payload: Mapping[str, Any]) -> SearchResult:
+    """Our own keys may be missing: the first versions stored none."""
+    return SearchResult(
+        file_id=payload["file_id"],
+        filename=payload["filename"],
+        score=payload["score"],
+        text=payload["text"],
+        attributes=payload["attributes"],
+        title=payload.get(TITLE, ""),
+        start_char=payload.get(START_CHAR, 0),
+        end_char=payload.get(END_CHAR, 0),
+    )
 
 
 def _citation(note: Mapping[str, Any]) -> Citation:
@@ -109,7 +139,7 @@ def _citation(note: Mapping[str, Any]) -> Citation:
 
 
 def logprob_payloads(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """How likely the tokens of a text were, in the public shape."""
+    """The log probabilities of the tokens of a text, in the public shape."""
     return [
         {**_likely(each.token, each.logprob), "top_logprobs": [_likely(token, logprob) for token, logprob in each.top]}
         for each in logprobs

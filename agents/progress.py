@@ -1,46 +1,46 @@
-"""What a turn accumulates: output items, usage, what is left of its budgets, and how it ends."""
+"""The state that a turn accumulates: output items, usage and budgets, and its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from agents.ahead import Ahead
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
+from agents.constraint import Stage
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
-from agents.held import Stage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
+from agents.prefetch import Prefetch
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Turn
+from inference.core import Finish, Grammar
 from inference.errors import InferenceError
-from inference.sequence import Finish, Grammar
 from inference.trace import Trace
 from retrieval.passage import Passage
 
 
 @dataclass(slots=True)
 class Progress:
-    """The first `in_prompt` sources of the context stand in the prompt; tools may add more behind them."""
+    """The first `in_prompt` sources of the context are in the prompt; tools may append more."""
 
     turn: Turn
     trace: Trace
     offer: Offer
     budget: Budget
     context: ToolContext
-    ahead: Ahead  # of the step that runs
+    ahead: Prefetch  # of the step that runs
     in_prompt: int = 0
-    concluding: str | None = None  # the budget that was spent: the model answers from what it has
+    concluding: str | None = None  # the spent budget, after which the model answers from what it has
     output: list[Item] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     _step: Step | None = None
-    turns_dropped: int = 0  # of the conversation's beginning, where the context was too small
-    grammars: dict[Stage, Grammar | None] = field(default_factory=dict)  # compiled once for all steps of a kind
+    turns_dropped: int = 0  # oldest turns of the conversation, where the context was too small
+    grammars: dict[Stage, Grammar | None] = field(default_factory=dict)  # compiled once per stage
 
     @property
     def step(self) -> Step:
-        """The one that runs, or ran last; there is none before the first was begun."""
+        """The step that runs, or ran last. To be used after the first one was submitted only."""
         assert self._step is not None
         return self._step
 
@@ -53,12 +53,12 @@ class Progress:
         return self.context.sources[: self.in_prompt]
 
     def drop_passage(self) -> None:
-        """Do without the least relevant passage. Only before the first step: later, answers may cite it."""
+        """Leave out the least relevant passage. Only before the first step: later, answers may cite it."""
         del self.context.sources[self.in_prompt - 1]
         self.in_prompt -= 1
 
     def truncate(self, turn: Turn, turns_dropped: int) -> None:
-        """Go on without the oldest turns."""
+        """Continue without the oldest turns."""
         self.turn = turn
         self.turns_dropped += turns_dropped
 
@@ -86,7 +86,7 @@ class Progress:
         return len(self.output) - 1, item
 
     def finished(self) -> TurnFinished:
-        """How the turn ends after its last step, which either answered or ran into a limit."""
+        """The last event after the last step, which either answered or reached a limit."""
         match self.step.generation.finish:
             case Finish.STOP if not self.step.goes_on:
                 return self._finished("completed")
@@ -101,7 +101,7 @@ class Progress:
                 return self.failed(InferenceError("The model stopped without an answer."))
 
     def failed(self, error: Exception) -> TurnFinished:
-        """The message of an unexpected error stays in the log: it may hold what is not the caller's."""
+        """The message of an unexpected error is only logged: it may contain data of others."""
         code, message = "server_error", "The turn failed unexpectedly."
         if isinstance(error, InferenceError):
             code, message = error.code, str(error)

@@ -1,8 +1,7 @@
 """From items to the messages of the chat template: pure, and stable from turn to turn.
 
-Items only ever add messages at the end, so that the prompt of a step begins with the prompt of the step before and its
-KV is reused. The two exceptions stand last on purpose: passages in the newest user message, and the line that concludes
-a turn.
+Items only append messages, so the prompt of a step starts with the prompt of the step before and reuses its KV cache.
+The two exceptions are at the end on purpose: passages in the newest user message, and the line that concludes a turn.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from agents.errors import InvalidTurn
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
-from inference.sequence import ChatMessage, ToolCall
+from inference.core import ChatMessage, ToolCall
 from retrieval.passage import Passage
 
 DEFAULT_SYSTEM = "You are a helpful assistant."
@@ -26,17 +25,17 @@ UNANSWERED = "Error: this call was not answered."
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _CODE = re.compile(r"```|~~~|^(?: {4}|\t)", re.MULTILINE)
-# A line break inside a paragraph only served its source file; before a list item, a table row or a heading it means
-# something. Models answer better from sentences that are whole.
+# A line break inside a paragraph only wraps the source file; before a list item, a table row or a heading it has a
+# meaning. Models answer better from whole sentences.
 _SOFT_BREAKS = re.compile(r"\s*\n\s*(?![-*+|#>\s]|\d+[.)] )")
 
 
 def assemble(
     turn: Turn, output: Sequence[Item] = (), passages: Sequence[Passage] = (), *, conclude: bool = False
 ) -> list[ChatMessage]:
-    """The messages for the next step: system text, history, input, and what this turn has put out so far.
+    """The messages of the next step: system text, history, input, and the output of this turn so far.
 
-    Raises InvalidTurn when an output answers no call, or when there is nothing to answer.
+    Raises InvalidTurn when an output has no call, or when all of them are empty.
     """
     messages = _grouped((*turn.history, *turn.input, *output))
     if not messages:
@@ -51,13 +50,13 @@ def assemble(
 
 
 def question(turn: Turn) -> str:
-    """The text of the newest user message: what retrieval searches for. Empty when there is none."""
+    """The text of the newest user message, which is the query of retrieval. Empty when there is none."""
     items = reversed((*turn.history, *turn.input))
     return next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "").strip()
 
 
 def numbered(passages: Iterable[tuple[int, Passage]]) -> str:
-    """Passages as the model sees them: `[1] Title: text`, without blank lines, which end the list."""
+    """Passages as in the prompt: `[1] Title: text`, without blank lines, which end the list."""
     return "\n".join(
         f"[{number}] {' '.join(passage.title.split())}: {_flowing(passage.text)}" for number, passage in passages
     )
@@ -71,7 +70,7 @@ def _flowing(text: str) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """What one step of the model wrote, with the results of its calls in the order of the calls."""
+    """The text and calls of one step, with the results in the order of the calls."""
 
     content: str = ""
     reasoning: str = ""
@@ -86,12 +85,12 @@ class _Step:
 
 
 def answer_message(items: Sequence[Item]) -> ChatMessage:
-    """The assistant message that the items of one step become when they are rendered again."""
+    """The assistant message of the items of one step, as later prompts contain it."""
     return _grouped(items)[0]
 
 
 def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
-    """One assistant message a step: its text with its calls. Results follow their step, whenever they came."""
+    """One assistant message per step: its text with its calls. Results follow their step, whenever they arrived."""
     entries: list[ChatMessage | _Step] = []
     open_calls: dict[str, tuple[_Step, int]] = {}
     for item in items:
@@ -106,7 +105,7 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
                 step.calls.append(item)
             case FunctionCallOutput():
                 if item.call_id not in open_calls:
-                    raise InvalidTurn(f"No function call with the call_id '{item.call_id}' waits for an output.")
+                    raise InvalidTurn(f"No function call with the call_id '{item.call_id}' is waiting for an output.")
                 step, index = open_calls.pop(item.call_id)
                 step.results[index] = item.output
             case Message():
@@ -114,12 +113,12 @@ def _grouped(items: Sequence[Item]) -> list[ChatMessage]:
             case Compaction():
                 entries.append(ChatMessage("system", f"{SUMMARY}\n{item.summary}"))
             case FileSearchCall():
-                pass  # its passages stood in a prompt once; they are not part of what was said
+                pass  # its passages were in one prompt only; they are not part of the conversation
     return [message for entry in entries for message in _flat(entry)]
 
 
 def _step_for_text(entries: list[ChatMessage | _Step]) -> _Step:
-    """Text belongs to the running step behind its thoughts or calls; two texts in a row are two messages."""
+    """Text belongs to the open step after its reasoning or calls; two texts in a row are two messages."""
     last = entries[-1] if entries else None
     if isinstance(last, _Step) and last.reasoning and not last.content and not last.calls:
         return last
@@ -143,7 +142,7 @@ def _flat(entry: ChatMessage | _Step) -> list[ChatMessage]:
 
 
 def _system(turn: Turn, leading: Sequence[ChatMessage]) -> ChatMessage:
-    """Instructions, then the system messages at the beginning: most templates allow exactly one, the first."""
+    """Instructions and the leading system messages as one message: most templates allow exactly one, the first."""
     parts = [turn.instructions or "", *(message.content for message in leading)]
     parts = [part for part in parts if part] or [DEFAULT_SYSTEM]
     if turn.answer_format:
@@ -162,7 +161,7 @@ def _give_passages(messages: list[ChatMessage], passages: Sequence[Passage]) -> 
 
 
 def _conclude(messages: list[ChatMessage]) -> None:
-    """Tell the model in the last tool result, or in a turn of its own when there is none."""
+    """Append the line to the last tool result, or as a separate message when there is none."""
     last = messages[-1]
     if last.role == "tool":
         messages[-1] = ChatMessage("tool", f"{last.content}\n{CONCLUDE}")

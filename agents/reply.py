@@ -1,4 +1,4 @@
-"""One step of the model: its text goes in as it is generated, items and their events come out. No I/O in here."""
+"""Turns the generated text of one step into items and their events, as it comes. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from agents.citations import find_citations
 from agents.events import ArgumentsDelta, Event, ItemFinished, ItemStarted, ReasoningDelta, TextDelta
 from agents.message import FunctionCall, Item, Message, Reasoning, Status, new_id, storable
 from agents.parser.choose import Parser
-from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
-from inference.sequence import TokenLogprob
+from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+from inference.core import TokenLogprob
 from retrieval.passage import Passage
 
-CALLS_MAX = 64  # of one step; a model that goes on is going in circles
-UNREADABLE = "unreadable_call"  # stands for the name of a call that broke before its name was known
+CALLS_MAX = 64  # of one step; a model that calls more is looping
+UNREADABLE = "unreadable_call"  # the name of a call that broke before its name was known
 
 
 @dataclass(slots=True)
 class Reply:
-    """`calls_max` 0 lets no call through: they are dropped, never shown. `sources[i]` is cited as [i + 1]."""
+    """Calls beyond `calls_max` are dropped without an event. `sources[i]` is cited as [i + 1]."""
 
     first_index: int
     parser: Parser
@@ -27,12 +27,12 @@ class Reply:
     calls_max: int = CALLS_MAX
     items: list[Item] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
-    exact: bool = True  # the items tell all that was generated, and nothing else
+    exact: bool = True  # the items contain exactly the generated text
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
-    _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is not out yet
-    _space: str = ""  # white space that is shown only if visible text follows
+    _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is still held back
+    _space: str = ""  # white space that is sent only if visible text follows
 
     @property
     def calls(self) -> list[FunctionCall]:
@@ -48,7 +48,7 @@ class Reply:
         return self._map(self.parser.feed(storable(text)))
 
     def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
-        """End the step. What is open is incomplete if it was cut off; without a word or a call there is `fallback`."""
+        """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`."""
         status: Status = "incomplete" if cut_off else "completed"
         rest = self.parser.finish()
         events = self._map([event for event in rest if not (cut_off and isinstance(event, CallBroken))])
@@ -68,7 +68,7 @@ class Reply:
             case Text(text):
                 return self._say(Message, text)
             case Thought(text):
-                self.exact = False  # the template decides whether the model sees it again
+                self.exact = False  # the template decides whether later prompts contain it
                 return self._say(Reasoning, text)
             case CallStarted(_, name):
                 return self._start_call(name)
@@ -78,7 +78,7 @@ class Reply:
                 return self._close("completed")
             case CallBroken(_, reason):
                 return self._break(reason)
-        return []  # of a call that was dropped
+        return []  # of a dropped call
 
     def _say(self, kind: type[Message] | type[Reasoning], text: str) -> list[Event]:
         goes_on = isinstance(self._open, kind)
@@ -100,7 +100,7 @@ class Reply:
         return [*closed, *self._start(call)]
 
     def _break(self, reason: str) -> list[Event]:
-        """A call without a name becomes an item too: the model must hear what was wrong with it."""
+        """A call without a name becomes an item too: its result tells the model the error."""
         events = [] if isinstance(self._open, FunctionCall) else [*self._start_call(UNREADABLE), *self._grow("{}")]
         if not isinstance(self._open, FunctionCall):
             return events
@@ -121,7 +121,7 @@ class Reply:
             if told:
                 self._logprobs += told
             return [TextDelta(self._index, item.id, text, told)]
-        kind = ReasoningDelta if isinstance(item, Reasoning) else ArgumentsDelta  # their tokens are not told
+        kind = ReasoningDelta if isinstance(item, Reasoning) else ArgumentsDelta  # without log probabilities
         return [kind(self._index, item.id, text)]
 
     def _close(self, status: Status) -> list[Event]:

@@ -24,12 +24,12 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from agents.budget import FREE, Prices
 from agents.definition import Definition
 from agents.errors import AgentError
-from agents.prices import FREE, Prices
 from agents.servers import SERVERS_MAX, AbsentTool, ServerName, ServerTable
 
-PREFIX = "agent/"  # before the name of an agent where a request names its model
+PREFIX = "agent/"  # of an agent's name in the `model` of a request
 FILE_BYTES_MAX = 1_000_000
 AGENTS_MAX = 256
 
@@ -63,7 +63,7 @@ class Roster:
         try:
             file = _File.model_validate(tomllib.loads(text.decode()))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidAgents(f"{path} is not TOML: {error}") from None
+            raise InvalidAgents(f"{path} is not valid TOML: {error}") from None
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
@@ -72,26 +72,26 @@ class Roster:
 
     @property
     def models(self) -> list[str]:
-        """What a request may name as its model to get an agent."""
+        """The values of `model` that select an agent."""
         return [PREFIX + name for name in self.agents]
 
     def of(self, model: str) -> Definition:
-        """The agent behind the model of a request; one that changes nothing when that is no agent."""
+        """The agent that the model of a request selects; an empty definition if it selects none."""
         return self.agents.get(model.removeprefix(PREFIX), Definition()) if model.startswith(PREFIX) else Definition()
 
     def server_of(self, tool: str) -> str | None:
-        """The tool server that a tool's name points to."""
+        """The name of the tool server whose prefix the tool's name has, or None."""
         server, _, name = tool.partition("_")
         return server if name and server in self.servers else None
 
     @property
     def remote_tools(self) -> list[AbsentTool]:
-        """The tools of servers that agents name, for as long as their servers have not shown them."""
+        """Placeholders for the tools of servers that agents name, until their servers are connected."""
         names = dict.fromkeys(tool for agent in self.agents.values() for tool in agent.tools)
         return [AbsentTool(name, server) for name in names if (server := self.server_of(name)) is not None]
 
     def problems(self, tools: Collection[str], model: str | None = None) -> list[str]:
-        """What no agent can have here: tools that there are not, another model than `model` (None: not known yet)."""
+        """One message per tool that this worker lacks and per agent for another model than `model` (None: unknown)."""
         available = ", ".join(sorted(tools)) or "none"
         missing = [
             f"agent {name}: there is no tool '{tool}'. Available: {available}."
@@ -100,7 +100,7 @@ class Roster:
             if tool not in tools and self.server_of(tool) is None
         ]
         return missing + [
-            f"agent {name}: it wants the model '{agent.model}', and this worker runs '{model}'."
+            f"agent {name}: it needs the model '{agent.model}', but this worker runs '{model}'."
             for name, agent in self.agents.items()
             if agent.model is not None and model is not None and agent.model != model
         ]

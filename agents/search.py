@@ -1,4 +1,4 @@
-"""Retrieval before the answer: what the file_search tool of a request asks for."""
+"""Retrieval before the answer, for the file_search tool of a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 from uuid import UUID
 
 from agents.errors import InvalidTurn
-from agents.message import FileSearchCall
+from agents.message import FileSearchCall, SearchResult
 from agents.prompt import question
 from agents.turn import Turn
 from inference.trace import Trace
@@ -16,7 +16,7 @@ from retrieval.passage import Passage
 
 
 class Searcher(Protocol):
-    """What the agent needs of retrieval; `retrieval.retriever.Retriever` is the real one."""
+    """The interface of retrieval to the agent; `retrieval.retriever.Retriever` implements it."""
 
     async def retrieve(
         self,
@@ -34,7 +34,7 @@ class Searcher(Protocol):
 
 
 async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Passage]:
-    """Passages for the newest user message; none when nothing was asked or nothing is relevant enough.
+    """Passages for the newest user message; none without a question, or when nothing is relevant enough.
 
     Raises InvalidTurn without a searcher, StoreNotFound for an unknown store.
     """
@@ -55,19 +55,19 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Pa
 
 
 def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:
-    """The search as an item; its results are in the shape of the public contract, with the place of each passage."""
+    """The search as an item."""
     query = question(turn)
-    results = (
-        {
-            "file_id": passage.file_id,
-            "filename": passage.filename,
-            "score": passage.score,
-            "text": passage.text,
-            "attributes": dict(passage.attributes),
-            "firsttoken_title": passage.title,
-            "firsttoken_start_char": passage.start_char,
-            "firsttoken_end_char": passage.end_char,
-        }
-        for passage in passages
+    return FileSearchCall((query,) if query else (), tuple(map(_result, passages)))
+
+
+def _result(passage: Passage) -> SearchResult:
+    return SearchResult(
+        passage.file_id,
+        passage.filename,
+        passage.score,
+        passage.text,
+        passage.attributes,
+        passage.title,
+        passage.start_char,
+        passage.end_char,
     )
-    return FileSearchCall((query,) if query else (), tuple(results))

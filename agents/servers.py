@@ -1,4 +1,4 @@
-"""Tool servers as configuration: MCP servers whose tools this worker offers beside its own."""
+"""Tool servers as configuration: MCP servers whose tools this worker offers in addition to its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Word: TypeAlias = Annotated[str, StringConstraints(max_length=4096)]
 class ServerTable(BaseModel):
     """One MCP server: a command that speaks on its standard input and output, or the URL of a streamable HTTP one.
 
-    `tools` are those that are offered, by the server's own names; all of them when it is left out.
+    `tools` are the names of the tools to offer, as the server calls them; None: all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -43,7 +43,7 @@ class ServerTable(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AbsentTool:
-    """Stands for a tool that an agent names while its server is not there, or does not have it."""
+    """The placeholder of a tool that an agent names while its server is unreachable or does not have it."""
 
     name: str
     server: str

@@ -1,18 +1,120 @@
-"""One step of a turn: a generation, the items it becomes, and the tools that start while it still runs."""
+"""One step of a turn: a generation, the items it becomes, the tools that start while it still runs, and its spans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from agents.calls import RunningCalls
-from agents.events import Event, ItemFinished
+from agents.budget import Budget
+from agents.events import Event, EventSink, ItemFinished
 from agents.message import FunctionCall
 from agents.offer import Offer
 from agents.reply import Reply
-from agents.sink import EventSink
-from agents.spans import StepSpans
-from inference.sequence import Delta, Finish, Generation
+from agents.tool import ToolContext
+from agents.toolbox import Toolbox, ToolResult
+from inference.core import Delta, Finish, Generation, Verdict
+from inference.trace import Span, Trace, now_ns
+
+# The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.
+MOMENT_S = 0.005
+
+Pending: TypeAlias = asyncio.Task[ToolResult] | ToolResult
+
+
+@dataclass(slots=True)
+class RunningCalls:
+    """The server-side calls of one step: each starts as soon as its arguments are complete, all run concurrently."""
+
+    toolbox: Toolbox
+    offered: frozenset[str]
+    context: ToolContext
+    budget: Budget
+    pending: list[tuple[FunctionCall, Pending]] = field(default_factory=list)  # in the order of the calls
+
+    def start(self, call: FunctionCall) -> None:
+        """Start a complete call. Where it may not run, its result is the reason."""
+        limits, remaining_s = self.budget.limits, self.budget.remaining_s(now_ns())
+        if call.name not in self.offered:
+            self.refuse(call, f"there is no tool named '{call.name}'")
+        elif not self.budget.admit(call.name, call.arguments) or remaining_s <= 0:
+            self.refuse(call, "not run, the tool budget is exhausted")
+        else:
+            running = self.toolbox.run(
+                call.name,
+                call.arguments,
+                self.context,
+                timeout_s=min(limits.tool_timeout_s, remaining_s),
+                result_chars=limits.tool_result_chars,
+            )
+            self.pending.append((call, asyncio.create_task(running, name=f"tool:{call.name}")))
+
+    def refuse(self, call: FunctionCall, reason: str) -> None:
+        self.pending.append((call, ToolResult.error(reason)))
+
+    def cancel(self) -> None:
+        """Cancel the calls that still run."""
+        for _, result in self.pending:
+            if isinstance(result, asyncio.Task):
+                result.cancel()
+
+
+@dataclass(slots=True)
+class StepSpans:
+    """Spans from the stamps of the engine, which has none: a batch has no single owner.
+
+    queue and prefill are added at the first token, decode at the end of the step; both methods are idempotent. The
+    cause of a cache miss is added at the end: finding it must not delay the first token.
+    """
+
+    trace: Trace
+    generation: Generation
+    verdict: Callable[[], Verdict | None]
+    told_prefill: bool = False
+    _prefill: Span | None = None
+    _decoded: bool = False
+
+    def prefilled(self) -> None:
+        if self.told_prefill:
+            return
+        self.told_prefill = True
+        stamps = self.generation.stamps
+        self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
+        if stamps.admitted_ns:
+            cached = self.generation.cached_tokens
+            self._prefill = self.trace.add(
+                "prefill",
+                stamps.admitted_ns,
+                stamps.prefilled_ns or now_ns(),
+                new_tokens=self.generation.prompt_tokens - cached,
+                cached_tokens=cached,
+            )
+
+    def decoded(self) -> None:
+        """Also for a step that was abandoned: a phase that never started gets no span."""
+        if self._decoded:
+            return
+        self._decoded = True
+        self.prefilled()
+        self._judge()
+        stamps = self.generation.stamps
+        if stamps.first_token_ns:
+            end_ns = stamps.last_token_ns or stamps.first_token_ns
+            generation = self.generation
+            self.trace.add(
+                "decode",
+                stamps.first_token_ns,
+                end_ns,
+                tokens=len(generation.ids),
+                drafted=generation.drafted,
+                accepted=generation.accepted,
+            )
+
+    def _judge(self) -> None:
+        verdict = self.verdict() if self._prefill else None
+        if self._prefill and verdict and verdict.cause:
+            self._prefill.attributes |= {"cache.segment": str(verdict.segment), "cache.cause": str(verdict.cause)}
 
 
 @dataclass(slots=True)
@@ -26,7 +128,7 @@ class Step:
     reasoning_tokens: int = 0
 
     async def run(self, sink: EventSink) -> None:
-        """Write what the model says, as it says it. Raises InferenceError when the engine fails."""
+        """Write the events of the generation as its tokens come. Raises InferenceError when the engine fails."""
 
         def receive(delta: Delta) -> None:
             for event in self.feed(delta):
@@ -43,7 +145,7 @@ class Step:
         return events
 
     def end(self, *, fallback: str = "") -> list[Event]:
-        """The last events of the step; nothing the second time."""
+        """The last events of the step; none the second time."""
         if self.ended:
             return []
         self.ended = True
@@ -51,14 +153,14 @@ class Step:
         return self._started(self.reply.finish(cut_off=self.generation.finish is not Finish.STOP, fallback=fallback))
 
     def cancel(self) -> None:
-        """Free the sequence and stop the tools. Idempotent, and never waits."""
+        """Free the sequence and cancel the tools. Idempotent, and never waits."""
         self.generation.cancel()
         self.calls.cancel()
         self.spans.decoded()
 
     @property
     def goes_on(self) -> bool:
-        """Whether the model is to see results and speak again: not when the caller has to run a function first."""
+        """Whether another step follows with the results of the tools: not if the caller has to run a function first."""
         asks_caller = any(call.name in self.offer.functions for call in self.reply.calls)
         return bool(self.calls.pending) and not asks_caller and self.generation.finish is Finish.STOP
 
@@ -69,10 +171,35 @@ class Step:
         return list(events)
 
     def _take(self, call: FunctionCall) -> None:
-        """Start a call of the server's. What was cut off never runs, and the caller's functions run elsewhere."""
+        """Start a call of a server tool. A call that was cut off never runs, and the caller runs its own functions."""
         if call.name in self.offer.functions or call.status == "incomplete":
             return
         if call.status == "failed":
             self.calls.refuse(call, f"the tool call could not be read: {self.reply.broken[call.call_id]}")
         else:
             self.calls.start(call)
+
+
+async def takes_long(pending: Pending) -> bool:
+    """Whether the result is still missing after MOMENT_S."""
+    if isinstance(pending, asyncio.Task):
+        await asyncio.wait({pending}, timeout=MOMENT_S)
+    return isinstance(pending, asyncio.Task) and not pending.done()
+
+
+async def settled(pending: Pending) -> ToolResult:
+    return await pending if isinstance(pending, asyncio.Task) else pending
+
+
+def add_tool(trace: Trace, parent: Span, call: FunctionCall, result: ToolResult) -> None:
+    """Add the span of a tool call, on a separate lane: calls overlap each other and the end of decoding."""
+    trace.add(
+        f"tool:{call.name}",
+        result.start_ns,
+        result.end_ns,
+        lane="tools",
+        parent=trace.index(parent),
+        failed=result.failed,
+        cached=result.cached,
+        output_chars=len(result.output),
+    )

@@ -1,4 +1,4 @@
-"""A tool: a Python function that the model may call. Type hints and docstring make the schema that it sees.
+"""A tool: a Python function that the model may call. Its schema comes from the type hints and the docstring.
 
     @tool
     def dice(sides: int = 6) -> int:
@@ -9,8 +9,8 @@
         '''
 
 A parameter annotated `ToolContext` is filled in by the agent and hidden from the model. A tool that is marked
-`@tool(idempotent=True)` is tried again when it fails; `@tool(cache_s=60)` marks a pure function, whose results are used
-again for so many seconds.
+`@tool(idempotent=True)` is retried when it fails; `@tool(cache_s=60)` marks a pure function, whose results are cached
+for 60 seconds.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 class ToolError(Exception):
-    """A tool cannot do what it was asked; the message is written for the model."""
+    """A tool cannot do what the call requests; the message is written for the model."""
 
 
 class TryAgain(ToolError):
-    """It cannot do it now, but perhaps in a moment."""
+    """A transient failure: an idempotent tool is retried."""
 
 
 @dataclass(slots=True)
 class ToolContext:
-    """What a tool may know of the turn. `sources[i]` is cited as [i + 1] in the answer."""
+    """The data of the turn that tools may use. `sources[i]` is cited as [i + 1] in the answer."""
 
     tenant_id: UUID
     stores: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class ToolContext:
 
     @property
     def remaining_s(self) -> float:
-        """The time that a call has left; to be passed on to whatever it waits for."""
+        """Seconds until the call is stopped; to be used as the timeout of its own requests."""
         return math.inf if self.deadline_ns is None else (self.deadline_ns - now_ns()) / 1e9
 
     def cite(self, passage: Passage) -> int:
@@ -65,7 +65,7 @@ class ToolContext:
 
 
 class ServerTool(Protocol):
-    """What the toolbox needs of a tool, wherever it runs."""
+    """The interface of a tool to the toolbox, wherever it runs."""
 
     @property
     def name(self) -> str: ...
@@ -92,7 +92,7 @@ class Tool:
     arguments: type[BaseModel]
     context_parameter: str | None = None
     idempotent: bool = False  # running it twice does what running it once does
-    cache_s: float = 0.0  # how long a result of the same arguments holds
+    cache_s: float = 0.0  # how long a result is cached for the same arguments
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -130,12 +130,12 @@ def tool(*, idempotent: bool = False, cache_s: float = 0.0) -> Callable[[Callabl
 def tool(
     function: Callable[..., Any] | None = None, *, idempotent: bool = False, cache_s: float = 0.0
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function. Raises TypeError for a signature that no schema can describe, or that is not pure."""
+    """Create a tool from a function. Raises TypeError for a signature without a schema, or one that is not pure."""
 
     def make(function: Callable[..., Any]) -> Tool:
         made = replace(_tool(function), idempotent=idempotent or cache_s > 0, cache_s=cache_s)
         if made.cache_s and made.context_parameter:
-            raise TypeError(f"{made.name}: what depends on the turn is not pure, so it cannot have cache_s")
+            raise TypeError(f"{made.name}: a tool that depends on the turn is not pure, so it cannot have cache_s")
         return made
 
     return make if function is None else make(function)
@@ -166,10 +166,10 @@ def function_schema(name: str, description: str, parameters: Mapping[str, Any]) 
 
 
 def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The first paragraph, and what is said about each argument."""
+    """The first paragraph, and the description of each argument."""
     text = inspect.getdoc(function) or ""
     if not text:
-        raise TypeError(f"{function.__name__}: a tool needs a docstring, it tells the model when to call it")
+        raise TypeError(f"{function.__name__}: a tool needs a docstring, which tells the model when to call it")
     _, _, arguments = text.partition("\nArgs:\n")
     described = " ".join(text.split("\n\n")[0].split())
     return described, {name: " ".join(said.split()) for name, said in _ARGUMENT.findall(arguments)}

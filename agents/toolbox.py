@@ -1,52 +1,86 @@
-"""The server's tools by name, and the boundary at which everything that goes wrong in them becomes a result."""
+"""The server's tools by name. Every failure of a tool becomes a result here; idempotent tools are retried, and results
+of pure tools are cached.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from agents.budget import canonical
 from agents.message import storable
-from agents.results import Key, ResultCache
-from agents.retry import retried
-from agents.tool import ServerTool, Tool, ToolContext, ToolError, TryAgain, tool
+from agents.tool import ServerTool, ToolContext, ToolError, TryAgain
 from inference.trace import now_ns
-
-__all__ = [
-    "ServerTool",
-    "Tool",
-    "ToolContext",
-    "ToolError",
-    "ToolResult",
-    "Toolbox",
-    "TryAgain",
-    "fit",
-    "shorten",
-    "tool",
-]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CUT_NOTE = "\n[cut: the result was longer]"
+
+# Two bounds of the memory that cached results take: many small ones, or a few large ones.
+ENTRIES_MAX = 4096
+CHARS_MAX = 4_000_000
+
+# A transient network failure is over by then; the caller waits for the answer, so there are no more retries.
+WAITS_S = (0.1, 0.4)
+JITTER = 0.5  # of a wait, at random: calls that failed together do not retry together
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model is told. An error is a result too: it begins with "Error: "."""
+    """What the model sees. An error is a result too: it starts with "Error: "."""
 
     output: str
     failed: bool = False
     start_ns: int = 0
     end_ns: int = 0
-    cached: bool = False  # known from an earlier call
+    cached: bool = False  # from an earlier call
 
     @classmethod
     def error(cls, message: str, start_ns: int = 0) -> ToolResult:
         end_ns = now_ns()
         return cls(f"Error: {message}", True, start_ns or end_ns, end_ns)
+
+
+class Key(NamedTuple):
+    """`arguments` in canonical form: equal JSON is the same call."""
+
+    tenant_id: UUID
+    tool: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class ResultCache:
+    """Results of pure tools, least recently used evicted first. Times are monotonic nanoseconds."""
+
+    _kept: OrderedDict[Key, tuple[str, int]] = field(default_factory=OrderedDict)
+    _chars: int = 0
+
+    def get(self, key: Key, now_ns: int) -> str | None:
+        output, until_ns = self._kept.get(key, ("", 0))
+        if now_ns >= until_ns:
+            return None
+        self._kept.move_to_end(key)
+        return output
+
+    def put(self, key: Key, output: str, *, until_ns: int) -> None:
+        self._drop(key)
+        self._kept[key] = (output, until_ns)
+        self._chars += _size(key, output)
+        while len(self._kept) > ENTRIES_MAX or self._chars > CHARS_MAX:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: Key) -> None:
+        if key in self._kept:
+            self._chars -= _size(key, self._kept.pop(key)[0])
 
 
 class Toolbox:
@@ -61,7 +95,7 @@ class Toolbox:
             self._tools[each.name] = each
 
     def put(self, tool: ServerTool) -> None:
-        """Add a tool, or replace the one of that name: those of other servers come and go."""
+        """Add a tool, or replace the one of that name: tools of MCP servers change with every connection."""
         self._tools[tool.name] = tool
 
     @property
@@ -74,7 +108,7 @@ class Toolbox:
     async def run(
         self, name: str, arguments: str, context: ToolContext, *, timeout_s: float, result_chars: int
     ) -> ToolResult:
-        """Run one call. Never raises but for cancellation; `arguments` is JSON text as the model wrote it."""
+        """Run one call. Raises nothing but cancellation; `arguments` is JSON text as the model wrote it."""
         start_ns = now_ns()
         if name not in self._tools:
             return ToolResult.error(f"there is no tool named '{name}'", start_ns)
@@ -93,7 +127,7 @@ class Toolbox:
             return ToolResult.error(f"{name} took longer than {timeout_s:g} seconds and was stopped", start_ns)
         except ToolError as error:
             return ToolResult.error(shorten(storable(str(error)), result_chars), start_ns)
-        except Exception as error:  # the boundary: a tool is anybody's code, and the turn goes on without it
+        except Exception as error:  # the boundary: a tool is third-party code, and the turn continues without it
             log.exception("tool %s failed", name)
             return ToolResult.error(f"{name} failed ({type(error).__name__})", start_ns)
         output, end_ns = storable(output), now_ns()
@@ -102,17 +136,38 @@ class Toolbox:
         return ToolResult(shorten(output, result_chars), False, start_ns, end_ns)
 
 
+async def retried(attempt: Callable[[], Awaitable[T]], *, again: bool, remaining_s: Callable[[], float]) -> T:
+    """The result of the first attempt that succeeds. Retries only with `again`, and only while the next wait is shorter
+    than the remaining time.
+
+    Raises what the last attempt raised; a ToolError is the tool's answer and is not retried, unless it is TryAgain.
+    """
+    for wait_s in WAITS_S if again else ():
+        try:
+            return await attempt()
+        except Exception as error:  # the boundary: a tool is third-party code
+            spread_s = wait_s * (1 + JITTER * random.random())
+            if (isinstance(error, ToolError) and not isinstance(error, TryAgain)) or remaining_s() <= spread_s:
+                raise
+            await asyncio.sleep(spread_s)
+    return await attempt()
+
+
 def shorten(text: str, chars_max: int) -> str:
-    """The text, or as much of its beginning as fits with a note that it was cut."""
+    """The text, or the longest prefix that fits together with a note that it was cut."""
     if len(text) <= chars_max:
         return text
     return text[: max(0, chars_max - len(CUT_NOTE))] + CUT_NOTE
 
 
 def fit(text: str, tokens_max: int, count: Callable[[str], int]) -> str:
-    """Shorten a text until `count` says that it has at most `tokens_max` tokens."""
+    """Shorten a text until it has at most `tokens_max` tokens by `count`."""
     shown, chars = text, len(text)
     while chars > 0 and len(shown.encode()) > tokens_max and (tokens := count(shown)) > tokens_max:
-        chars = chars * max(0, tokens_max) * 9 // (tokens * 10)  # tokens are not evenly long: aim a little lower
+        chars = chars * max(0, tokens_max) * 9 // (tokens * 10)  # token lengths vary: aim a little lower
         shown = shorten(text, chars)
     return shown
+
+
+def _size(key: Key, output: str) -> int:
+    return len(key.arguments) + len(output)

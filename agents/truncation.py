@@ -1,7 +1,7 @@
-"""What is left out of a conversation that has outgrown its context, where the caller allows it: the oldest turns.
+"""Truncation of a conversation that has outgrown its context, where the caller allows it: the oldest turns are dropped.
 
-A turn begins with a message of the user; it goes as a whole, so that no answer stands without its question and no
-result without its call. System messages, summaries and the newest turn stay. Pure.
+A turn starts with a message of the user. It is dropped as a whole, so that no answer is left without its question and
+no result without its call. System messages, summaries and the newest turn stay. Pure.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from math import ceil
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
 
-# Of the context, in parts: so much goes at least. What goes is a function of how much there is too much, in such steps,
-# so for many turns to come the prompt begins with the same words, and these stay in the cache.
+# Tokens are dropped in multiples of this fraction of the context (1 / STRIDES), so the prompts of many following turns
+# start with the same tokens, which stay cached.
 STRIDES = 4
-MARKUP_TOKENS = 4  # around a message in common templates; a guess that is too small only lets go of a little more
+MARKUP_TOKENS = 4  # around a message in common templates; an estimate
 
 
 def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str], int]) -> tuple[Turn, int] | None:
-    """The turn without its oldest ones, about `excess` tokens and up to the next stride, and how many those are.
-
-    None when there is nothing to leave out.
+    """The turn without the oldest turns of its history, about `excess` tokens rounded up to a stride, and the number of
+    dropped turns. None when nothing may be dropped.
     """
     stride = max(1, context_length // STRIDES)
     goal = ceil(excess / stride) * stride
@@ -39,12 +38,12 @@ def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str
 
 
 def size_of(items: Sequence[Item], count: Callable[[str], int]) -> int:
-    """Tokens that these items take in a prompt, about."""
+    """The approximate number of tokens of these items in a prompt."""
     return sum(MARKUP_TOKENS + count(_text(item)) for item in items)
 
 
 def turns_of(items: Sequence[Item]) -> list[list[Item]]:
-    """The items by turns; what stands before the first message of a user belongs to the first turn."""
+    """The items by turns; those before the first message of a user belong to the first turn."""
     turns: list[list[Item]] = [[]]
     for item in items:
         begins = isinstance(item, Message) and item.role == "user"
@@ -59,7 +58,7 @@ def _is_system(item: Item) -> bool:
 
 
 def _without_orphans(items: Sequence[Item]) -> tuple[Item, ...]:
-    """An output that came in a later turn than its call has lost it."""
+    """Without outputs whose call was in a dropped turn."""
     calls = {item.call_id for item in items if isinstance(item, FunctionCall)}
     return tuple(item for item in items if not isinstance(item, FunctionCallOutput) or item.call_id in calls)
 

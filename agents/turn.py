@@ -1,15 +1,15 @@
-"""What one turn asks for, after the edge has validated it."""
+"""One turn as requested, after the edge has validated it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from agents.message import Item
-from inference.sequence import Priority, Sampling
+from inference.core import Priority, Sampling
 from retrieval.filter import Filter
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function
@@ -17,12 +17,12 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A tool that the caller runs: the turn ends with its calls and the caller answers with outputs."""
+    """A tool that the caller runs: the turn ends with its calls, and the caller sends the outputs."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    strict: bool = False  # its arguments are held to the parameters
+    strict: bool = False  # a grammar enforces that the arguments fit the parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +45,52 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """The conversation is made short before the answer when its prompt is longer than so many tokens."""
+    """The conversation is compacted before the answer when its prompt is longer than `above_tokens`."""
 
     above_tokens: int | None = None  # None: three quarters of the context
 
 
 @dataclass(frozen=True, slots=True)
+class Caps:
+    """Upper bounds of a turn's limits that a request, an agent or a credential sets. None: not set."""
+
+    steps: int | None = None
+    calls: int | None = None
+    wall_clock_s: float | None = None
+    tokens: int | None = None
+    tool_timeout_s: float | None = None
+    cost: float | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The bounds that are set, by the names of the limits."""
+        return {name: bound for name, bound in asdict(self).items() if bound is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one turn. When one is spent the model is told and answers from what it has."""
+    """Budgets of one turn. When one is spent, the model is told so and answers from what it has."""
 
     steps: int = 8  # model calls
-    calls: int = 16  # tool calls in all
+    calls: int = 16  # tool calls in total
     wall_clock_s: float = 120.0
     tokens: int = 4096  # generated, over all steps
     tool_timeout_s: float = 20.0
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
     cost: float = inf  # of all steps and calls, in the units of the prices
 
+    def replaced(self, caps: Caps) -> Limits:
+        """These limits, with those of `caps` in their place where they are set."""
+        return replace(self, **caps.given)
+
+    def capped(self, caps: Caps) -> Limits:
+        """The minimum of these limits and `caps`."""
+        return replace(self, **{name: min(getattr(self, name), cap) for name, cap in caps.given.items()})
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`history` is what stands before: the conversation's items, or those of previous responses, oldest first."""
+    """`history` precedes the input: the items of the conversation or of previous responses, oldest first."""
 
     tenant_id: UUID
     input: tuple[Item, ...]
@@ -75,11 +100,12 @@ class Turn:
     server_tools: tuple[str, ...] = ()  # names in the toolbox
     file_search: FileSearch | None = None
     tool_choice: ToolChoice = "auto"
-    allowed_tools: frozenset[str] | None = None  # the only ones that may be called, of those that are shown; None: all
+    allowed_tools: frozenset[str] | None = None  # those of the tools in the prompt that may be called; None: all
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
-    limits: Limits = field(default_factory=Limits)
+    caps: Caps = field(default_factory=Caps)  # what the request asks for
+    limits: Limits = field(default_factory=Limits)  # what the turn runs under
     priority: Priority = Priority.STANDARD
     compacting: Compacting | None = None
-    truncates: bool = False  # the oldest turns may go when the context does not hold them all
+    truncates: bool = False  # the oldest turns may be dropped when the context is too small

@@ -22,12 +22,11 @@ from time import thread_time_ns
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.backend import Chunk
+from inference.backend import Chunk, Region
 from inference.config import EngineConfig
-from inference.engine import Engine
+from inference.core import Sampling
+from inference.engine.engine import Engine
 from inference.llama.batch import Batch
-from inference.sequence import Sampling
-from inference.tail import Region
 
 CONTEXT = 8192
 PROMPT_TOKENS = 16

@@ -21,23 +21,23 @@ from pathlib import Path
 from uuid import UUID
 
 from agents.agent import Agent
-from agents.ahead import Ahead
 from agents.message import Message
 from agents.offer import Offer
+from agents.prefetch import Prefetch
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from benchmarks.engine.synthetic import WORDS
 from benchmarks.pairs import pairs, unread
 from benchmarks.sinks import FirstText
-from inference.sequence import LanguageModel, Sampling
+from inference.core import LanguageModel, Sampling
 from inference.trace import Trace, now_ns
 from retrieval.filter import Filter
 from retrieval.ingest import ingest
 from retrieval.passage import Passage
 from retrieval.retriever import Retriever
+from worker.auth.keys import LOCAL_TENANT
 from worker.config import Config, prepare_process
 from worker.home import Home
-from worker.keys import LOCAL_TENANT
 from worker.start import open_services
 
 STORE = "docs"
@@ -49,7 +49,7 @@ FAR_S = 0.05
 class SerialAgent(Agent):
     """As if there was no reading ahead."""
 
-    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Ahead) -> None:
+    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Prefetch) -> None:
         pass
 
 
@@ -130,7 +130,7 @@ class Bench:
 async def measure(config: Config, rounds: int) -> list[Row]:
     home = Home(config.home)
     home.prepare()
-    async with open_services(config, home) as services:
+    async with open_services(config, home) as (services, _):
         tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
         assert config.docs is not None
         await ingest(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agents.events import Event, TextDelta
-from agents.sink import EventList
+from agents.events import Event, EventList, TextDelta
 from inference.trace import now_ns
 
 

@@ -83,7 +83,9 @@ def _install_working_wheel(version: str, cpu: Cpu, choices: Choices, log: Log, *
             print(praise(recipe.name, printed, cuda=choices.cuda), flush=True)
             return
         print(f"the {recipe.name} build of llama.cpp fails its self-test here ({refusal})", flush=True)
-    raise SetupFailed("No build of llama.cpp works on this machine: see `.venv/bin/python -m inference.selftest`.")
+    raise SetupFailed(
+        "No build of llama.cpp works on this machine: see `.venv/bin/python -m inference.provisioning.selftest`."
+    )
 
 
 def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log) -> Path:
@@ -118,7 +120,7 @@ def _self_test() -> tuple[str | None, str]:
     """Run in a process of its own, because a bad build kills it. Returns why it was refused, and what it printed."""
     try:
         done = subprocess.run(
-            [PYTHON, "-m", "inference.selftest"],
+            [PYTHON, "-m", "inference.provisioning.selftest"],
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -14,15 +14,15 @@ KV_TYPES = (F16, Q8_0)  # of keys and values; llama.cpp reads quantised values w
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`unified`: all slots share one pool of cells, and a shared prefix is held once; otherwise each slot is a stream
-    of its own, and its rows look at no other's cells."""
+    """`unified`: all slots share one pool of cells, and a shared prefix is stored once; otherwise each slot is its own
+    stream, and its rows look at no other's cells."""
 
     unified: bool
     flash: bool
 
     @property
     def exact(self) -> bool:
-        """Whether a row's result is the same whatever is computed beside it; measured on CPUs, with every layout."""
+        """Whether a row's result is the same whatever is computed with it; measured on CPUs, with every layout."""
         return not self.unified and not self.flash
 
     @property
@@ -37,7 +37,7 @@ ALL = [Attention(unified, flash) for unified, flash in product(LAYOUTS.values(),
 
 
 def attention(layout: str, flash: str, *, gpu: bool, measured: Attention | None = None) -> Attention:
-    """What is asked for, and for `auto` what was measured to be fastest, or is so as a rule: on a CPU streams without
+    """The requested attention; for `auto` the one measured to be fastest, or the usual one: on a CPU streams without
     flash attention, on a GPU the opposite. What was measured holds for both together. Raises ValueError."""
     for name, value, known in (("kv_layout", layout, LAYOUTS), ("flash_attention", flash, FLASH)):
         if value not in (AUTO, *known):

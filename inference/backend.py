@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.tail import Region
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a saved state: `rows` consecutive rows of `row_bytes` from `start` on. The first `width` bytes of each
+    row belong to the prefix."""
+
+    start: int
+    rows: int
+    row_bytes: int
+    width: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.rows * self.row_bytes
 
 
 class Chunk(Protocol):
@@ -30,8 +44,19 @@ class Chunk(Protocol):
 
     @property
     def apart(self) -> bool:
-        """Whether no other rows may be computed beside these, for a result that is the same to the last bit."""
+        """Whether no other rows may be computed next to these, for a result that is the same to the last bit."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The plainest chunk, for measurements and tests."""
+
+    slot: int
+    position: int
+    tokens: Sequence[int]
+    outputs: int = 1
+    apart: bool = False
 
 
 class Backend(Protocol):
@@ -40,7 +65,7 @@ class Backend(Protocol):
     slots: int
     context: int  # tokens per slot
     rows_max: int  # tokens per step
-    exact: bool  # whether a row's result is the same whatever rows are computed beside it
+    exact: bool  # whether a row's result is the same whatever rows are computed with it
     streams: bool  # whether rows are computed together only as far as their slots follow each other
     rewinds: bool  # whether `truncate` can keep a part of a slot; false for recurrent and hybrid models
 
@@ -67,7 +92,7 @@ class Backend(Protocol):
         ...
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
-        """Where that many tokens at the beginning lie in a saved state; nowhere, if that cannot be told."""
+        """Where that many tokens at the start lie in a saved state; nowhere, if unknown."""
         ...
 
     def close(self) -> None: ...

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from inference.attention import AUTO, F16, KV_TYPES, Q8_0, Attention, attention
 from inference.bundled import CHAT_MODEL
-from inference.speculate import DRAFT_TOKENS_MAX
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
 CONTEXT_DEFAULT = 8192
-# Fields of EngineConfig that inference.allowance may lower.
+# Fields of EngineConfig that inference.provisioning.fit may lower.
 ADJUSTABLE = frozenset({"resident", "context", "parallel", "parked_bytes_max", "kv_type"})
-# Prompt tokens of a step when nobody streams. On a CPU 512 compute no faster: more of their attention is masked away.
-# For a GPU it is what llama.cpp takes of itself: fewer leave it idle between two steps.
+# Prompt tokens of a step without active streams. On a CPU 512 compute no faster: more of their attention is masked
+# away. For a GPU it is what llama.cpp takes of itself: fewer leave it idle between two steps.
 PREFILL_TOKENS_CPU, PREFILL_TOKENS_GPU = 256, 512
 
 
@@ -42,16 +42,16 @@ class EngineConfig:
     measured: Attention | None = None  # what auto means on this machine; None: what is fastest as a rule
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     queue_max: int = 64  # requests that may wait; one more is refused
-    queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and nobody waits for longer
+    queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and no client waits longer
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
     disk_folder: Path | None = None  # where those that host memory has no room for are kept, over restarts too
     disk_bytes_max: int = 2 * 2**30  # of them on disk; 0: none
-    adjustable: frozenset[str] = frozenset()  # which of ADJUSTABLE may become less where memory lacks
+    adjustable: frozenset[str] = frozenset()  # which of ADJUSTABLE may be reduced where memory is short
     memory_bytes_max: int = 0  # that models and conversations may take; 0: what is free
     beside_bytes: int = 0  # that other models of this process will take
     # A step beside running streams may take this long: the pace that readers do not notice is a token per 100 ms.
     inter_token_target_s: float = 0.1
-    # Prompt tokens per step: when nobody streams, and beside streams before the cost of a step is known.
+    # Prompt tokens per step: without active streams, and beside streams before the cost of a step is known.
     prefill_tokens_alone: int = PREFILL_TOKENS_CPU
     prefill_tokens_first: int = 64
 
@@ -77,7 +77,7 @@ class EngineConfig:
         return self.parallel + self.resident
 
     def context_of(self, trained: int) -> int:
-        """Tokens that a sequence may hold with a model that was trained on so many."""
+        """Tokens that a sequence may hold with a model that was trained on that many."""
         return self.context or min(trained, CONTEXT_DEFAULT)
 
     def attention(self, *, gpu: bool) -> Attention:
@@ -105,7 +105,7 @@ class EngineConfig:
 
     @property
     def rows_max(self) -> int:
-        """Tokens in the largest step: a bite of prompt, and a row with its draft for every stream."""
+        """Tokens in the largest step: a chunk of prompt, and a row with its draft for every stream."""
         return self.outputs_max + self.prefill_tokens_alone
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class InferenceError(Exception):
-    """The model could not do what was asked."""
+    """The model could not serve the request."""
 
     status = 500
     code = "server_error"
@@ -38,7 +38,7 @@ class NotDeterministic(InferenceError):
 
 
 class InvalidSchema(InferenceError):
-    """A JSON schema that no grammar can be made of; `path` is the place in it."""
+    """A JSON schema that cannot be compiled to a grammar; `path` is the position in it."""
 
     status = 400
     code = "invalid_json_schema"
@@ -50,7 +50,7 @@ class InvalidSchema(InferenceError):
 
 
 class GrammarFailed(InferenceError):
-    """An answer cannot go on within its grammar. Only its own request ends."""
+    """An answer cannot continue within its grammar. Only its own request ends."""
 
 
 class QueueFull(InferenceError):
@@ -76,7 +76,7 @@ class UnknownEmbedder(InferenceError):
     param = "model"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"there is no embedding model '{name}' here: there are {', '.join(known)}")
+        super().__init__(f"there is no embedding model '{name}' on this worker; available: {', '.join(known)}")
 
 
 class EmbedderNotLoaded(InferenceError):

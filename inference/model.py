@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
-from inference.constraint import Grammar, Vocabulary
-from inference.disk import DiskTier
-from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter, same_vocabulary
-from inference.engine import Engine
+from inference.core import ChatMessage, Generation, Priority, Sampling, Segment, Verdict
+from inference.engine.engine import Engine
+from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded
-from inference.handle import Handle
+from inference.generated_tokens import GeneratedTokens
+from inference.grammar.constraint import Grammar, Vocabulary
+from inference.kvcache.disk import DiskTier
+from inference.kvcache.miss_report import judge
 from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.lookup import Lookup
-from inference.offload import are_all, gpu_layers
-from inference.sequence import ChatMessage, Generation, Priority, Sampling, Segment
-from inference.speculation import Drafting
+from inference.provisioning.fit import are_all, gpu_layers
+from inference.speculative.controller import Drafting
+from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
+from inference.speculative.prompt_lookup import PromptLookup
 from inference.template import ChatTemplate
 from inference.tokenizer import Tokenizer
-from inference.turns import Turns
-from inference.verdict import Verdict, judge
 
 
 class ChatModel:
@@ -38,7 +38,7 @@ class ChatModel:
         self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
         self._tokenizer = Tokenizer(weights)
         self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
-        self._turns = Turns(self._pieces, backend.fingerprint)
+        self._turns = GeneratedTokens(self._pieces, backend.fingerprint)
         disk = None
         if config.disk_folder and config.disk_bytes_max:
             disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
@@ -128,7 +128,7 @@ class ChatModel:
 
     @property
     def steps(self) -> int:
-        """Computed so far: as long as it stays the same, nobody is answered."""
+        """Computed so far: as long as it stays the same, no request progresses."""
         return self._engine.totals["steps"]
 
     def stats(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class ChatModel:
 def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafting | None:
     """Raises ModelNotLoaded, also for a draft model that speaks another vocabulary."""
     if config.draft_path is None or not config.draft_max:
-        return Lookup() if config.lookup else None
+        return PromptLookup() if config.lookup else None
     draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers)
     if not same_vocabulary(draft.vocabulary(), weights.vocabulary()):
         raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")
@@ -175,4 +175,4 @@ def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Dr
         attention=config.attention_of_draft(gpu=has_gpu()),
         kv_type=config.kv_type,
     )
-    return Drafter(backend, min(draft.vocabulary_size, weights.vocabulary_size))
+    return DraftModel(backend, min(draft.vocabulary_size, weights.vocabulary_size))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.detokenizer import TextStream
-from inference.sampler import Sampler
-from inference.scope import CacheScope
-from inference.sequence import Finish, Priority, Stamps
-from inference.speculate import Acceptance
-from inference.verdict import Miss
+from inference.core import Acceptance, CacheScope, Finish, Miss, Priority, Stamps
+from inference.engine.detokenizer import TextStream
+from inference.engine.sampler import Sampler
 
 # A prompt's row computed alone differs in its last bits from the same row among others: never in exact requests.
 EXACT_ROWS_MIN = 2
@@ -56,12 +53,12 @@ class Request:
 
     @property
     def ahead(self) -> bool:
-        """Only the beginning of a prompt that will come: nothing is drawn, and nobody waits for it."""
+        """Only the prefix of a prompt that will come: nothing is sampled, and no client waits for it."""
         return self.priority is Priority.AHEAD
 
     @property
     def exact(self) -> bool:
-        """Deterministic: see `batchable` and `lasting`."""
+        """Deterministic: see `batchable` and `reusable`."""
         return self.scope.exact
 
     @property
@@ -83,7 +80,7 @@ class Request:
 
     @property
     def remaining(self) -> int:
-        """Tokens to compute before the next one can be drawn."""
+        """Tokens to compute before the next one can be sampled."""
         return len(self.prompt) + len(self.generated) - self.computed
 
     @property
@@ -94,23 +91,23 @@ class Request:
 
     @property
     def batchable(self) -> int:
-        """Tokens that may be computed together next. An exact request that lost its place reads its prompt and then
+        """Tokens that may be computed together next. An exact request that lost its slot reads its prompt and then
         its answer again, which was computed token by token: together, they would differ in their last bits."""
         left = len(self.prompt) - self.computed
         return self.remaining if not self.exact or not self.generated else max(1, left)
 
     @property
-    def fresh(self) -> int:
-        """Tokens at the end of the prompt that are computed whatever is cached."""
+    def recomputed(self) -> int:
+        """Tokens at the end of the prompt that are always computed, even if they are cached."""
         return EXACT_ROWS_MIN if self.exact else 1
 
     @property
-    def lasting(self) -> list[int]:
+    def reusable(self) -> list[int]:
         """The tokens whose KV may be reused. What was computed a row at a time (the answer) differs in its last bits
         from the same tokens computed as prompt, so exact requests leave only their prompt."""
         return self.prompt if self.exact else self.tokens
 
     @property
     def kept(self) -> list[int]:
-        """Those of them that are in the slot."""
-        return self.lasting[: self.computed]
+        """The reusable tokens that are in the slot."""
+        return self.reusable[: self.computed]

@@ -1,7 +1,7 @@
-"""The model's own chat template, rendered so that nobody else's text can act as markup.
+"""The model's own chat template, rendered so that untrusted text can never act as markup.
 
 Whatever a caller wrote (contents, tool schemas, arguments) goes through the template as an opaque mark; after rendering
-the text is cut at the marks. What the template wrote is trusted, what stood behind a mark is not.
+the text is cut at the marks. What the template wrote is trusted, what followed a mark is not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any, NoReturn, Protocol
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from inference.core import ChatMessage, Part, Segment, ToolCall
 from inference.errors import InvalidTemplate
-from inference.outline import Part
-from inference.sequence import ChatMessage, Segment, ToolCall
 
 # Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
 # ("type" == "string"), so it goes through as it is.

@@ -11,19 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.backend import Chunk
-from inference.constraint import Constraint
+from inference.backend import Chunk, Region
+from inference.core import (
+    ChatMessage,
+    Delta,
+    Finish,
+    Generation,
+    Miss,
+    Part,
+    Priority,
+    Sampling,
+    Segment,
+    Stamps,
+    Verdict,
+)
 from inference.errors import InferenceError, PromptTooLong
-from inference.outline import Part
-from inference.sequence import ChatMessage, Delta, Finish, Generation, Priority, Sampling, Segment, Stamps
-from inference.tail import Region
+from inference.grammar.constraint import Constraint
 from inference.trace import now_ns
-from inference.verdict import Miss, Verdict
 
 
 @dataclass(frozen=True)
 class ScriptedGrammar:
-    """Its text and its mark; the replies are not held to it."""
+    """Its text and its mark; the replies are not constrained by it."""
 
     text: str
     begins: str
@@ -91,7 +100,7 @@ class ScriptedModel:
     name: str = "scripted"
     context_length: int = 100_000
     piece_chars: int = 3
-    chat_template: str = ""  # tells the dialect of the replies; what is rendered stays plain text
+    chat_template: str = ""  # determines the format of the replies; what is rendered stays plain text
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
     remembered: list[ChatMessage] = field(default_factory=list)

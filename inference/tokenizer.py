@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Protocol
 
-from inference.outline import Extent, Part
-from inference.sequence import Segment
+from inference.core import Extent, Part, Segment
 
 # Characters of kept pieces: with their ids about 40 bytes a character, so some tens of megabytes at most.
 CACHE_CHARS_MAX = 1_000_000

@@ -19,7 +19,7 @@ SPANS_MAX = 512  # a runaway tool loop must not grow a trace without bound; late
 
 
 def now_ns() -> int:
-    """The process's monotonic clock in nanoseconds: the only clock that spans are made of."""
+    """The process's monotonic clock in nanoseconds: the only clock of spans."""
     return time.monotonic_ns()
 
 

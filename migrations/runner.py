@@ -1,7 +1,7 @@
-"""Brings a database up to the state that this version of the code expects.
+"""Migrates a database to the schema of this version, and checks what a server runs.
 
-Migrations are NNNN_name.sql beside this file, applied in order, each in a transaction together with the note that it
-was. Any number of workers may start at once: one applies, the others wait and find nothing left to do.
+Migrations are NNNN_name.sql beside this file, applied in order, each in a transaction together with its row in the
+history. Any number of workers may start at once: one applies, the others wait and find nothing left to do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LOCK_WAIT_S = 300.0  # the longest a migration of another worker may take
 LOCK_POLL_S = 0.1
 TABLE_LOCK_TIMEOUT = "30s"  # a forgotten psql session must not hang every worker's start
 SERVER_VERSION_MIN = 15
-PGVECTOR_MIN = (0, 8)  # the first whose index goes on until enough rows pass the filter
+CONNECT_TIMEOUT_S = 10.0  # of a check of the versions
+PGVECTOR_MIN = (0, 8)  # the first whose index scan continues until enough rows pass the filter
 
 HISTORY = """
 create table if not exists schema_migrations (
@@ -58,7 +59,7 @@ def bundled_migrations() -> tuple[Migration, ...]:
 
 
 def pending(migrations: Sequence[Migration], applied: Mapping[str, str]) -> list[Migration]:
-    """What is left to do, given version -> sha256 of what was done."""
+    """The migrations that are not applied yet, given version -> sha256 of the applied ones. Raises MigrationError."""
     unknown = sorted(applied.keys() - {migration.version for migration in migrations})
     if unknown:
         raise MigrationError(
@@ -74,7 +75,7 @@ def pending(migrations: Sequence[Migration], applied: Mapping[str, str]) -> list
 
 
 def check_server(major: int, pgvector: str | None) -> None:
-    """Whether a server of this Postgres and pgvector version (None: not installed) can hold the tables."""
+    """Raises MigrationError if the tables need a newer Postgres or pgvector (None: not installed)."""
     if major < SERVER_VERSION_MIN:
         raise MigrationError(f"The server is Postgres {major}: Firsttoken needs {SERVER_VERSION_MIN} or newer.")
     if pgvector is None or tuple(map(int, pgvector.split(".")[:2])) < PGVECTOR_MIN:
@@ -113,7 +114,7 @@ async def _take_lock(connection: Connection) -> None:
                 await asyncio.sleep(LOCK_POLL_S)
     except TimeoutError:
         raise MigrationError(
-            f"Another worker has been migrating this database for {LOCK_WAIT_S:.0f} s: see what it is doing."
+            f"Another worker has been migrating this database for {LOCK_WAIT_S:.0f} s: check what it is doing."
         ) from None
 
 
@@ -143,3 +144,21 @@ async def _apply(connection: Connection, migration: Migration) -> None:
         ) from error
     except asyncpg.PostgresError as error:
         raise MigrationError(f"{migration.version}.sql failed and changed nothing: {error}") from error
+
+
+async def server_versions(dsn: str) -> tuple[int, str]:
+    """Major version of Postgres, and the version of pgvector that it offers. Changes nothing.
+
+    Raises MigrationError when the server cannot be reached or cannot hold the tables.
+    """
+    try:
+        connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
+    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise MigrationError(f"The database cannot be reached: {error or type(error).__name__}") from error
+    try:
+        query = "select default_version from pg_available_extensions where name = 'vector'"
+        major, pgvector = connection.get_server_version().major, await connection.fetchval(query)
+    finally:
+        await connection.close()
+    check_server(major, pgvector)
+    return major, pgvector

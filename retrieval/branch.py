@@ -10,21 +10,19 @@ from uuid import UUID
 
 import numpy as np
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
+from inference.embedding.windows import QueryVectors
 from inference.errors import EmbedderNotLoaded
 from inference.trace import Trace
-from inference.windows import QueryVectors
-from retrieval.budget import within
 from retrieval.candidate import Hit, Scored
 from retrieval.compress import Cut, whole
 from retrieval.config import RetrievalConfig
 from retrieval.cut import Cutter
 from retrieval.embedding import check_likeness
 from retrieval.filter import Filter
-from retrieval.fuse import Scores, fuse
+from retrieval.rank import Scores, fuse, window_similarity, within
 from retrieval.records import VectorStore
-from retrieval.rerank import window_similarity
 from retrieval.store import PassageStore, SearchResult
 
 LANE = "retrieval"
@@ -76,7 +74,7 @@ class Branch:
         return Found(candidates, fused, reranked, cut)
 
     async def _embed(self) -> tuple[Embedder, QueryVectors] | None:
-        """A model that is still being loaded when the time is up is there for the next question."""
+        """A model that is still loading when the time is up serves the next question."""
         question = self.question
         cached = self.embedders.knows(self.model, question.text)
         with question.trace.span("embed", lane=LANE, parent=question.parent, model=self.model, cached=cached) as span:
@@ -119,7 +117,7 @@ class Branch:
     async def _rerank(
         self, ranked: list[Scored[Hit]], embedder: Embedder, vectors: QueryVectors
     ) -> tuple[list[Scored[Hit]], Cut]:
-        """The windows that tell which passage is the best also tell which of its sentences are."""
+        """The windows that rank the passages also rank the sentences within a passage."""
         question, config = self.question, self.config
         with question.trace.span("rerank", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             keys = [candidate.key for _, candidate in ranked]

@@ -21,7 +21,7 @@ class Hit:
     start: int
     end: int
     cosine: float | None  # to the query; None when the query was not embedded
-    coverage: float  # share of the query's words that the chunk holds, weighted by how rare they are; 0 to 1
+    coverage: float  # share of the query's words that the chunk contains, weighted by how rare they are; 0 to 1
     model: str = ""  # that embedded it: cosines of different models cannot be compared
 
 

@@ -10,7 +10,7 @@ from retrieval.candidate import Candidate, Scored
 
 GAP_CHARS_MAX = 4  # white space between two chunks of one section
 
-Cut: TypeAlias = Callable[[Candidate, int], Candidate | None]  # to at most so many tokens; None: it cannot be
+Cut: TypeAlias = Callable[[Candidate, int], Candidate | None]  # to at most that many tokens; None: it cannot be
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def _best_by_model(ranked: Sequence[Scored[Candidate]]) -> dict[str, float]:
 def neighbours(chosen: Sequence[Scored[Candidate]]) -> list[list[Scored[Candidate]]]:
     """Groups of candidates that follow each other in one section, in reading order; the best group first.
 
-    A group of one stands alone. The score of a group is that of its best, which brought it to its place.
+    A group of one is on its own. The score of a group is that of its best, which brought it to its place.
     """
     groups: list[list[Scored[Candidate]]] = []
     for scored in chosen:

@@ -35,12 +35,12 @@ class RetrievalConfig:
     # "scores" is better by far where the vectors are the stronger side; "ranks" (reciprocal rank) is for corpora of
     # part numbers and names, and its scores mean nothing to a threshold.
     fusion: Literal["scores", "ranks"] = "scores"
-    lexical_weight: float = 0.1  # of the words beside the cosine
+    lexical_weight: float = 0.1  # of the words next to the cosine
     window_weight: float = 0.7  # of the late interaction in the reranked similarity
     # Less but better context: a passage far behind the best one costs its prefill and distracts the model. Questions
     # about two things keep both, as those score alike.
     best_share_min: float = 0.65
-    # Of the best sentence's score; what stands before the first and after the last sentence as good as that is cut off.
+    # Of the best sentence's score; what precedes the first and after the last sentence as good as that is cut off.
     # It leaves 36 of 91 tokens a question over the project's documents, and the answer in 40 of 42 as before.
     sentence_share_min: float = 0.8
     join_ms: float = 100.0  # passages that follow each other are read from the source as one

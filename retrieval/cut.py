@@ -8,23 +8,57 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.windows import WINDOW_STRIDE, WINDOW_TOKENS, Windows
+from inference.embedding.windows import WINDOW_STRIDE, WINDOW_TOKENS, Windows
 from retrieval.candidate import Candidate, ChunkKey
-from retrieval.sentences import Span, sentences
 from retrieval.split import passage_title
 
 CUT_TOKENS_MIN = 40  # shorter passages are whole answers, and cutting them saves nothing
-WORD_WEIGHT = 0.3  # of the words beside the cosine, which neighbouring sentences share too much of
-STEM_CHARS = 5  # words that begin alike are taken for forms of one word
+WORD_WEIGHT = 0.3  # of the words next to the cosine, in which neighbouring sentences differ too little
+STEM_CHARS = 5  # words with the same start count as forms of one word
 WORD_CHARS_MIN = 3
-_WORD = re.compile(rf"\w{{{WORD_CHARS_MIN},}}")
 
 Scores: TypeAlias = NDArray[np.float32]
+
+_WORD = re.compile(rf"\w{{{WORD_CHARS_MIN},}}")
+_BREAK = re.compile(
+    r"(?<=[.!?])[\"')\]*_`]*\s+(?=[\"'(\[*_`]*[A-Z0-9])"  # a sentence ends and the next starts with a capital
+    r"|\n\s*\n"  # a paragraph ends
+    r"|\n(?=[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t])"  # a list item starts
+)
+_WHOLE = re.compile(
+    r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*\1|\Z)"  # fenced code
+    r"|(?:^[ \t]*\|[^\n]*(?:\n|\Z))+",  # a table
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+
+
+def sentences(text: str) -> list[Span]:
+    """Splits a text between its sentences, list items and paragraphs, never inside a table or code.
+
+    Spans in order, without the white space around them; together they contain every other character of the text.
+    """
+    wholes = [match.span() for match in _WHOLE.finditer(text)]
+    breaks = [
+        match.end() for match in _BREAK.finditer(text) if not any(start < match.end() < end for start, end in wholes)
+    ]
+    bounds = zip([0, *breaks], [*breaks, len(text)], strict=True)
+    spans = [_trimmed(text, start, end) for start, end in bounds]
+    return [span for span in spans if span.start < span.end]
+
+
+def _trimmed(text: str, start: int, end: int) -> Span:
+    part = text[start:end]
+    return Span(start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +110,7 @@ def window_scores(query_tokens: NDArray[np.float32], windows: Windows) -> Scores
 def sentence_scores(windows: Scores, title_chars: int, text_chars: int, spans: Sequence[Span]) -> Scores:
     """For each sentence the best of the windows in its middle.
 
-    The windows are of the tokens of title and text, which are taken for equally long: right to a few words.
+    The windows are of the tokens of title and text, which are assumed to be equally long: accurate to a few words.
     """
     token_chars = (title_chars + text_chars) / (WINDOW_STRIDE * (len(windows) - 1) + WINDOW_TOKENS)
     middles = np.arange(len(windows), dtype=np.float64) * WINDOW_STRIDE + WINDOW_TOKENS / 2
@@ -85,7 +119,7 @@ def sentence_scores(windows: Scores, title_chars: int, text_chars: int, spans: S
 
 
 def word_shares(query: str, texts: Sequence[str]) -> Scores:
-    """The share of the query's words that each text holds; a word counts the more, the fewer of the texts hold it.
+    """The share of the query's words that each text holds; a word counts the more, the fewer of the texts contain it.
 
     That makes words like "the" count little without a list of them.
     """
@@ -115,7 +149,7 @@ def _run(scores: Scores, share_min: float) -> tuple[int, int]:
 
 
 def _shorter(scores: Scores, first: int, last: int) -> tuple[int, int]:
-    """Without the worse of the two outer sentences; the best one is never at the end that goes."""
+    """Without the worse of the two outer sentences; the best one is never at the end that is removed."""
     if scores[first] < scores[last]:
         return first + 1, last
     return first, last - 1

@@ -1,13 +1,13 @@
-"""Which embedding model reads a vector store: the one that made its vectors, as they mean nothing to another."""
+"""Which embedding model reads a vector store: the one that computed its vectors, as they mean nothing to another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from uuid import UUID
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
-from inference.likeness import alike
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
+from inference.embedding.windows import alike
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing
 from retrieval.records import VectorStore
 from retrieval.store import PassageStore

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class RetrievalError(Exception):
-    """Retrieval could not do what was asked."""
+    """Retrieval could not serve the request."""
 
     status = 500
     code = "server_error"
@@ -26,7 +26,7 @@ class StoreNotFound(RetrievalError):
 
 
 class FileNotFound(RetrievalError):
-    """No file of this tenant has that id; a file that was read anew has a new one."""
+    """No file of this tenant has that id; a file that was read again has a new one."""
 
     status = 404
     code = "not_found"
@@ -45,7 +45,7 @@ class StoreExists(RetrievalError):
     param = "name"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is a vector store named '{name}' already")
+        super().__init__(f"there is already a vector store named '{name}'")
 
 
 class TooManyFiles(RetrievalError):
@@ -57,12 +57,13 @@ class TooManyFiles(RetrievalError):
 
     def __init__(self, used: int, limit: int) -> None:
         super().__init__(
-            f"your files take {used / 2**20:.0f} of {limit / 2**20:.0f} MB, and this one does not fit: delete some"
+            f"your files take {used / 2**20:.0f} of {limit / 2**20:.0f} MB, and this file does not fit: "
+            "delete some files"
         )
 
 
 class EmbeddingModelMissing(RetrievalError):
-    """This worker does not have the embedding model that the store was made with, and no other one can read it."""
+    """This worker does not have the embedding model that the store was created with, and no other one can read it."""
 
     status = 409
     code = "embedding_model_missing"
@@ -77,7 +78,7 @@ class EmbeddingModelMissing(RetrievalError):
 
 
 class EmbeddingModelChanged(RetrievalError):
-    """Another model has the name of the one that the store was made with."""
+    """Another model has the name of the one that the store was created with."""
 
     status = 409
     code = "embedding_model_changed"
@@ -85,13 +86,13 @@ class EmbeddingModelChanged(RetrievalError):
 
     def __init__(self, store: str, model: str) -> None:
         super().__init__(
-            f"vector store '{store}' was made with another model that was named {model} too: start the worker with "
-            "that one, or put the files into a new store"
+            f"vector store '{store}' was created with a different model of the same name, {model}: start the "
+            "worker with that model, or put the files into a new store"
         )
 
 
 class OtherEmbeddingModel(RetrievalError):
-    """The store was made with another embedding model than the one that was asked for."""
+    """The store was created with another embedding model than the requested one."""
 
     status = 409
     code = "conflict"

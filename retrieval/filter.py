@@ -1,6 +1,6 @@
 """Which files a search may look into: conditions on their attributes, in the public contract's shape.
 
-A filter becomes a condition in SQL whose keys and values are parameters; no text of the caller's stands in it.
+A filter becomes a condition in SQL whose keys and values are parameters; no text of the caller's becomes part of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 KEY_CHARS_MAX = 64  # as attributes are limited where they are written
 VALUE_CHARS_MAX = 512
 VALUES_MAX = 100  # of one "in"
-PARTS_MAX = 64  # comparisons in all: each is looked at for every file of the store
+PARTS_MAX = 64  # comparisons in total: each is looked at for every file of the store
 DEPTH_MAX = 8
 
 _Text: TypeAlias = Annotated[str, StringConstraints(max_length=VALUE_CHARS_MAX)]
@@ -40,9 +40,9 @@ class Comparison(_Part):
     @model_validator(mode="after")
     def _value_fits(self) -> Comparison:
         if (self.type in _MEMBER) != isinstance(self.value, list):
-            raise ValueError("in and nin take a list of values, the other comparisons take one")
+            raise ValueError("in and nin need a list of values, the other comparisons a single value")
         if self.type in _ORDER and isinstance(self.value, bool):
-            raise ValueError("true and false have no order")
+            raise ValueError("booleans cannot be ordered")
         return self
 
     @property
@@ -63,7 +63,9 @@ class Compound(_Part):
     @model_validator(mode="after")
     def _is_bounded(self) -> Compound:
         if self.depth > DEPTH_MAX or self.parts > PARTS_MAX:
-            raise ValueError(f"a filter holds at most {PARTS_MAX} comparisons, nested {DEPTH_MAX} levels deep")
+            raise ValueError(
+                f"a filter may have at most {PARTS_MAX} comparisons, nested at most {DEPTH_MAX} levels deep"
+            )
         return self
 
     @property

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
-from inference.windows import PassageVectors
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
+from inference.embedding.windows import PassageVectors
 from retrieval.embedding import check_model, writer_of
 from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
@@ -25,12 +25,11 @@ from retrieval.loaders.document import Document
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.records import CountedStore, NewFile, VectorStore
-from retrieval.sources import Content, FileSource, Source, WebSource
+from retrieval.sources import Content, FileError, FileSource, Listing, Source, WebSource, walk
 from retrieval.split import Chunk, embedded_text, fitted
 from retrieval.store import PassageStore
-from retrieval.walk import FileError, Listing, walk
 
-LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # nobody waits for it, and the chats beside it need the cores
+LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # no client waits for it, and the chats beside it need the cores
 EMBED_CHUNKS = 32  # between two reports of progress: two to three seconds on one core
 
 
@@ -38,7 +37,7 @@ EMBED_CHUNKS = 32  # between two reports of progress: two to three seconds on on
 class Progress:
     files_done: int
     files_total: int
-    bytes_done: int  # of files; how large something on the web is, nobody knows before
+    bytes_done: int  # of files; how large something on the web is, is not known before
     bytes_total: int
     chunks: int  # embedded so far
     seconds: float
@@ -59,7 +58,7 @@ class IngestReport:
     store: CountedStore
     written: int  # files, new or changed
     unchanged: int
-    removed: int  # files that are gone from a folder that was named
+    removed: int  # files deleted from a named folder
     skipped: int  # files in such folders that no loader reads
     chunks: int  # embedded
     seconds: float
@@ -81,9 +80,9 @@ async def ingest(
     progress: Callable[[Progress], None] = lambda _: None,
     loaders: LoaderPool | None = None,
 ) -> IngestReport:
-    """Bring a vector store (made if need be) up to the state of these files, folders and web addresses.
+    """Bring a vector store (created if needed) up to the state of these files, folders and web addresses.
 
-    `embedding_model` is for a store that is new, and the default one without; a store that is there has its own.
+    `embedding_model` is for a store that is new, and the default one without; a store that exists has its own.
     Files of the names in `exclude` are left out of folders, and taken out where they are in.
     `attributes` are given to all of them, in place of those they had; None leaves those of unchanged files alone.
     Addresses of this machine and its networks are refused unless `allow_private`.
@@ -109,7 +108,7 @@ async def ingest(
             run.step(size)
     if attributes is not None:
         await store.describe(tenant_id, opened.id, [source.place for source in files], attributes)
-    gone = listing.gone(list(known))
+    gone = listing.deleted(list(known))
     if gone:
         await store.remove(tenant_id, opened.id, gone)
     return IngestReport(

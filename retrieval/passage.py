@@ -14,7 +14,7 @@ class Passage:
     vector_store_id: str
     file_id: str
     filename: str
-    title: str  # the document's title, with the heading that the span stands under
+    title: str  # the document's title, with the heading that the span belongs to
     text: str
     start_char: int
     end_char: int

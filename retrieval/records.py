@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from inference.windows import PassageVectors
+from inference.embedding.windows import PassageVectors
 from retrieval.filter import Attributes
 from retrieval.split import Chunk
 

@@ -1,6 +1,6 @@
 """The way from a question to passages, stage by stage: embed, search, fuse, rerank, compress.
 
-The first four go on for each embedding model by itself, beside each other; then the models' lists become one.
+The first four run for each embedding model separately and concurrently; then the models' lists become one.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from inference.embedder import QUERY_CHARS_MAX
-from inference.embedders import Embedders
+from inference.embedding.embedder import QUERY_CHARS_MAX
+from inference.embedding.registry import Embedders
 from inference.trace import Span, Trace
 from retrieval.branch import LANE, Branch, Found, Question
-from retrieval.budget import within
 from retrieval.candidate import Candidate, Hit, Scored
 from retrieval.compress import Cut, compress, neighbours, whole
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
 from retrieval.embedding import by_model, check_model
 from retrieval.errors import EmbeddingModelMissing, StoreNotFound
 from retrieval.filter import Filter
-from retrieval.merge import in_turns
 from retrieval.passage import Passage
+from retrieval.rank import PLANNED_SHARE, Reranker, in_turns, reordered, within
 from retrieval.records import SourceSpan, VectorStore
-from retrieval.rerank import PLANNED_SHARE, Reranker, reordered
 from retrieval.split import passage_title
 from retrieval.store import PassageStore
 
@@ -56,7 +54,8 @@ class Retriever:
         self._config = config or RetrievalConfig()
 
     async def prepare(self, *, tenant_id: UUID, stores: Sequence[str]) -> None:
-        """Begin to load the models that these stores need: somebody is about to ask. Does nothing where it cannot."""
+        """Start to load the models that these stores need: a question is about to follow. Does nothing where it
+        cannot."""
         with suppress(StoreNotFound, EmbeddingModelMissing):
             for store in await self._store.named(tenant_id, stores):
                 check_model(store, self._embedders)
@@ -151,7 +150,7 @@ class _Search:
         return Branch(self.question, stores, self.store, self.embedders, self.config)
 
     async def _read(self, ranked: list[Scored[Hit]], limit: int) -> list[Scored[Candidate]]:
-        """The best ones with their texts: as many as passages may be made of, or all where a cross-encoder comes."""
+        """The best ones with their texts: as many as may become passages, or all if a cross-encoder follows."""
         question, config = self.question, self.config
         with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             count = len(ranked) if self.reranker else max(config.read_share * limit, config.read_min)

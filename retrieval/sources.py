@@ -1,19 +1,27 @@
-"""Where an ingest reads from: files of this machine and addresses of the web, each under the name it is kept by."""
+"""The sources of an ingest: files of this machine and URLs, each with the name that it is stored under; and which files
+a walk over folders finds.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import glob
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from retrieval.loaders import formats
 from retrieval.loaders.source import checked, read_bytes
 from retrieval.loaders.web import fetch
-from retrieval.walk import stored_path
+
+FILES_MAX = 100_000  # more than that means a wrong folder
+GENERATED = frozenset({"node_modules", "__pycache__", "site-packages"})  # folders next to source code
 
 
 class Content(NamedTuple):
-    """`path` says by its end how the data is to be read."""
+    """The suffix of `path` decides which loader reads the data."""
 
     path: Path
     data: bytes
@@ -22,11 +30,11 @@ class Content(NamedTuple):
 class Source(Protocol):
     @property
     def place(self) -> str:
-        """What it is kept by: reading from the same place again replaces what was read before."""
+        """Its key: reading the same place again replaces what was read before."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """For display."""
 
     @property
     def size(self) -> int:
@@ -77,3 +85,92 @@ class WebSource:
         fetched = fetch(self.url, allow_private=self.allow_private)
         path = Path(fetched.name)
         return Content(path, checked(fetched.data, formats.bytes_max(path)))
+
+
+@dataclass(frozen=True, slots=True)
+class FileError:
+    """`reason` completes the sentence that starts with the path."""
+
+    path: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Listing:
+    """`files` maps a file's path to its name for display, relative to the given folder."""
+
+    files: dict[Path, str] = field(default_factory=dict)
+    folders: list[Path] = field(default_factory=list)
+    skipped: int = 0  # files of types that no loader reads
+    errors: list[FileError] = field(default_factory=list)
+
+    def deleted(self, known: Sequence[str]) -> list[str]:
+        """The known paths that are no longer in a folder that was read.
+
+        Files in a folder that could not be read do not count as deleted.
+        """
+        present = {stored_path(path) for path in self.files}
+        folders = [stored_path(folder) for folder in self.folders]
+        unread = [error.path for error in self.errors]
+        return [
+            path
+            for path in known
+            if path not in present and _below(path, folders) and not _below(path, unread) and path not in unread
+        ]
+
+
+def stored_path(path: Path) -> str:
+    """As the database stores it: bytes of a name that are not UTF-8 are replaced."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def walk(paths: Sequence[Path], *, exclude: Collection[str] = (), files_max: int = FILES_MAX) -> Listing:
+    """Named files as they are, and below named folders the files that a loader can read.
+
+    Skips hidden files and folders below a named folder, and files with a name in `exclude`; links to folders are not
+    followed. At most `files_max` files.
+    """
+    listing = Listing()
+    for path in paths:
+        place = Path(os.path.abspath(path))
+        if place.is_dir():
+            _walk_folder(place, listing, exclude, files_max)
+        elif glob.has_magic(str(path)) and not place.exists():
+            _match(place, listing, files_max)
+        else:
+            listing.files.setdefault(place, place.name)
+    return listing
+
+
+def _match(pattern: Path, listing: Listing, files_max: int) -> None:
+    """A pattern that the shell did not expand; "**" matches nested folders."""
+    found = (Path(name) for name in sorted(glob.iglob(str(pattern), recursive=True)))
+    files = [path for path in islice(found, files_max) if path.is_file()]
+    if not files:
+        listing.errors.append(FileError(stored_path(pattern), "matches no file"))
+    for path in files:
+        listing.files.setdefault(path, path.name)
+
+
+def _walk_folder(root: Path, listing: Listing, exclude: Collection[str], files_max: int) -> None:
+    def report(error: OSError) -> None:
+        listing.errors.append(FileError(stored_path(Path(error.filename)), f"cannot be read: {error.strerror}"))
+
+    listing.folders.append(root)
+    for folder, folders, names in os.walk(root, onerror=report):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in GENERATED)
+        for name in sorted(name for name in names if not name.startswith(".") and name not in exclude):
+            path = Path(folder, name)
+            if not formats.readable(path):
+                listing.skipped += 1
+            elif len(listing.files) == files_max:
+                listing.errors.append(
+                    FileError(stored_path(root), f"contains more than {files_max} files: choose a subfolder")
+                )
+                return
+            else:
+                listing.files.setdefault(path, stored_path(path.relative_to(root)))
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)

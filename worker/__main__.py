@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from worker.cli import main
+from worker.cli.main import main
 
 sys.exit(main())

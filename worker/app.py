@@ -6,7 +6,8 @@ import asyncio
 
 from aiohttp import web
 
-from worker.middleware import add_headers, begin, identify
+from worker.auth.sign_in import sign_in
+from worker.middleware import add_headers, identify, trace_request
 from worker.routes import (
     chat_completions,
     compaction,
@@ -21,22 +22,21 @@ from worker.routes import (
     rerank,
     response_parts,
     responses,
-    sockets,
     store_files,
     vector_stores,
     warm,
 )
-from worker.routes.health import DRAINING
-from worker.services import SERVICES, Services
-from worker.sign_in import sign_in
-from worker.sockets import Sockets
-from worker.stream import PULSE, Pulse
+from worker.runs.event_stream import PULSE, Pulse
+from worker.runs.manager import RUNS, Runs
+from worker.services import DRAINING, SERVICES, Services
+from worker.sockets import connection
+from worker.sockets.register import SOCKETS, Sockets
 
 RESOURCES = (
     responses,
     response_parts,
     compaction,
-    sockets,
+    connection,
     warm,
     conversations,
     chat_completions,
@@ -53,13 +53,14 @@ RESOURCES = (
 )
 
 
-def build_app(services: Services) -> web.Application:
-    app = web.Application(middlewares=[begin, sign_in, identify], client_max_size=services.config.body_bytes)
+def build_app(services: Services, runs: Runs) -> web.Application:
+    app = web.Application(middlewares=[trace_request, sign_in, identify], client_max_size=services.config.body_bytes)
     app[SERVICES] = services
+    app[RUNS] = runs
     for resource in RESOURCES:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
-    app[sockets.SOCKETS] = Sockets()
+    app[SOCKETS] = Sockets()
     app[PULSE] = Pulse()
     app.on_response_prepare.append(add_headers)
     return app

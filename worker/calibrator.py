@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from subprocess import DEVNULL, PIPE
 
-from inference import pace
-from inference.calibration import Calibrations, affordable
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
+from inference.provisioning import attention_bench
+from inference.provisioning.calibration import Calibrations, affordable
 
 PAUSE_S = 60.0  # without a token: nobody is at it
 LOOK_S = 0.2  # how long somebody who comes back is disturbed at most
@@ -44,9 +44,9 @@ class Calibrator:
                 await self._pause()
                 if await asyncio.to_thread(affordable, self._config):
                     printed = await self._measured()
-            attention = await asyncio.to_thread(self._calibrations.put, self._config, pace.read(printed))
+            attention = await asyncio.to_thread(self._calibrations.put, self._config, attention_bench.read(printed))
         except (ValueError, OSError, InferenceError):  # it died, or its file is gone: the rule stays
-            log.warning("which attention is fastest could not be measured; `firsttoken doctor` tells why")
+            log.warning("the fastest attention mode could not be measured; `firsttoken doctor` says why")
         else:
             log.info("the next start uses %s (%s)", attention, attention.flags)
 
@@ -60,9 +60,12 @@ class Calibrator:
     async def _measured(self) -> str | None:
         """What the measurement prints; None when somebody came back meanwhile."""
         config, before = self._config, self._steps()
-        arguments = pace.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
+        arguments = attention_bench.arguments(config.model_path, config.threads or default_threads(), config.gpu_layers)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "inference.pace", *arguments), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+            *(sys.executable, "-m", "inference.provisioning.attention_bench", *arguments),
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=DEVNULL,
         )
         reading = asyncio.create_task(process.communicate())
         try:

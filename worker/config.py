@@ -13,14 +13,16 @@ import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS
-from inference.speculate import DRAFT_TOKENS_MAX
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from worker import goodput
 
+VERSION = version("firsttoken")
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
 # Names that are customary elsewhere; the prefixed variable takes precedence.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-BROKE = "Something went wrong on our side while answering. Please try again."
+BROKE = "Internal error while generating the answer. Please try again."
 
 
 class ApiError(Exception):
@@ -31,6 +31,10 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class ClientGone(Exception):
+    """The client closed the connection or stopped reading: its answer has no reader."""
 
 
 class StartError(Exception):

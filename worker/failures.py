@@ -1,4 +1,4 @@
-"""Which answer an exception becomes: one pure table, from whatever was raised to the public contract's error shape."""
+"""Which answer an exception becomes: one pure table, from any exception to the error shape of the public contract."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from agents.errors import AgentError
 from inference.errors import InferenceError
-from migrations.database import DATABASE_AWAY
+from migrations.pool import DATABASE_AWAY
 from retrieval.errors import RetrievalError
 from worker.errors import ApiError
 
 MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
-# Postgres keeps no NUL in its texts, so wherever a caller sends one, no stored thing can be meant.
+# Postgres stores no NUL in texts, so a value with one cannot name anything stored.
 UNSTORABLE = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -23,7 +23,7 @@ def type_of(status: int) -> str:
 
 
 def to_api_error(error: BaseException) -> ApiError | None:
-    """The answer for an exception; None for one that nobody expected."""
+    """The answer for an exception; None for an unexpected one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, web.HTTPException):
@@ -36,13 +36,13 @@ def to_api_error(error: BaseException) -> ApiError | None:
         return ApiError(400, "Text must not contain the character U+0000: it cannot be stored.", code="invalid_text")
     if isinstance(error, DATABASE_AWAY):
         return ApiError(
-            503, "The database does not answer. Try again in a moment.", type="server_error", retry_after_s=1.0
+            503, "The database is not responding. Try again in a moment.", type="server_error", retry_after_s=1.0
         )
     return None
 
 
 def refusal(error: Exception) -> str:
-    """The status of a turn that was not begun: `invalid` where its request is to blame, `refused` where we are."""
+    """The status of a turn that did not start: `invalid` by fault of the request, `refused` by the server."""
     answer = to_api_error(error)
     blames_request = answer is not None and answer.status < 500 and answer.status != 429
     return "invalid" if blames_request else "refused"
@@ -50,15 +50,15 @@ def refusal(error: Exception) -> str:
 
 def _from_http(error: web.HTTPException) -> ApiError:
     messages = {
-        404: "There is nothing at this address.",
-        405: "This address does not take this method.",
+        404: "This address does not exist.",
+        405: "This address does not support this method.",
         413: "The request body is too large.",
     }
     return ApiError(error.status, messages.get(error.status, error.reason), type=type_of(error.status))
 
 
 def _from_validation(error: ValidationError) -> ApiError:
-    """The first complaint, with the field spelled as the caller would write it: input[0].content."""
+    """The first complaint, with the field spelled as the client writes it: input[0].content."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     message = first["msg"].removeprefix("Value error, ")

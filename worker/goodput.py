@@ -1,4 +1,4 @@
-"""Goodput: the share of answers that come as fast as they are to come where they are read.
+"""Goodput: the share of answers that meet the latency targets of their surface.
 
 Zhong et al. 2024, "DistServe: disaggregating prefill and decoding for goodput-optimized large language model serving".
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # people read some ten tokens a second
+USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # users read about ten tokens a second
 FAILED = ("failed", "refused")
 NOT_JUDGED = ("cancelled", "invalid")
 _TARGET = re.compile(r"([a-z][a-z0-9_-]{0,31})=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
@@ -23,19 +23,19 @@ class Target:
     tpot_ms: float
 
     def met(self, ttft_ms: float | None, tpot_ms: float | None) -> bool:
-        """An answer of one token has no pace, one that tells nothing is late."""
+        """An answer of one token has no TPOT; one without any token is late."""
         return ttft_ms is not None and ttft_ms <= self.ttft_ms and (tpot_ms is None or tpot_ms <= self.tpot_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Those of the surfaces that have one."""
+    """The targets of the surfaces that have one."""
 
     by_surface: Mapping[str, Target] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Targets:
-        """`chat=500/100,voice=300/50`. Raises ValueError, which says what is wrong."""
+        """`chat=500/100,voice=300/50`. Raises ValueError with the mistake as its message."""
         found: dict[str, Target] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             match = _TARGET.fullmatch(part)
@@ -48,8 +48,9 @@ class Targets:
         return cls(found)
 
     def met(self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> bool | None:
-        """None for what is not judged: surfaces without a target, answers that nobody waited for to the end, and
-        requests that no server could have answered."""
+        """None for turns that are not judged: those of surfaces without a target, cancelled ones, and invalid requests
+        that no server could answer.
+        """
         target = self.by_surface.get(surface)
         if target is None or status in NOT_JUDGED:
             return None

@@ -14,7 +14,8 @@ from aiohttp import web
 from inference.trace import Trace, now_ns
 from worker.errors import ApiError
 from worker.failures import to_api_error
-from worker.services import PRINCIPAL, REQUEST_ID, SERVICES, TRACE
+from worker.request_keys import PRINCIPAL, REQUEST_ID, TRACE
+from worker.services import SERVICES
 
 log = logging.getLogger("firsttoken.http")
 
@@ -50,7 +51,7 @@ def join_trace(traceparent: str | None) -> Trace:
 
 
 @web.middleware
-async def begin(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def trace_request(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Outermost: the request's id and trace, the answer for whatever was raised, and the count of requests."""
     arrived_ns = now_ns()
     given = request.headers.get("X-Request-Id", "")

@@ -1,4 +1,4 @@
-"""The agents that this worker serves: where their file is, and whether it can be used."""
+"""The agents that this worker serves: the location of their file, and whether it is valid."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ async def list_agents(config: Config) -> None:
         tools = ", ".join(agent.tools) or "no tools"
         print(f"{model:<24} {tools}; {searched}; {agent.model or 'any model'}  {agent.description}".rstrip())
     if not roster.agents:
-        print(f"no agents: describe them in {config.agents or Home(config.home).agents_file}")
+        print(f"no agents: define them in {config.agents or Home(config.home).agents_file}")
     if problems := roster.problems(NAMES):
         raise StartError(" ".join(problems))

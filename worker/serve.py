@@ -21,16 +21,15 @@ from inference.errors import InferenceError
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
-from worker.config import PROJECT, Config
+from worker.auth.keys import LOCAL_TENANT
+from worker.auth.principal import OPERATOR
+from worker.auth.sign_in import link
+from worker.config import PROJECT, VERSION, Config
 from worker.errors import StartError
 from worker.home import Home, write_atomically
-from worker.keys import LOCAL_TENANT
-from worker.principal import OPERATOR
-from worker.routes.health import DRAINING
-from worker.services import SERVICES, Services
-from worker.sign_in import link
+from worker.runs.manager import RUNS, Runs
+from worker.services import DRAINING, SERVICES, Services
 from worker.start import open_services
-from worker.version import VERSION
 
 log = logging.getLogger("firsttoken.serve")
 
@@ -95,10 +94,10 @@ async def serve(config: Config, *, began: float) -> None:
     home = Home(config.home)
     home.prepare()
     with closing(bind(config.host, config.port)) as listener:
-        async with open_services(config, home) as services:
+        async with open_services(config, home) as (services, runs):
             ready = await _introduce(services, home, _url(config.host, listener))
             await _read_samples(services)
-            runner = await _run(services, listener)
+            runner = await _run(services, runs, listener)
             stop.serving = True
             files = [path for path in (home.ready_file, config.ready_file) if path]
             with _ready_files(files, ready):
@@ -122,7 +121,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise StartError(
-                f"port {port} of {host} is taken: choose another with --port, or 0 for a free one"
+                f"port {port} of {host} is already in use: choose another with --port, or 0 for a free one"
             ) from error
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror}") from error
     return listener
@@ -169,9 +168,9 @@ async def _read_samples(services: Services) -> None:
         log.warning("not in the sample knowledge base: %s %s", unread.path, unread.reason)
 
 
-async def _run(services: Services, listener: socket.socket) -> web.AppRunner:
+async def _run(services: Services, runs: Runs, listener: socket.socket) -> web.AppRunner:
     runner = web.AppRunner(
-        build_app(services),
+        build_app(services, runs),
         access_log=None,
         handler_cancellation=True,  # a client that leaves stops its generation at the next step
         shutdown_timeout=services.config.drain_s,
@@ -194,9 +193,9 @@ async def _drain(runner: web.AppRunner, stop: Stop) -> None:
 
 async def _finish_answers(runner: web.AppRunner) -> None:
     """Those that somebody reads, and those that go on alone."""
-    services = runner.app[SERVICES]
-    services.runs.backlog.stop()
-    await asyncio.gather(runner.cleanup(), services.runs.idle(services.config.drain_s))
+    runs, drain_s = runner.app[RUNS], runner.app[SERVICES].config.drain_s
+    runs.backlog.stop()
+    await asyncio.gather(runner.cleanup(), runs.idle(drain_s))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Everything a handler may use, built once at start and never replaced; and what the middlewares know of a request."""
+"""Everything a handler may use, built once at start and never replaced."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,69 +10,42 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from agents.roster import Roster
-from inference.trace import Trace
-from worker.principal import Principal
+from worker.runs.run_services import RunServices
 from worker.warmth import Warmth
 
 if TYPE_CHECKING:
-    from agents.agent import Agent
-    from agents.store import ConversationStore, ResponseStore
-    from inference.embedders import Embedders
-    from inference.sequence import LanguageModel
-    from migrations.database import Database
-    from retrieval.intake import Intake
+    from inference.embedding.registry import Embedders
+    from migrations.pool import Database
+    from retrieval.ingest_worker import IngestWorker
     from retrieval.loaders.pool import LoaderPool
-    from retrieval.rerank import Reranker
+    from retrieval.rank import Reranker
     from retrieval.retriever import Retriever
-    from retrieval.store import PassageStore, Shelf, UploadStore
-    from worker.admission import Admission
-    from worker.auth import Authenticator
+    from retrieval.store import FileQueue, PassageStore, UploadStore
     from worker.config import Config
-    from worker.file_reader import FileReader
-    from worker.goodput import Targets
-    from worker.runs import Runs
-    from worker.seals import Seals
-    from worker.telemetry import Telemetry
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """`engine_stats` is what the chat model says of itself right now: numbers, its name, and under "failed" why it
-    cannot answer any more, if so. `started_at` is Unix seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services(RunServices):
+    """What turns need, and what only the routes use besides.
+
+    `engine_stats` are the chat model's numbers right now, its name, and under "failed" the reason why it cannot answer
+    any more, if there is one. `started_at` is Unix seconds.
     """
 
     config: Config
     database: Database
-    model: LanguageModel
     engine_stats: Callable[[], Mapping[str, Any]]
     embedders: Embedders
     retriever: Retriever
     passages: PassageStore
     uploads: UploadStore
-    shelf: Shelf
-    intake: Intake
-    agent: Agent
-    conversations: ConversationStore
-    responses: ResponseStore
-    runs: Runs
-    authenticator: Authenticator
-    seals: Seals
+    file_queue: FileQueue
+    ingest_worker: IngestWorker
     loaders: LoaderPool
-    file_reader: FileReader
-    admission: Admission
-    telemetry: Telemetry
-    targets: Targets
-    roster: Roster = field(default_factory=Roster)
     reranker: Reranker | None = None
     warmth: Warmth = field(default_factory=Warmth)
     started_at: float = field(default_factory=time.time)
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services")
-
-# request[TRACE] and request[REQUEST_ID] are there in every handler, and so is request[PRINCIPAL] where credentials are
-# demanded; on the pages request.get(PRINCIPAL) is somebody or None.
-TRACE: web.RequestKey[Trace] = web.RequestKey("trace", Trace)
-REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
-PRINCIPAL: web.RequestKey[Principal] = web.RequestKey("principal", Principal)
+DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)  # set when the worker is to stop

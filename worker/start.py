@@ -1,4 +1,4 @@
-"""Opens what a worker needs, side by side, and closes it in the reverse order."""
+"""Opens the services of a worker concurrently, and closes them in the reverse order."""
 
 from __future__ import annotations
 
@@ -18,42 +18,46 @@ from agents.roster import Roster
 from agents.store import ConversationStore, ResponseStore
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
-from inference.allowance import here
 from inference.bundled import EMBEDDER
-from inference.calibration import Calibrations
-from inference.catalogue import find
-from inference.cross_encoder import CrossEncoder
-from inference.embedders import Embedders
+from inference.embedding.cross_encoder import CrossEncoder
+from inference.embedding.registry import Embedders
 from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.llama import model_name
 from inference.model import ChatModel
-from migrations.database import Database
+from inference.provisioning.calibration import Calibrations
+from inference.provisioning.catalogue import find
+from inference.provisioning.fit import here
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from migrations.pool import Database
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
-from retrieval.intake import Intake
+from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.retriever import Retriever
-from retrieval.store import PassageStore, Shelf, UploadStore
-from worker.admission import Admission
-from worker.auth import Authenticator
+from retrieval.store import FileQueue, PassageStore, UploadStore
+from worker.attachments import Attachments
+from worker.auth.authenticator import Authenticator
+from worker.auth.jwt import Tokens
+from worker.auth.keys import Keys
+from worker.auth.seals import Seals
+from worker.auth.secret import Secret
+from worker.auth.session import Sessions
 from worker.calibrator import Calibrator
 from worker.config import Config
-from worker.engine import engine_config
+from worker.engine_config import engine_config
 from worker.errors import StartError
-from worker.file_reader import FileReader
 from worker.goodput import Targets
 from worker.home import Home
-from worker.keys import Keys
-from worker.metrics import Metrics
+from worker.prometheus import Metrics
 from worker.roster import read_roster
-from worker.runs import Runs
-from worker.seals import Seals
-from worker.secret import Secret
+from worker.runs.admission import Admission
+from worker.runs.idempotency_store import IdempotencyStore
+from worker.runs.manager import Runs
+from worker.runs.presence import Presence
+from worker.runs.queue_store import QueueStore
+from worker.runs.running_store import RunningStore
 from worker.services import Services
-from worker.session import Sessions
 from worker.telemetry import Telemetry
-from worker.tokens import Tokens
 from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
 
@@ -92,12 +96,12 @@ async def open_owner_dsn(config: Config) -> AsyncIterator[tuple[str, str | None]
 
 
 async def _keep_running(postgres: EmbeddedPostgres) -> None:
-    """Bring the embedded server back when it dies: nobody else would, and the pool reconnects by itself."""
+    """Restart the embedded server when it dies; the pool reconnects automatically."""
     while True:
         await asyncio.sleep(WATCH_S)
         if await asyncio.to_thread(lambda: postgres.is_running):
             continue
-        log.warning("Postgres is gone; starting it again")
+        log.warning("Postgres stopped; restarting it")
         try:
             await asyncio.to_thread(postgres.start)
         except EmbeddedPostgresError as error:
@@ -125,7 +129,7 @@ async def open_model(config: Config) -> AsyncIterator[ChatModel]:
     wanted = await asyncio.to_thread(_load, "--model", engine_config, config)
     allowance = await asyncio.to_thread(_load, "--model", here, wanted)
     if allowance.is_less:
-        print(f"Memory is there for {allowance}: {allowance.reason}", flush=True)
+        print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
     engine = allowance.config
     model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
     calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
@@ -185,8 +189,8 @@ def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 
 
 @asynccontextmanager
-async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
-    """Database and models come up at the same time: the slowest of them is the start time."""
+async def open_services(config: Config, home: Home) -> AsyncIterator[tuple[Services, Runs]]:
+    """Database and models start concurrently: the slowest of them determines the start time."""
     roster = read_roster(config)
     async with AsyncExitStack() as stack:
         opened = await asyncio.gather(
@@ -210,12 +214,13 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[Services]:
         await services.authenticator.start()
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start()
-        stack.push_async_callback(services.runs.close)
-        await services.runs.start(services)
-        stack.push_async_callback(services.intake.close)
-        services.intake.start()
+        runs = Runs(services, event_days=config.event_days, background=config.background)
+        stack.push_async_callback(runs.close)
+        await runs.start()
+        stack.push_async_callback(services.ingest_worker.close)
+        services.ingest_worker.start()
         await asyncio.gather(_share_beginnings(services.agent, roster), services.passages.warm_up())
-        yield services
+        yield services, runs
 
 
 async def _share_beginnings(agent: Agent, roster: Roster) -> None:
@@ -223,8 +228,8 @@ async def _share_beginnings(agent: Agent, roster: Roster) -> None:
     for name, definition in {**roster.agents, "": Definition()}.items():
         try:
             await agent.share(definition.applied(Turn(NOBODY, ())))
-        except (InvalidTurn, InvalidTemplate) as error:  # it will be said to whoever asks this agent
-            log.warning("the beginning of agent %s is not shared: %s", name, error)
+        except (InvalidTurn, InvalidTemplate) as error:  # its clients get this error
+            log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
 
 
 def _assemble(
@@ -240,9 +245,9 @@ def _assemble(
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed}
 
-    passages, shelf, loaders = PassageStore(database), Shelf(database), LoaderPool()
+    passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
+    presence, seals = Presence(database), Seals(secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
-    runs = Runs(database, event_days=config.event_days, background=config.background)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
@@ -257,19 +262,22 @@ def _assemble(
         retriever=retriever,
         passages=passages,
         uploads=uploads,
-        shelf=shelf,
-        intake=Intake(
-            *(shelf, uploads, passages, embedders, loaders, runs.board.worker),
+        file_queue=file_queue,
+        ingest_worker=IngestWorker(
+            *(file_queue, uploads, passages, embedders, loaders, presence.worker),
             chatting=lambda: int(model.stats()["running"]) > 0,
         ),
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
-        runs=runs,
+        running=RunningStore(database),
+        queue=QueueStore(database),
+        idempotency=IdempotencyStore(database),
+        presence=presence,
+        attachments=Attachments(uploads, passages, loaders, seals),
         authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
-        seals=Seals(secret),
+        seals=seals,
         loaders=loaders,
-        file_reader=FileReader(loaders),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
         targets=Targets.parse(config.targets),

@@ -1,4 +1,4 @@
-"""Where finished turns go: metrics at once, Postgres in batches, and never in the way of an answer."""
+"""Where finished turns go: metrics at once, Postgres in batches, without delaying an answer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from uuid import UUID
 
 from inference.trace import Trace
 from worker.batch_writer import BatchWriter
-from worker.metrics import Metrics
-from worker.record import TurnRecord
+from worker.prometheus import Metrics
+from worker.runs.record import TurnRecord
 from worker.traces import Traces
 
 log = logging.getLogger("firsttoken.telemetry")
 
-WAITING_MAX = 4096  # traces of a few kilobytes: what a database may be away for before the oldest are let go
+WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; then the oldest are dropped
 BATCH_MAX = 128
 FORGET_EVERY_S = 3600.0
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
@@ -42,7 +42,7 @@ class Telemetry:
         await self._writer.close()
 
     def record(self, record: TurnRecord) -> None:
-        """Take over a finished turn: nothing may be added to its trace afterwards."""
+        """Take a finished turn: nothing may be added to its trace afterwards."""
         if not record.trace.end_ns:
             record.trace.finish()
         self.metrics.observe(record)
@@ -85,7 +85,7 @@ class Telemetry:
 
 
 def server_timing(trace: Trace) -> str:
-    """The value of the Server-Timing header: what is known when the headers go out, and the trace to look up."""
+    """The value of the Server-Timing header: the spans known when the headers are sent, and the id of the trace."""
     totals: dict[str, float] = {}
     for span in trace.spans:
         if span.end_ns:

@@ -44,7 +44,7 @@ class ToolServers:
             return
         for tool in tools:
             if tool.name in self._own:
-                log.warning("the tool %s of a server is left out: this worker has one of that name", tool.name)
+                log.warning("the MCP tool %s is skipped: the worker already has a tool of that name", tool.name)
             else:
                 self._toolbox.put(tool)
 

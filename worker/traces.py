@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
-from migrations.database import Database
-from worker.principal import Principal
-from worker.record import TurnRecord
+from migrations.pool import Database
+from worker.auth.principal import Principal
+from worker.runs.record import TurnRecord
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 Order: TypeAlias = Literal["recent", "slowest"]
 QUANTILES = (0.5, 0.95, 0.99)

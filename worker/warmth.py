@@ -1,4 +1,4 @@
-"""Who is about to ask: prompts that are read ahead of their question, and how many of them at most."""
+"""Prompts that are prefilled ahead of their question, and the limit of how many a tenant may have."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from inference.sequence import Generation
+from inference.core import Generation
 
-# A person touches one conversation at a time; a program that warms many must not keep the model busy for nobody.
+# A user types in one conversation at a time; a program that warms many must not keep the model busy without need.
 TENANT_MAX = 4
-# Typing begins right behind the focus, and each time costs a look into the database.
+# Typing starts right after the focus, and each request costs a query.
 PAUSE_S = 1.0
 
-# A tenant's conversation; None for one that is not made yet.
+# A tenant's conversation; None for one that does not exist yet.
 Place: TypeAlias = tuple[UUID, str | None]
 
 
@@ -26,19 +26,19 @@ class _Reading:
 
     @property
     def counts(self) -> bool:
-        """It goes on, or was begun just now."""
+        """It is in progress, or has just started."""
         goes_on = self.generation is not None and self.generation.finish is None
         return goes_on or time.monotonic() - self.began_s < PAUSE_S
 
 
 class Warmth:
-    """The event loop's own."""
+    """Limits prefills ahead of questions. Not thread-safe: for the event loop only."""
 
     def __init__(self) -> None:
         self._readings: dict[Place, _Reading] = {}
 
     async def read(self, place: Place, start: Callable[[], Awaitable[Generation | None]]) -> bool:
-        """Start reading ahead, unless it is begun already or the tenant has enough of it. False: nothing is read."""
+        """Start to prefill, unless it has started or the tenant is at its limit. False: nothing is prefilled."""
         self._readings = {each: reading for each, reading in self._readings.items() if reading.counts}
         if place in self._readings or sum(tenant == place[0] for tenant, _ in self._readings) >= TENANT_MAX:
             return False

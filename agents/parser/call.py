@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-BODY_CHARS_MAX = 32_768  # a string that repeats itself must end somewhere
+BODY_CHARS_MAX = 32_768  # bounds a model that repeats itself
 DEPTH_MAX = 32
 NAME_CHARS_MAX = 64  # as in the public contract
 

@@ -1,4 +1,4 @@
-"""Which dialect a model writes, told from the text of its chat template."""
+"""The tool-call format of a model, detected from the text of its chat template."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from agents.parser.events import ParserEvent
+from agents.parser.deltas import ParserEvent, Text
 from agents.parser.gemma import FunctionGemmaParser, GemmaParser
 from agents.parser.harmony import HarmonyParser
 from agents.parser.hermes import HermesParser
@@ -18,7 +18,7 @@ from agents.parser.qwen_coder import QwenCoderParser
 
 
 class Parser(Protocol):
-    """Reads one answer: text goes in, cut anywhere, and the same events come out for every way of cutting it."""
+    """Reads one answer in pieces of text; the joined events do not depend on where the text is cut."""
 
     def feed(self, text: str) -> list[ParserEvent]: ...
 
@@ -26,7 +26,7 @@ class Parser(Protocol):
 
 
 class Format(Enum):
-    """How calls are written."""
+    """The format of tool calls."""
 
     HERMES = "hermes"
     LLAMA = "llama"
@@ -37,7 +37,7 @@ class Format(Enum):
     HARMONY = "harmony"
 
 
-# The first mark that the template holds decides; the order matters where a template holds several.
+# The first mark that the template contains decides; the order matters where it contains several.
 FORMATS = (
     ("<|channel|>", Format.HARMONY),
     ("[TOOL_CALLS]", Format.MISTRAL),
@@ -53,25 +53,25 @@ THOUGHTS = (
     ThoughtMarks("[THINK]", "[/THINK]"),
     ThoughtMarks("<|channel>", "<channel|>"),
 )
-# Their templates make a whole message of more than its content, so its tokens cannot stand for the content alone.
+# Their templates add to the content of a message, so its generated tokens cannot replace the rendered content.
 REWRITTEN = frozenset({Format.MISTRAL, Format.GEMMA, Format.FUNCTION_GEMMA, Format.HARMONY})
-SINGLE_CALLS = "only supports single tool-calls at once"  # what Llama's templates say before they refuse two
+SINGLE_CALLS = "only supports single tool-calls at once"  # the message with which Llama's templates refuse two
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`keeps_tokens`: rendering an answer's own tokens as its content gives what was generated."""
+    """`keeps_tokens`: rendering an answer as content gives exactly the tokens that were generated."""
 
     format: Format = Format.HERMES
     thoughts: ThoughtMarks | None = None
-    one_call: bool = False  # the template takes one call a message
+    one_call: bool = False  # the template takes one call per message
 
     @property
     def keeps_tokens(self) -> bool:
         return self.format not in REWRITTEN
 
     def opens_thought(self, prompt_end: str) -> bool:
-        """Whether a prompt that ends so leaves the model in the middle of a thought."""
+        """Whether a prompt with this end leaves the model inside its reasoning."""
         return self.thoughts is not None and prompt_end.rstrip().endswith(self.thoughts.open)
 
     def parser(self, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False) -> Parser:
@@ -90,6 +90,29 @@ class Dialect:
                 return FunctionGemmaParser(self.thoughts, thinking=thinking)
             case Format.HARMONY:
                 return HarmonyParser()
+
+
+class FormattedParser:
+    """For an answer in a format: its text is taken as it is, even where it contains marks of calls or reasoning. The
+    parser of the dialect reads what precedes the answer.
+    """
+
+    def __init__(self, dialect: Parser) -> None:
+        self._dialect = dialect
+        self._answering = False
+
+    def feed(self, text: str) -> list[ParserEvent]:
+        events: list[ParserEvent] = []
+        for at, character in enumerate(text):
+            if self._answering:
+                return [*events, Text(text[at:])]
+            said = self._dialect.feed(character)
+            self._answering = any(isinstance(event, Text) and event.text.strip() for event in said)
+            events += said
+        return events
+
+    def finish(self) -> list[ParserEvent]:
+        return [] if self._answering else self._dialect.finish()
 
 
 def choose(template: str) -> Dialect:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from agents.parser.call import BODY_CHARS_MAX
-from agents.parser.events import ParserEvent, Text
+from agents.parser.deltas import ParserEvent, Text
 from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks
 
 PREFIX = "call:"

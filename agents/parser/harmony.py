@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agents.parser.events import ParserEvent, Text, Thought
+from agents.parser.deltas import ParserEvent, Text, Thought
 from agents.parser.markup import MarkupParser, Mode, ThoughtMarks
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agents.parser.call import CallReader
-from agents.parser.events import ParserEvent, Text
+from agents.parser.deltas import ParserEvent, Text
 from agents.parser.markup import SEAM, MarkupParser, Mode
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

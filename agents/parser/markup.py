@@ -12,7 +12,7 @@ from enum import Enum
 from typing import ClassVar, NamedTuple
 
 from agents.parser.call import BrokenCall, CallReader
-from agents.parser.events import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
 
 # A mark that the end cut off is recognised from here on; anything shorter may be a plain bracket.
 CUT_MARK_CHARS_MIN = 5

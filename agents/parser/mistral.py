@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agents.parser.call import CallReader
-from agents.parser.events import CallBroken, ParserEvent, Text
+from agents.parser.deltas import CallBroken, ParserEvent, Text
 from agents.parser.markup import SEAM, MarkupParser, Mode
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from agents.parser.call import BODY_CHARS_MAX
-from agents.parser.events import ParserEvent, Text
+from agents.parser.deltas import ParserEvent, Text
 from agents.parser.hermes import CLOSE, OPEN, RESULT_CLOSE, RESULT_OPEN
 from agents.parser.markup import SEAM, MarkupParser, Mode, ThoughtMarks
 

@@ -13,12 +13,12 @@ import asyncpg
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item, new_id
 from agents.payload import from_payload, to_payload
-from migrations.database import Database
+from migrations.pool import Database
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
-# The longest contexts in use hold about this many short messages; reading more is work for a certain refusal.
+# The longest contexts in use hold about this many short messages; a longer history would be refused anyway.
 HISTORY_ITEMS_MAX = 5000
 
 Order: TypeAlias = Literal["asc", "desc"]
@@ -42,7 +42,7 @@ class Page(Generic[T]):
 
 
 class ConversationStore:
-    """Every method sees the rows of `tenant_id` only; what is not there or not theirs raises NotFound."""
+    """Every method sees the rows of `tenant_id` only; ids that do not exist or belong to others raise NotFound."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -99,7 +99,7 @@ class ConversationStore:
         return _found(row, conversation_id)
 
     async def delete(self, tenant_id: UUID, conversation_id: str) -> None:
-        """Delete a conversation with its items; responses that were made in it stay."""
+        """Delete a conversation with its items; its responses stay."""
         async with self._database.tenant(tenant_id) as connection:
             deleted = await connection.fetchval(
                 "delete from conversations where tenant_id = $1 and id = $2 returning id", tenant_id, conversation_id
@@ -108,7 +108,7 @@ class ConversationStore:
             raise NotFound("conversation", conversation_id)
 
     async def history(self, tenant_id: UUID, conversation_id: str) -> tuple[Item, ...]:
-        """All items, oldest first, by one statement. Raises HistoryTooLong above HISTORY_ITEMS_MAX."""
+        """All items, oldest first, with one statement. Raises HistoryTooLong above HISTORY_ITEMS_MAX."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 """select i.payload from conversations c
@@ -163,7 +163,7 @@ class ConversationStore:
         return from_payload(payload)
 
     async def delete_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Conversation:
-        """Delete one item and return its conversation, as the contract has it."""
+        """Delete one item and return its conversation."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 """with gone as (delete from items where tenant_id = $1 and conversation_id = $2 and id = $3
@@ -222,7 +222,7 @@ async def insert_items(
             payloads,
         )
     except asyncpg.UniqueViolationError:
-        raise InvalidTurn("An item with one of these ids exists already: leave `id` out to get a new one.") from None
+        raise InvalidTurn("An item with one of these ids already exists: omit `id` to get a new one.") from None
 
 
 # A conversation without (further) items gives one row without payload: found, but empty.

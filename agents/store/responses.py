@@ -1,4 +1,4 @@
-"""Responses: what was asked, what was answered, and the chain by which one follows another."""
+"""Responses: their input and output, and the chain of previous responses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from uuid import UUID
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item
 from agents.payload import from_payload
-from migrations.database import Database
+from migrations.pool import Database
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 CHAIN_RESPONSES_MAX = 1000  # a chain this long fits no context; the walk must end
 
@@ -35,7 +35,7 @@ class ResponseRecord:
 
 
 class ResponseStore:
-    """Every method sees the rows of `tenant_id` only; what is not there or not theirs raises NotFound."""
+    """Every method sees the rows of `tenant_id` only; ids that do not exist or belong to others raise NotFound."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -80,8 +80,8 @@ class ResponseStore:
     async def history(self, tenant_id: UUID, response_id: str) -> tuple[Item, ...]:
         """Everything up to and including this response, oldest first, by walking `previous_response_id`.
 
-        A chain that starts inside a conversation begins with what stood there before it. Raises NotFound, also
-        for a deleted link of the chain: a gap would be a silent cut. Raises InvalidTurn while it is being made.
+        A chain that starts inside a conversation includes the items of the conversation before it. Raises NotFound,
+        also for a deleted link of the chain: a gap would be a silent cut. Raises InvalidTurn while the response runs.
         """
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
@@ -103,9 +103,9 @@ class ResponseStore:
             if not rows:
                 raise NotFound("response", response_id)
             if len(rows) > CHAIN_RESPONSES_MAX:
-                raise HistoryTooLong(f"More than {CHAIN_RESPONSES_MAX} responses stand before this one. Start anew.")
+                raise HistoryTooLong(f"More than {CHAIN_RESPONSES_MAX} responses precede this one. Start a new chain.")
             if rows[-1]["status"] in ("queued", "in_progress"):
-                message = f"The response '{response_id}' is still being made: wait for its end, or cancel it."
+                message = f"The response '{response_id}' is still being generated: wait for it to finish, or cancel it."
                 raise InvalidTurn(message, param="previous_response_id")
             first = rows[0]
             if first["previous_response_id"] is not None:
@@ -118,7 +118,7 @@ class ResponseStore:
 async def _before(
     connection: Connection, tenant_id: UUID, conversation_id: str | None, response_id: str
 ) -> list[dict[str, Any]]:
-    """Payloads that stood in the conversation when the response was made."""
+    """Payloads of the conversation before the response."""
     if conversation_id is None:
         return []
     rows = await connection.fetch(

@@ -1,4 +1,4 @@
-"""Arithmetic on an expression, bounded in every direction: it is a stranger's text that is evaluated here."""
+"""Arithmetic on an expression. The text is untrusted, so its size, depth and numbers have limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Physical units: every unit is a dimension and how to get to its base unit."""
+"""Physical units: every unit has a dimension and a conversion to its base unit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unit:
 
 
 # Spellings, each with its factor to the base unit (the one with factor 1). Names also match in the plural; case counts
-# only for those written with capitals here, where it tells milli from mega.
+# only for those written with capitals here, where it distinguishes milli from mega.
 _TABLE: dict[str, dict[str, float]] = {
     "length": {
         "m meter metre": 1,

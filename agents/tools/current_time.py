@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from agents.tool import ToolError, tool
 
-# Places that people ask for and that give no zone its name.
+# Places that users ask for and that are not names of zones.
 PLACES = {
     "barcelona": "Europe/Madrid",
     "basel": "Europe/Zurich",
@@ -65,7 +65,7 @@ def current_time(timezone: str) -> dict[str, str]:
 
 
 def find_zone(name: str) -> str:
-    """The IANA name of a zone or place, however it is written; a city counts where its region is wrong.
+    """The IANA name of a zone or place in any spelling; a city is found even under a wrong region.
 
     Raises ToolError.
     """

@@ -9,7 +9,7 @@ from inference.trace import Trace
 from retrieval.config import SCORE_THRESHOLD
 from retrieval.errors import RetrievalError
 
-DEFAULT_STORES = ("docs",)  # searched when the request names no store; the first start fills it
+DEFAULT_STORES = ("docs",)  # for requests without a store; filled at the first start
 PASSAGES_MAX = 5
 
 

@@ -8,9 +8,9 @@ from time import perf_counter
 
 from benchmarks.engine.servers import Setup, bare
 from benchmarks.engine.workloads import Workload, returning
+from inference.backend import Rows
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
-from inference.rows import Rows
 
 RESUMED_TOKENS = 1024
 BITE = 256

@@ -14,16 +14,16 @@ from uuid import UUID
 from tqdm import tqdm
 
 from inference.bundled import EMBEDDER
-from inference.embedder import Embedder
-from inference.embedders import Embedders
-from migrations.database import Database
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
 from migrations.embedded import EmbeddedPostgres
+from migrations.pool import Database
 from retrieval.ingest import IngestReport, Progress, ingest
 from retrieval.quality.questions import Line, Question, resolve
 from retrieval.store import PassageStore
+from worker.auth.keys import Keys
 from worker.config import load
 from worker.home import Home
-from worker.keys import Keys
 from worker.start import open_database, read_secret
 
 TENANT = "benchmark"  # has a store for each collection

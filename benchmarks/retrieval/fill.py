@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.retrieval.bench import TENANT, Bench
-from inference.windows import PassageVectors, unit
+from inference.embedding.windows import PassageVectors, unit
 from retrieval.errors import UnreadableFile
 from retrieval.loaders import formats
 from retrieval.records import NewFile

@@ -19,6 +19,7 @@ from inference.errors import InvalidSchema
 from inference.grammar.disjoint import apart
 from inference.grammar.formats import FORMATS, NOTES
 from inference.grammar.keywords import KEYWORDS, asserted, at, is_a, lengths, refuse_beyond, types_of
+from inference.grammar.lark import Thought, grammar, value_of
 from inference.grammar.numbers import decimal, integer
 from inference.grammar.pattern import translated
 
@@ -35,6 +36,11 @@ STYLE = {
     "item_separator": ", ?",
     "json_allowed_escapes": 'nrtbf\\"',
 }
+
+
+def json_grammar(schema: object, thought: Thought | None = None) -> str:
+    """A grammar of the JSON values that fit a schema. Raises InvalidSchema naming the place in the schema."""
+    return grammar("value", {"value": value_of(restated(schema))}, thought)
 
 
 def restated(schema: Any) -> dict[str, Any]:
@@ -255,7 +261,9 @@ class _Restating:
         format, pattern = said.get("format"), said.get("pattern")
         if pattern is not None and not isinstance(pattern, str):
             raise InvalidSchema("a pattern is a text", at(path, "pattern"))
-        if isinstance(format, str) and format in FORMATS:
+        if format is not None and not isinstance(format, str):
+            raise InvalidSchema("a format is a text", at(path, "format"))
+        if format in FORMATS:
             return self._shared(held | {"pattern": f"^(?:{FORMATS[format]})$"})
         if pattern is not None:
             return self._shared(held | {"pattern": translated(pattern, at(path, "pattern"))})

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from inference.attention import AUTO, F16, Q8_0, Attention
 from inference.attention import attention as usual
-from inference.backend import Chunk
+from inference.backend import Chunk, Region
 from inference.errors import ModelNotLoaded
 from inference.llama.batch import Batch
-from inference.llama.fingerprint import fingerprint
 from inference.llama.library import (
     DecodeFailed,
     get_logits,
@@ -26,12 +25,11 @@ from inference.llama.library import (
     memory_remove,
     set_threads,
 )
-from inference.llama.model import LlamaModel
-from inference.llama.state import regions
-from inference.tail import Region
-from inference.threads import ThreadChooser
+from inference.llama.state import fingerprint, regions
+from inference.llama.threads import ThreadChooser
+from inference.llama.weights import LlamaModel
 
-# A token that is copied through its state costs as much as so many cells copied with their stream; measured.
+# A token that is copied through its state costs as much as this many cells copied with their stream; measured.
 STATE_COST = 4
 _KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0}
 
@@ -79,7 +77,7 @@ class LlamaContext:
         self._memory = lib.llama_get_memory(self._context)
         if not self._memory:  # its decode aborts
             self.close()
-            raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts and not write any")
+            raise ModelNotLoaded(f"{model.path.name} is an encoder: it can embed texts but not generate them")
         self._batch = Batch(rows_max)
         self._threads = ThreadChooser([1, threads] if not gpu else [threads])
         self.streams = not mode.unified
@@ -176,7 +174,7 @@ class LlamaContext:
             raise DecodeFailed(f"a state of {state.nbytes} bytes does not fit slot {slot}")
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
-        """Where that many tokens at the beginning lie in a saved state; nowhere for a kind of state that is unknown."""
+        """Where that many tokens at the start lie in a saved state; nowhere for a kind of state that is unknown."""
         return regions(state, tokens)
 
     def length(self, slot: int) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inference.errors import ModelNotLoaded
 from inference.llama.batch import Batch
 from inference.llama.library import DecodeFailed, get_embeddings, lib
-from inference.llama.model import LlamaModel
+from inference.llama.weights import LlamaModel
 
 
 class _Encoder:
@@ -61,7 +61,7 @@ class _Encoder:
             yield group
 
     def _run(self, group: list[Sequence[int]]) -> NDArray[np.int64]:
-        """Compute one batch, each text in a slot of its own; returns where in the rows they begin, and the end."""
+        """Compute one batch, each text in its own slot; returns where in the rows they begin, and the end."""
         if not self._context:
             raise DecodeFailed("the context is closed")
         bounds = np.cumsum([0, *map(len, group)])

@@ -8,7 +8,7 @@ from pathlib import Path
 from inference.errors import InferenceError
 from inference.llama.library import lib
 
-# Those that people use, smallest loss first; llama.cpp has more, which need a matrix of importances to be any good.
+# Those that are in use, smallest loss first; llama.cpp has more, which need a matrix of importances to be any good.
 QUANTISATIONS = {
     "bf16": lib.LLAMA_FTYPE_MOSTLY_BF16,
     "f16": lib.LLAMA_FTYPE_MOSTLY_F16,

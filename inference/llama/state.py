@@ -1,4 +1,5 @@
-"""Where the keys and values of tokens lie in the state that llama.cpp saves of a sequence.
+"""The state that llama.cpp saves of a sequence: where the keys and values of tokens are in it, and which contexts can
+restore it.
 
 As llama.cpp's `llama_kv_cache::state_write` has it, after a mark of 8 bytes, once for each kind of cache (models with
 sliding windows have two): the number of streams; for each the number of cells, and if there are any: position, number
@@ -11,15 +12,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.tail import Region
+from inference.backend import Region
+from inference.llama.device import build_features
+from inference.llama.library import lib
 
 MARK_BYTES = 8
-LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: what says more is no state of this kind
+LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: what says more is not a state of this kind
 _CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
+# Weights are gigabytes: the fingerprint covers their size, their time and this many samples of them.
+SAMPLES, SAMPLE_BYTES = 64, 16_384
 
 
 def regions(state: NDArray[np.uint8], tokens: int) -> tuple[Region, ...]:
@@ -31,7 +39,7 @@ def regions(state: NDArray[np.uint8], tokens: int) -> tuple[Region, ...]:
 
 
 class _Reader:
-    """Reads from the beginning to the very end. Raises struct.error, ValueError for what is no such state."""
+    """Reads from the start to the very end. Raises struct.error, ValueError for what is not such a state."""
 
     def __init__(self, state: NDArray[np.uint8], tokens: int) -> None:
         self._state, self._tokens = state, tokens
@@ -79,3 +87,23 @@ class _Reader:
         numbers: tuple[int, ...] = struct.unpack_from(layout, self._state.data, self._at)
         self._at += struct.calcsize(layout)
         return numbers
+
+
+def fingerprint(model: Path, parameters: Any) -> bytes:
+    """32 bytes for this model, this layout of the cache (`parameters` of the context) and this build, whose kernels
+    decide the last bits. A state may be restored only into a context of the same fingerprint."""
+    streams = 1 if parameters.kv_unified else parameters.n_seq_max
+    layout = (streams, parameters.flash_attn_type, parameters.type_k, parameters.type_v)
+    library = Path(lib._lib._name).stat()
+    build = (library.st_size, library.st_mtime_ns, sorted(build_features().items()))
+    return sha256(_digest_of_weights(model) + repr((layout, build)).encode()).digest()
+
+
+def _digest_of_weights(model: Path) -> bytes:
+    facts = model.stat()
+    digest = sha256(repr((facts.st_size, facts.st_mtime_ns)).encode())
+    with model.open("rb") as file:
+        for sample in range(SAMPLES):
+            file.seek(sample * facts.st_size // SAMPLES)
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.digest()

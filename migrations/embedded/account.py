@@ -41,7 +41,8 @@ class Account:
         return {} if self.is_ours else {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def can_enter(self, folder: Path) -> bool:
-        """Whether the account may use files below `folder`; asked of the kernel, which knows about ACLs and mounts."""
+        """Whether the account may use files below `folder`; a question to the kernel, which knows about ACLs and
+        mounts."""
         return self._succeeds(["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)])
 
     def can_run(self, program: Path) -> bool:
@@ -67,7 +68,7 @@ def account_for(data: Path) -> Account:
     owner = data.stat()
     if owner.st_uid == 0:
         raise EmbeddedPostgresError(
-            f"{data} belongs to root, whom Postgres refuses to run as: chown -R {UNPRIVILEGED} {data}"
+            f"{data} belongs to root, and Postgres refuses to run as root: chown -R {UNPRIVILEGED} {data}"
         )
     return Account(owner.st_uid, owner.st_gid)
 

@@ -45,7 +45,7 @@ def binaries_for(account: Account, packaged: Path, cache: Path = CACHE) -> Path:
 
 
 def _copy(package: Path, target: Path) -> None:
-    """Copy the package's Postgres and the libraries beside it; a half-made copy never counts."""
+    """Copy the package's Postgres and its libraries; an incomplete copy is never used."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=target.name) as scratch:
         new = Path(scratch) / "new"

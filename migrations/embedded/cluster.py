@@ -1,4 +1,4 @@
-"""Making the data folder, once."""
+"""Creates the data folder, once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ INITDB_TIMEOUT_S = 120.0  # half a second on a good disk
 
 
 def ensure_cluster(place: Placement, binaries: Path) -> None:
-    """Make the cluster when there is none. It is made beside its place and renamed: a half-made one never counts."""
+    """Create the cluster if there is none. It is created next to its place and renamed: an incomplete one is never
+    used."""
     if place.data.exists():
         _check(place.data)
         return
     account = place.account
     if not account.has_entry:
         raise EmbeddedPostgresError(
-            f"This process runs as {account.name}, whom /etc/passwd does not know and initdb therefore refuses: "
+            f"This process runs as {account.name}, which has no entry in /etc/passwd, so initdb refuses it: "
             "add an entry, or set DATABASE_URL."
         )
     scratch = place.root / "init.tmp"
@@ -42,12 +43,12 @@ def _check(data: Path) -> None:
     if found != f"Postgres {POSTGRES_MAJOR}":
         raise EmbeddedPostgresError(
             f"{data} holds {found} where Postgres {POSTGRES_MAJOR} was expected: restore it from a backup, or move it "
-            "away to begin with an empty database."
+            "away to start with an empty database."
         )
 
 
 def _initdb(data: Path, account: Account, binaries: Path) -> None:
-    """Local connections are trusted: the socket's folder lets nobody else near it. The server flushes at its start."""
+    """Local connections are trusted: the socket's folder keeps other accounts out. The server flushes at its start."""
     options = ["-U", SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
     try:
         done = subprocess.run(
@@ -62,8 +63,8 @@ def _initdb(data: Path, account: Account, binaries: Path) -> None:
         )
     except subprocess.TimeoutExpired:
         raise EmbeddedPostgresError(
-            f"Making the database in {data.parent} took more than {INITDB_TIMEOUT_S:.0f} s: "
+            f"Creating the database in {data.parent} took more than {INITDB_TIMEOUT_S:.0f} s: "
             "put the home on a faster disk with --home, or set DATABASE_URL."
         ) from None
     if done.returncode != 0:
-        raise EmbeddedPostgresError(f"The database could not be made in {data.parent}: {reason_in(done.stderr)}")
+        raise EmbeddedPostgresError(f"The database could not be created in {data.parent}: {reason_in(done.stderr)}")

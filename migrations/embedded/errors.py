@@ -15,4 +15,4 @@ class EmbeddedPostgresError(Exception):
 def reason_in(output: str) -> str:
     """What Postgres first called fatal in its output (more may follow from it), or else its last line."""
     first = FATAL.search(output)
-    return first[1] if first else (output.strip().splitlines() or ["it said nothing"])[-1]
+    return first[1] if first else (output.strip().splitlines() or ["no message"])[-1]

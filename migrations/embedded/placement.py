@@ -18,9 +18,9 @@ from migrations.embedded.account import Account, account_for, unprivileged
 from migrations.embedded.errors import EmbeddedPostgresError
 
 POSTGRES_MAJOR = 18
-ELSEWHERE = Path("/var/lib")
+FALLBACK_FOLDER = Path("/var/lib")
 # Not TMPDIR: two processes with different environments must find the same socket.
-SHORT = Path("/tmp")
+SHORT_FOLDER = Path("/tmp")
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_BYTES_MAX = 103  # sun_path of macOS; Linux has four more
 # Postgres and the drivers read commas, spaces and colons in a socket folder's name as syntax.
@@ -51,7 +51,7 @@ class Placement:
         inside = self.root / "run"
         if PLAIN_PATH.fullmatch(str(inside)) and len(os.fsencode(inside / SOCKET_NAME)) <= SOCKET_PATH_BYTES_MAX:
             return inside
-        return SHORT / f"firsttoken-{self.account.uid}-{_digest(self.root)}"
+        return SHORT_FOLDER / f"firsttoken-{self.account.uid}-{_digest(self.root)}"
 
 
 def placement_of(home: Path) -> Placement:
@@ -59,7 +59,7 @@ def placement_of(home: Path) -> Placement:
     place = home / "postgres"
     if place.is_symlink() and not place.exists():
         raise EmbeddedPostgresError(
-            f"The database folder {place.readlink()} is gone: restore it, or remove the link {place} to begin with an "
+            f"The database folder {place.readlink()} is gone: restore it, or remove the link {place} to start with an "
             "empty database."
         )
     if not place.exists():
@@ -68,7 +68,7 @@ def placement_of(home: Path) -> Placement:
 
 
 def make_socket_folder(place: Placement) -> None:
-    """A folder that only the account enters: whoever reaches the socket is a superuser of the database."""
+    """A folder that only the account enters: a process that reaches the socket is a superuser of the database."""
     folder, account = place.socket_folder, place.account
     if not folder.exists():
         folder.mkdir(mode=0o700)
@@ -82,7 +82,7 @@ def make_socket_folder(place: Placement) -> None:
 
 def remove_socket_folder(place: Placement) -> None:
     """Tidy up behind a stopped server: an empty folder outside of ours."""
-    if place.socket_folder.parent == SHORT:
+    if place.socket_folder.parent == SHORT_FOLDER:
         with contextlib.suppress(OSError):  # not there, or a crashed server's socket is still in it
             place.socket_folder.rmdir()
 
@@ -94,7 +94,7 @@ def _make(place: Path, home: Path) -> None:
         place.mkdir(mode=0o711)
         place.chmod(0o711)  # whatever the umask
     else:
-        elsewhere = ELSEWHERE / f"firsttoken-{os.geteuid()}-{_digest(home)}"
+        elsewhere = FALLBACK_FOLDER / f"firsttoken-{os.geteuid()}-{_digest(home)}"
         elsewhere.mkdir(mode=0o711, exist_ok=True)
         elsewhere.chmod(0o711)
         (elsewhere / "README").write_text(f"The database of the Firsttoken home {home}, which links here.\n")

@@ -21,7 +21,7 @@ SETTINGS = {
     "max_wal_size": "1GB",
     "random_page_cost": "1.1",
     "jit": "off",  # the binaries have none
-    "wal_level": "minimal",  # nobody replicates from here
+    "wal_level": "minimal",  # there is no replica from here
     "max_wal_senders": "0",
     "io_method": "sync",  # saves three processes
     "recovery_init_sync_method": "syncfs",  # recovery in 0.2 s instead of 3.2 s
@@ -29,14 +29,14 @@ SETTINGS = {
     "log_checkpoints": "off",
     "max_parallel_maintenance_workers": "0",  # containers have 64 MB of /dev/shm, less than one worker asks for
 }
-LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts anew, keeping one old file
+LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts again, keeping one old file
 LOG_TAIL_BYTES = 16 * 1024
 CONNECT_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
-    """What postmaster.pid says. It may be stale: only the socket tells whether the server lives."""
+    """What postmaster.pid says. It may be stale: only the socket shows whether the server is alive."""
 
     pid: int
     is_ready: bool
@@ -61,9 +61,9 @@ def is_listening(place: Placement) -> bool:
 
 
 def launch(place: Placement, binaries: Path) -> subprocess.Popen[bytes]:
-    """Start the server in a session of its own, so that a Ctrl-C at the terminal is ours alone."""
+    """Start the server in its own session, so that a Ctrl-C at the terminal is ours alone."""
     for lock_file in (place.data / "postmaster.pid", place.socket_folder / f"{SOCKET_NAME}.lock"):
-        _disown(lock_file, place.data)
+        _take_over_lock(lock_file, place.data)
     if place.log.exists() and place.log.stat().st_size > LOG_BYTES_MAX:
         place.log.replace(place.log.with_suffix(".log.1"))
     settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
@@ -85,7 +85,7 @@ def log_size(place: Placement) -> int:
     return place.log.stat().st_size if place.log.exists() else 0
 
 
-def last_words(place: Placement, start: int) -> str:
+def failure_in_log(place: Placement, start: int) -> str:
     """Why the server gave up, by what it wrote after byte `start` of its log."""
     with place.log.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -93,7 +93,7 @@ def last_words(place: Placement, start: int) -> str:
         return reason_in(log.read().decode(errors="replace"))
 
 
-def _disown(lock_file: Path, data: Path) -> None:
+def _take_over_lock(lock_file: Path, data: Path) -> None:
     """Make a dead server's lock file name us instead of a pid that some other process may have by now.
 
     Postgres takes a living pid for a running server, except its parent's; the line about shared memory must stay,

@@ -14,7 +14,7 @@ from migrations.embedded.cluster import SUPERUSER, ensure_cluster
 from migrations.embedded.errors import EmbeddedPostgresError
 from migrations.embedded.lock import FileLock
 from migrations.embedded.placement import Placement, make_socket_folder, placement_of, remove_socket_folder
-from migrations.embedded.postmaster import PidFile, is_listening, last_words, launch, log_size
+from migrations.embedded.postmaster import PidFile, failure_in_log, is_listening, launch, log_size
 
 READY_TIMEOUT_S = 120.0  # crash recovery replays at most max_wal_size
 STOP_TIMEOUT_S = 30.0
@@ -71,7 +71,7 @@ class EmbeddedPostgres:
             ) from error
 
     def stop(self) -> None:
-        """Let go of the server; shut it down when nobody else uses it."""
+        """Release the server; shut it down when no other worker uses it."""
         if not self._users.held:
             return
         with self._turns.turn(TURN_TIMEOUT_S):
@@ -101,8 +101,8 @@ class EmbeddedPostgres:
             return
         if not place.account.can_enter(place.root):
             raise EmbeddedPostgresError(
-                f"Postgres runs as {place.account.name}, who cannot enter {place.root}: move that folder to where "
-                "others may enter, and leave a link to it."
+                f"Postgres runs as {place.account.name}, which has no access to {place.root}: move that folder "
+                "to a place that other users may enter, and leave a link to it."
             )
         binaries = binaries_for(place.account, packaged_binaries())
         ensure_cluster(place, binaries)
@@ -113,16 +113,16 @@ class EmbeddedPostgres:
         contest_ends_at = time.monotonic() + CONTEST_TIMEOUT_S
         while True:
             if self._process is not None:
-                self._process.poll()  # a dead child keeps its pid until it is asked for
+                self._process.poll()  # a dead child keeps its pid until it is polled
             said = log_size(place)
             self._process = launch(place, binaries)
             if self._becomes_ready(place, self._process):
                 return
-            reason = last_words(place, said)
+            reason = failure_in_log(place, said)
             if is_listening(place) and self._becomes_ready(place, None):
                 return
             if time.monotonic() > contest_ends_at or not any(words in reason for words in CONTESTED):
-                raise EmbeddedPostgresError(f"Postgres did not start: {reason} (the whole log: {place.log})")
+                raise EmbeddedPostgresError(f"Postgres did not start: {reason} (full log: {place.log})")
             time.sleep(5 * POLL_S)
 
     def _becomes_ready(self, place: Placement, process: subprocess.Popen[bytes] | None) -> bool:
@@ -138,7 +138,7 @@ class EmbeddedPostgres:
                 return False
             time.sleep(POLL_S)
         raise EmbeddedPostgresError(
-            f"Postgres is still recovering after {READY_TIMEOUT_S:.0f} s and goes on: try again later "
+            f"Postgres is still recovering after {READY_TIMEOUT_S:.0f} s and continues: try again later "
             f"(log: {place.log})."
         )
 

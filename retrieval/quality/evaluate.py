@@ -80,7 +80,7 @@ async def evaluate(
     by_file: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Evaluation:
-    """Ask one question after another, as a turn would with this limit and threshold; `progress` is told of each.
+    """Run one question after another, as a turn would with this limit and threshold; `progress` is called with each.
 
     `by_file` judges the order of files, as test collections with one text a file do.
     Raises StoreNotFound, EmbeddingModelMissing.
@@ -107,7 +107,7 @@ def percentiles(values: Iterable[float]) -> Percentiles:
 
 
 def _rankings(stages: Stages) -> Iterator[tuple[Ranking, list[SourceSpan]]]:
-    """What one side alone would have found stands first among what both found, in its own order.
+    """What one side alone would have found is first among what both found, in its own order.
 
     Candidates of equal coverage have no order in words alone: their keys give one, as when nothing was embedded.
     """

@@ -1,6 +1,6 @@
-"""Questions with what they should find: a file of JSON lines, and where in a store its answers stand.
+"""Questions with what they should find: a file of JSON lines, and where in a store its answers are.
 
-Lines of the same question belong together: each names one more place where an answer stands.
+Lines of the same question belong together: each names one more place where an answer is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UnusableQuestions(RetrievalError):
 
 
 class Line(BaseModel):
-    """One question and one place where its answer stands; without `text` and `start` that is anywhere in the file."""
+    """One question and one place where its answer is; without `text` and `start` that is anywhere in the file."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -52,11 +52,11 @@ class Line(BaseModel):
         if self.file is None and self.file_id is None and self.text is None:
             raise ValueError("name what should be found: file, file_id or text")
         if self.file is not None and self.file_id is not None:
-            raise ValueError("name the file by file or by file_id, not by both")
+            raise ValueError("give either file or file_id, not both")
         if (self.start is None) != (self.end is None) or (self.start or 0) >= (self.end or 1):
-            raise ValueError("start and end go together, and start is the smaller one")
+            raise ValueError("start and end must be given together, and start must be smaller")
         if self.start is not None and (self.text is not None or (self.file or self.file_id) is None):
-            raise ValueError("start and end are places in a file, and text has places of its own")
+            raise ValueError("start and end are offsets in a file and cannot be combined with text")
         return self
 
 
@@ -87,7 +87,7 @@ def read_questions(path: Path) -> list[Line]:
         except ValidationError as error:
             raise UnusableQuestions(f"{path}, line {number}: {_reason(error)}") from None
     if not lines:
-        raise UnusableQuestions(f"{path} holds no question")
+        raise UnusableQuestions(f"{path} contains no question")
     return lines
 
 
@@ -120,7 +120,7 @@ def _joined(lines: Sequence[Line], wanted: Sequence[Sequence[str]], targets: Seq
         elif not files:
             errors.append(f"“{line.question}”: the store has no file {line.file or line.file_id}")
         else:
-            errors.append(f"“{line.question}”: the text stands nowhere in {line.file or line.file_id or 'the store'}")
+            errors.append(f"“{line.question}”: the text does not occur in {line.file or line.file_id or 'the store'}")
     return Resolved([Question(text, tuple(dict.fromkeys(found))) for text, found in questions.items()], errors)
 
 
@@ -134,7 +134,7 @@ def _files_of(line: Line, names: dict[str, str]) -> list[str]:
 
 
 def _finder(content: str) -> Callable[[str], list[tuple[int, int]]]:
-    """Finds texts in this content wherever they stand, whatever the white space. Most are not in it at all."""
+    """Finds texts in this content wherever they are, whatever the white space. Most are not in it at all."""
     words = " ".join(content.split())
 
     def find(text: str) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""An evaluation as a table for people and as JSON for programs. Pure."""
+"""An evaluation as a table for display and as JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from retrieval.quality.evaluate import RANKINGS, Evaluation, Ranking, percentiles
 from retrieval.quality.measures import RANKS_MAX, RECALL_RANKS
 
-# What a ranking has to wait for. What one side of the search alone would cost is not told by a search of both.
+# What a ranking has to wait for. What one side of the search alone would cost is not known from a search of both.
 STAGES_OF: dict[Ranking, tuple[str, ...]] = {
     "fused": ("embed", "search", "fuse"),
     "reranked": ("embed", "search", "fuse", "rerank"),

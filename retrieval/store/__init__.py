@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from retrieval.store.file_queue import Claim, FileQueue
 from retrieval.store.passages import PassageStore
 from retrieval.store.search import SearchResult
-from retrieval.store.shelf import Claim, Shelf
 from retrieval.store.uploads import UploadStore
 
-__all__ = ["Claim", "PassageStore", "SearchResult", "Shelf", "UploadStore"]
+__all__ = ["Claim", "FileQueue", "PassageStore", "SearchResult", "UploadStore"]

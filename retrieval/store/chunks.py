@@ -1,4 +1,4 @@
-"""The passages of one file in one store, written and taken out with their words, inside of somebody's transaction."""
+"""The passages of one file in one store, written and taken out with their words, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrieval.errors import StoreNotFound
 from retrieval.records import EmbeddedChunk
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 _INSERT_CHUNK = """
 insert into chunks (tenant_id, vector_store_id, file_id, ordinal, heading, text, start_char, end_char, tokens,
@@ -52,7 +52,7 @@ update vector_stores set chunks = chunks - (select count(*) from gone) where ten
 
 
 async def locked(connection: Connection, tenant_id: UUID, store_id: str) -> None:
-    """One writer a store until the transaction ends; readers are not held up. Raises StoreNotFound."""
+    """One writer a store until the transaction ends; readers are not blocked. Raises StoreNotFound."""
     if not await connection.fetchval(
         "select true from vector_stores where tenant_id = $1 and id = $2 for no key update", tenant_id, store_id
     ):

@@ -14,8 +14,8 @@ import asyncpg
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.windows import Windows
-from migrations.database import DATABASE_AWAY
+from inference.embedding.windows import Windows
+from migrations.pool import DATABASE_AWAY
 from retrieval.candidate import Candidate, ChunkKey, Hit
 from retrieval.errors import FileNotFound, StoreExists
 from retrieval.filter import Filter
@@ -25,7 +25,7 @@ from retrieval.store.search import EXACT_CHUNKS_MAX, SearchResult, search
 from retrieval.store.stores import counted, find
 
 if TYPE_CHECKING:
-    from migrations.database import Connection, Database
+    from migrations.pool import Connection, Database
 
 WARM_CONNECTIONS = 4  # of a worker that has just started: a page asks on up to three at once
 
@@ -58,7 +58,7 @@ select true
  where v.tenant_id = $1 and v.vector_store_id = $2 and v.path = $3 and f.sha256 = $4
 """
 
-# A file may stand in several stores: it goes when it leaves the last one, unless a caller sent it.
+# A file may be in several stores: it goes when it leaves the last one, unless a caller sent it.
 _DELETE_FILES = """
 delete from files f
  where f.tenant_id = $1 and f.id = any($2) and not f.uploaded
@@ -74,7 +74,7 @@ class PassageStore:
         self._exact_chunks_max = exact_chunks_max
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
-        """The store of that name, whatever its model; made with this one if there is none."""
+        """The store of that name, whatever its model; created with this one if it does not exist."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "insert into vector_stores (tenant_id, id, name, embedding_model, dimensions) "
@@ -138,7 +138,7 @@ class PassageStore:
             return await counted(connection, tenant_id)
 
     async def remember(self, tenant_id: UUID, store_id: str, likeness: bytes) -> None:
-        """Which model writes to a store, where nobody has written yet."""
+        """Which model writes to a store, before the first write."""
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 "update vector_stores set likeness = $3 where tenant_id = $1 and id = $2 and likeness is null",
@@ -146,7 +146,7 @@ class PassageStore:
             )
 
     async def delete(self, tenant_id: UUID, store: str) -> None:
-        """The store, and those of its files that no other store holds. Raises StoreNotFound."""
+        """The store, and those of its files that no other store contains. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             [found] = await find(connection, tenant_id, [store])
             await locked(connection, tenant_id, found.id)
@@ -194,7 +194,7 @@ class PassageStore:
     async def put(self, tenant_id: UUID, store_id: str, file: NewFile) -> bool:
         """Write a file with its chunks in place of what was read from the same path before, all or nothing.
 
-        False when somebody wrote the same content in the meantime. Raises StoreNotFound.
+        False if another worker wrote the same content in the meantime. Raises StoreNotFound.
         """
         file_id = _new_id("file")
         async with self._database.tenant(tenant_id) as connection:
@@ -251,7 +251,7 @@ class PassageStore:
         limit: int,
         filters: Filter | None = None,
     ) -> SearchResult:
-        """The `limit` chunks nearest to the vector and the `limit` that hold most of the query's telling words.
+        """The `limit` chunks nearest to the vector and the `limit` with most of the query's rare words.
 
         At least one store; all are of the model that gave the vector. Without a vector only the words count.
         """
@@ -269,7 +269,7 @@ class PassageStore:
 
     async def warm_up(self) -> None:
         """Have some connections know the tables and plan the statements that a first search would wait for: 20 ms of
-        each. Reads nobody's rows. A server that has no room for so many gives as many as it has."""
+        each. Reads no tenant's rows. A server that has no room for that many gives as many as it has."""
         nobody, nothing = UUID(int=0), [[""], [""], [0]]
         store = VectorStore("", "", "", 1, {}, datetime.now(UTC), 0, None)
 
@@ -283,7 +283,7 @@ class PassageStore:
         await asyncio.gather(*(one() for _ in range(WARM_CONNECTIONS)))
 
     async def texts(self, tenant_id: UUID, spans: Sequence[SourceSpan]) -> dict[SourceSpan, str]:
-        """The text of each span; those of files that are gone are missing."""
+        """The text of each span; those of deleted files are missing."""
         columns = map(list, zip(*spans, strict=True)) if spans else ([], [], [])
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(_TEXTS, tenant_id, *columns)

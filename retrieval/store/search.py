@@ -20,7 +20,7 @@ from retrieval.filter import Filter, condition
 from retrieval.records import VectorStore
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 LEXEMES_MAX = 64  # of a query; a pasted page would be compared word by word with every hit
 HITS_MAX = 250  # chunks looked up by words: 2 ms; with more of them nothing else is found
@@ -29,9 +29,9 @@ NARROW_CHUNKS_MAX = 4 * HITS_MAX  # weighed about as fast, file by file, as the 
 EXACT_CHUNKS_MAX = 5000  # 5 ms: below, the index has nothing to win
 VISIT_COST = 16  # of a chunk met by the index, in exact comparisons, as it reads pages in no order
 INDEXED_DIMENSIONS = (384, 512, 768, 1024)  # migrations/0003_search.sql
-# Of the 10 nearest in 100,000 chunks the index misses 1 in 60. The walk goes on until there are enough rows that pass
+# Of the 10 nearest in 100,000 chunks the index misses 1 in 60. The walk continues until there are enough rows that pass
 # row-level security and the filter, or this many were met (150 ms). The statement leaves the planner no choice that
-# depends on values, so one plan serves all of them: planning anew costs a millisecond. How many chunks there are comes
+# depends on values, so one plan serves all of them: planning again costs a millisecond. How many chunks there are comes
 # in the same message, about; an exact search, if that is better then, is the same with these settings.
 _INDEX_SETTINGS = """
 select reltuples::bigint,
@@ -90,7 +90,7 @@ async def search(
     filters: Filter | None = None,
     exact_chunks_max: int = EXACT_CHUNKS_MAX,
 ) -> SearchResult:
-    """The `limit` chunks nearest to the vector and the `limit` that hold most of the query's telling words.
+    """The `limit` chunks nearest to the vector and the `limit` with most of the query's rare words.
 
     All stores are of one embedding model.
     """

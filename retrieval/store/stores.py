@@ -10,7 +10,7 @@ from retrieval.errors import StoreNotFound
 from retrieval.records import CountedStore, VectorStore
 
 if TYPE_CHECKING:
-    from migrations.database import Connection
+    from migrations.pool import Connection
 
 STORES_LISTED_MAX = 1000
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import BinaryIO
 from uuid import UUID
 
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.errors import FileNotFound, TooManyFiles
 from retrieval.records import Upload
 

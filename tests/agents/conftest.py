@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from agents.store import ResponseStore, RunningStore
-from migrations.database import Database
+from agents.store import ResponseStore
+from migrations.pool import Database
+from worker.runs.running_store import RunningStore
 
 settings.register_profile("without deadline", deadline=None)
 settings.load_profile("without deadline")

@@ -13,8 +13,8 @@ from agents.errors import InvalidTurn
 from agents.events import ItemFinished, ItemStarted, TextDelta
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.turn import FunctionTool, Turn
+from inference.core import ChatMessage, Delta, Finish, Sampling, Segment
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
-from inference.sequence import ChatMessage, Delta, Finish, Sampling, Segment
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run
 

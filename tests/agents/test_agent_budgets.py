@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from agents.agent import NOTHING_LEFT
-from agents.budget import CONCLUSION_S, Budget
-from agents.prices import Prices
+from agents.budget import CONCLUSION_S, Budget, Prices
 from agents.prompt import CONCLUDE
 from agents.turn import Limits
-from inference.sequence import Sampling
+from inference.core import Sampling
 from inference.testing import ScriptedModel
 from tests.agents.turns import asked, call, double, run
 

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from agents.agent import Agent
-from agents.events import Event, TextDelta
-from agents.sink import EventList
+from agents.events import Event, EventList, TextDelta
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn

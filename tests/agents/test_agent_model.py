@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agents.agent import Agent
+from agents.events import EventList
 from agents.message import FunctionCall, Message
-from agents.sink import EventList
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.config import EngineConfig
+from inference.core import Sampling
 from inference.model import ChatModel
-from inference.sequence import Sampling
 from inference.trace import Span, Trace
 from tests.agents.turns import TENANT, Ran, check_order, user
 

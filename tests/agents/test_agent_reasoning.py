@@ -10,7 +10,7 @@ from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from agents.payload import from_payload, to_payload
 from agents.prompt import assemble
 from agents.turn import Limits, Turn
-from inference.sequence import ChatMessage, Sampling, Segment
+from inference.core import ChatMessage, Sampling, Segment
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user
 

@@ -24,7 +24,7 @@ async def test_sources_are_known_before_the_first_token_and_cited_after() -> Non
     search, answer = ran.output
     assert isinstance(search, FileSearchCall) and isinstance(answer, Message)
     assert search.queries == ("Which fact?",)
-    assert [result["file_id"] for result in search.results] == ["file_1", "file_2"]
+    assert [result.file_id for result in search.results] == ["file_1", "file_2"]
     assert [(c.number, c.file_id, answer.text[c.start_index : c.end_index]) for c in answer.citations] == [
         (2, "file_2", "[2]")
     ]
@@ -81,7 +81,7 @@ async def test_passages_that_leave_no_room_for_the_answer_are_left_out() -> None
     ran = await run(model, asked("Which?", file_search=DOCS), searcher=shelf)
     search, answer = ran.output
     assert isinstance(search, FileSearchCall) and isinstance(answer, Message)
-    assert [result["file_id"] for result in search.results] == ["file_1", "file_2"]
+    assert [result.file_id for result in search.results] == ["file_1", "file_2"]
     assert "[3] Title 3" not in model.prompts[0]
     assert [citation.number for citation in answer.citations] == [1, 2]
 

@@ -12,7 +12,7 @@ import pytest
 from agents.message import FunctionCall, FunctionCallOutput, Message
 from agents.tool import tool
 from agents.turn import FunctionTool, Turn
-from inference.sequence import ChatMessage, Delta, Sampling, ToolCall
+from inference.core import ChatMessage, Delta, Sampling, ToolCall
 from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.turns import TENANT, asked, boom, call, double, run, user
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from agents.agent import Agent
-from agents.events import Event, TextDelta, TurnStarted
-from agents.sink import EventList
+from agents.events import Event, EventList, TextDelta, TurnStarted
 from agents.toolbox import Toolbox
 from agents.turn import Limits
 from inference.testing import ScriptedModel

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from agents import compacting
 from agents.agent import Agent
-from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, since_compaction
+from agents.compaction import PARTS_MAX, SUM_UP, Compacted, compact, run_compacted, since_compaction
 from agents.errors import HistoryTooLong, InvalidTurn
-from agents.events import Event, TurnFinished
+from agents.events import Event, EventList, TurnFinished
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message
-from agents.sink import EventList
 from agents.toolbox import Toolbox
 from agents.turn import Compacting, Turn
 from inference.errors import PromptTooLong
@@ -95,7 +93,7 @@ def test_what_stood_before_a_summary_does_not_count_any_more() -> None:
 async def events_of(scripted: ScriptedModel, turn: Turn) -> list[Event]:
     agent = Agent(scripted, None, Toolbox(()))
     told = EventList()
-    await compacting.run(agent, scripted, turn, Trace(), lambda *_: "sealed", told)
+    await run_compacted(agent, scripted, turn, Trace(), lambda *_: "sealed", told)
     check_order(told.events)
     return told.events
 

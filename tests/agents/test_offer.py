@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agents.constraint import Stage, constraint_of
 from agents.errors import InvalidTurn
-from agents.held import Stage, held
 from agents.offer import Offer
 from agents.parser.choose import Dialect, Format
 from agents.toolbox import Toolbox
@@ -36,7 +36,7 @@ def test_a_model_that_cannot_be_held_is_shown_only_what_is_allowed() -> None:
 
 def test_the_grammar_knows_only_what_is_allowed() -> None:
     offer = Offer.of(LIMITED, Toolbox([double]))
-    limited = held(LIMITED, offer, HERMES, Stage(forced=False, calls_max=4, thinking=False))
+    limited = constraint_of(LIMITED, offer, HERMES, Stage(forced=False, calls_max=4, thinking=False))
     assert limited is not None and not limited.begins
     assert "load" in limited.grammar and "save" not in limited.grammar and "double" not in limited.grammar
 

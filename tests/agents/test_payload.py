@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
+from agents.message import Citation, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, SearchResult
 from agents.payload import from_payload, to_payload
 
 CITATION = Citation(1, 4, 7, "file_1", "a.md", "A", 10, 20)
+RESULT = SearchResult("file_1", "a.md", 0.5, "Yes.", {"year": 2024}, "A", 10, 20)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 items = st.one_of(
     st.builds(Message, st.sampled_from(["user", "assistant", "system", "developer"]), texts),
     st.builds(Message, st.just("assistant"), texts, st.lists(st.just(CITATION), max_size=2).map(tuple)),
     st.builds(FunctionCall, texts, texts, texts, st.sampled_from(["completed", "incomplete", "failed"])),
     st.builds(FunctionCallOutput, texts, texts),
-    st.builds(FileSearchCall, st.lists(texts, max_size=2).map(tuple), st.just(({"file_id": "f", "score": 0.5},))),
+    st.builds(FileSearchCall, st.lists(texts, max_size=2).map(tuple), st.just((RESULT,))),
 )
 
 
@@ -39,6 +40,23 @@ def test_an_answer_has_the_shape_of_the_public_contract() -> None:
     assert note["type"] == "url_citation"
     assert note["url"] == "/v1/files/file_1/content#char=10,20"
     assert (note["title"], note["start_index"], note["end_index"]) == ("A", 4, 7)
+
+
+def test_a_search_has_the_shape_of_the_public_contract() -> None:
+    payload = to_payload(FileSearchCall(("why?",), (RESULT,), id="fs_1"))
+    assert orjson.dumps(payload) == (
+        b'{"id":"fs_1","type":"file_search_call","queries":["why?"],"results":[{"file_id":"file_1","filename":"a.md",'
+        b'"score":0.5,"text":"Yes.","attributes":{"year":2024},"firsttoken_title":"A","firsttoken_start_char":10,'
+        b'"firsttoken_end_char":20}],"status":"completed"}'
+    )
+
+
+def test_a_search_that_was_stored_without_places_is_read() -> None:
+    result = {"file_id": "file_1", "filename": "a.md", "score": 0.5, "text": "Yes.", "attributes": {}}
+    stored = {**to_payload(FileSearchCall(("why?",))), "results": [result]}
+    item = from_payload(stored)
+    assert isinstance(item, FileSearchCall)
+    assert item.results == (SearchResult("file_1", "a.md", 0.5, "Yes."),)
 
 
 def test_a_question_has_input_text() -> None:

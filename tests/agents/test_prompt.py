@@ -8,7 +8,7 @@ from agents.errors import InvalidTurn
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.prompt import CONCLUDE, DEFAULT_SYSTEM, UNANSWERED, assemble, numbered, question
 from agents.turn import ToolChoice, Turn
-from inference.sequence import ChatMessage, ToolCall
+from inference.core import ChatMessage, ToolCall
 from tests.agents.turns import TENANT, asked, passage, user
 
 SYSTEM = ChatMessage("system", DEFAULT_SYSTEM)

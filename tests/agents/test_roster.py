@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agents.bounds import Bounds
-from agents.definition import Definition, SearchTable
+from agents.definition import Bounds, Definition, SearchTable
 from agents.events import Usage
 from agents.roster import FILE_BYTES_MAX, InvalidAgents, Roster
-from agents.turn import FileSearch, Limits
-from inference.sequence import Sampling
+from agents.turn import Caps, FileSearch, Limits
+from inference.core import Sampling
 from tests.agents.turns import asked
 
 SUPPORT = """
@@ -67,14 +66,29 @@ def test_a_request_adds_to_an_agent() -> None:
 
 def test_a_request_may_ask_for_less_than_the_bounds_and_gets_no_more() -> None:
     agent = Definition(budget=Bounds(calls=30, tokens=100, steps=2))
-    asked_less = agent.applied(asked(limits=Limits(calls=3, tokens=50, steps=1))).limits
+    asked_less = agent.applied(asked(caps=Caps(calls=3, tokens=50, steps=1))).limits
     assert (asked_less.calls, asked_less.tokens, asked_less.steps) == (3, 50, 1)
-    asked_more = agent.applied(asked(limits=Limits(calls=99, tokens=9999, steps=60))).limits
+    asked_more = agent.applied(asked(caps=Caps(calls=99, tokens=9999, steps=60))).limits
     assert (asked_more.calls, asked_more.tokens, asked_more.steps) == (30, 100, 2)
     asked_nothing = agent.applied(asked()).limits
     assert (asked_nothing.calls, asked_nothing.tokens, asked_nothing.steps) == (30, 100, 2)
-    assert Bounds(cost=5).bound(Limits(cost=9)).cost == Bounds(cost=5).bound(Limits()).cost == 5
-    assert Bounds(cost=5).bound(Limits(cost=2)).cost == Bounds().bound(Limits(cost=2)).cost == 2
+
+
+def test_a_request_that_asks_for_the_default_gets_the_default_from_an_agent_that_allows_more() -> None:
+    agent, usual = Definition(budget=Bounds(calls=99, tokens=9999, steps=60)), Limits()
+    limits = agent.applied(asked(caps=Caps(calls=usual.calls, tokens=usual.tokens, steps=usual.steps))).limits
+    assert limits == usual
+
+
+def test_without_an_agent_a_request_gets_no_more_than_the_defaults() -> None:
+    assert Definition().applied(asked(caps=Caps(calls=99, steps=60, wall_clock_s=1e6))).limits == Limits()
+
+
+def test_a_cost_is_limited_by_the_lower_of_agent_and_request() -> None:
+    agent = Definition(budget=Bounds(cost=5))
+    costs = [agent.applied(asked(caps=Caps(cost=cost))).limits.cost for cost in (9, 2, None)]
+    assert costs == [5, 2, 5]
+    assert Definition().applied(asked(caps=Caps(cost=2))).limits.cost == 2
 
 
 def test_prices_stand_in_the_same_file(tmp_path: Path) -> None:
@@ -88,7 +102,7 @@ def test_prices_stand_in_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[agents", "is not TOML"),
+        ("[agents", "is not valid TOML"),
         ("[prices]\noutput = -1", "prices.output"),
         ('[agents.a]\nsurface = "Help Desk"', "agents.a.surface"),
         ("agents = 3", "agents: Input should be a valid dictionary"),

@@ -9,9 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from agents.agent import Agent
+from agents.budget import FREE, Prices
 from agents.events import (
     ArgumentsDelta,
     Event,
+    EventList,
     ItemFinished,
     ItemStarted,
     ReasoningDelta,
@@ -22,9 +24,7 @@ from agents.events import (
     TurnStarted,
 )
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from agents.prices import FREE, Prices
 from agents.search import Searcher
-from agents.sink import EventList
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn

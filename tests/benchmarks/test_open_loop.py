@@ -359,7 +359,7 @@ def test_one_disturbed_round_does_not_make_a_rate_bad() -> None:
 def test_the_table_has_a_cell_for_every_column() -> None:
     line = Row(0.5, [run(96)], [judge([Outcome(Ending.REFUSED)], TARGETS, 1.0)]).line("0.1B")
     assert line.count("|") == head().splitlines()[0].count("|") == head().splitlines()[1].count("|")
-    assert line.startswith("| 0.1B | 0.5 | 100 | 0.00 | 0.96 |") and "∞" in line
+    assert line.startswith("| 0.1B | 0.5 | 100 | 0.00 / 0.96 |") and "∞ / 100" in line
 
 
 def test_the_verdict_tells_both_rates_and_their_ratio() -> None:

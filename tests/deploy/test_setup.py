@@ -18,7 +18,7 @@ from deploy.setup import praise, verdict
 from deploy.stamp import Choices, Stamp, choices_of
 from deploy.toolchain import Cpu, compiler_version, cuda_compiler, cuda_version, has_nvidia_gpu
 from inference.llama import Device
-from inference.selftest import place
+from inference.provisioning.selftest import place
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST, GPU = Device("CPU", "Some CPU", False, 1, 1), Device("CUDA0", "Some GPU", True, 1, 1)

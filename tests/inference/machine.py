@@ -10,18 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.config import EngineConfig
-from inference.detokenizer import TextStream
-from inference.drafter import CATCH_UP_TOKENS_MAX, Drafter
+from inference.core import CacheScope, Finish, Priority, Sampling
+from inference.engine.detokenizer import TextStream
+from inference.engine.executor import Executor
+from inference.engine.sampler import Sampler
+from inference.engine.scheduler import Plan, Scheduler
 from inference.errors import InferenceError
-from inference.executor import Executor
+from inference.kvcache.tiers import Tiers
 from inference.request import Request
-from inference.sampler import Sampler
-from inference.scheduler import Plan, Scheduler
-from inference.scope import CacheScope
-from inference.sequence import Finish, Priority, Sampling
-from inference.speculation import Speculation
+from inference.speculative.controller import SpeculationController
+from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel
 from inference.testing import ScriptedBackend, scripted_token
-from inference.tiers import Tiers
 
 VOCABULARY = 5  # small: prompts share beginnings by chance
 CONTEXT = 400
@@ -69,8 +68,8 @@ class Machine:
         self.scheduler = Scheduler(config, rewinds=rewinds)
         self.backend = device(config.slots, CONTEXT, config.rows_max, VOCABULARY, rewinds=rewinds)
         hasty = Hasty(config.slots, CONTEXT, CATCH_UP_TOKENS_MAX, VOCABULARY)
-        drafter = Drafter(hasty) if config.draft_path and rewinds else None
-        self.speculation = Speculation(drafter, config, self.scheduler.cost, CONTEXT, parted=True)
+        drafter = DraftModel(hasty) if config.draft_path and rewinds else None
+        self.speculation = SpeculationController(drafter, config, self.scheduler.cost, CONTEXT, parted=True)
         self.tiers = Tiers(self.backend, self.scheduler.slots, None, lambda: None)
         self.totals: Counter[str] = Counter()
         self._executor = Executor(
@@ -81,7 +80,7 @@ class Machine:
     def add(self, *requests: Request) -> None:
         for r in requests:
             self.scheduler.add(r)
-            for other in self.scheduler.overtaken(r):
+            for other in self.scheduler.superseded(r):
                 self.cancel(other)
 
     def step(self) -> list[int]:

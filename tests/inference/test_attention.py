@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 
 from inference.attention import ALL, AUTO, Attention, attention
+from inference.backend import Rows
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.config import EngineConfig
-from inference.doctor import Level, attention_finding
-from inference.footprint import Footprint
+from inference.core import ChatMessage, Sampling
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
-from inference.pace import Pace, fastest
-from inference.proportions import Proportions
-from inference.rows import Rows
-from inference.sequence import ChatMessage, Sampling
+from inference.provisioning.attention_bench import Pace, fastest
+from inference.provisioning.doctor import Level, attention_finding
+from inference.provisioning.memory import Footprint, Proportions
 
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
 # Each has an answer that is clear by seven nats, so that no mode's rounding decides.

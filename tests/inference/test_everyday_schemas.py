@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from pydantic import AnyUrl, BaseModel, Field, SecretStr, TypeAdapter
 
-from inference.grammar import json_grammar
-from tests.inference.test_grammar import END, MODEL, VOCABULARY, fits
+from inference.grammar.schema import json_grammar
+from tests.inference.grammar.test_grammar import END, MODEL, VOCABULARY, fits
 
 PIECES = MODEL.pieces()
 CLOSING = {b'"', b"}", b"]", b'"}', b'"]', b'",', b"}}", b"]}"}

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.config import EngineConfig
+from inference.core import ChatMessage, Finish, Sampling
 from inference.errors import GrammarFailed, InvalidSchema
-from inference.grammar import json_grammar
+from inference.grammar.schema import json_grammar
 from inference.model import ChatModel
-from inference.sequence import ChatMessage, Finish, Sampling
-from tests.inference.test_grammar import END, MODEL, VOCABULARY
+from tests.inference.grammar.test_grammar import END, MODEL, VOCABULARY
 
 PIECES = MODEL.pieces()
 

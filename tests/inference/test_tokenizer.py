@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.sequence import Segment
+from inference.core import Segment
 from inference.tokenizer import CACHE_CHARS_MAX, Tokenizer
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from inference.attention import ALL, Attention
+from inference.backend import Rows
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.errors import InferenceError
 from inference.llama import EmbeddingContext, LlamaContext, LlamaModel, quantize
-from inference.rows import Rows
 
 HELD = 40  # tokens in slot 0 of every context
 FOREIGN_SEQUENCE = 300  # llama.cpp aborts from 256 on

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from migrations.database import Database, UnsafeRole
 from migrations.embedded import EmbeddedPostgres
+from migrations.pool import Database, UnsafeRole
 from migrations.runner import migrate
 
 INSERT = "insert into conversations (tenant_id, id) values ($1, $2)"

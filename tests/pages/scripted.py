@@ -16,9 +16,9 @@ from uuid import UUID
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from worker.principal import Principal
+from worker.auth.principal import Principal
+from worker.request_keys import PRINCIPAL
 from worker.routes import pages
-from worker.services import PRINCIPAL
 
 DOCUMENT = "Öl 😀 first.\nThe queue span covers the wait for a slot in the engine.\nLast line.\n"
 PASSAGE_START = DOCUMENT.index("The queue")

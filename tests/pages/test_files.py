@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from tests.pages.scripted import ScriptedWorker
-from worker.assets import Assets
+from worker.routes.pages import Assets
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from inference.bundled import EMBEDDER
-from inference.embedder import Embedder
-from inference.embedders import Embedders
-from migrations.database import Database
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
+from migrations.pool import Database
 from retrieval.candidate import Candidate, ChunkKey
 from retrieval.loaders.pool import LoaderPool
 from retrieval.store import PassageStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.filter import DEPTH_MAX, PARTS_MAX, VALUES_MAX, Filter, condition
 
 FILTER: TypeAdapter[Filter] = TypeAdapter(Filter)

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from inference.embedders import Embedders
+from inference.embedding.registry import Embedders
 from inference.trace import Trace
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelMissing
 from retrieval.filter import Comparison

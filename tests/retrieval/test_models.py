@@ -13,19 +13,19 @@ import asyncpg
 import pytest
 
 from inference.bundled import EMBEDDER
-from inference.embedder import Embedder
-from inference.embedders import EmbedderFile, Embedders
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import EmbedderFile, Embedders
 from inference.errors import UnknownEmbedder
 from inference.trace import Span, Trace
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, OtherEmbeddingModel, StoreNotFound
 from retrieval.ingest import IngestReport, ingest
-from retrieval.intake import Intake
+from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.passage import Passage
 from retrieval.retriever import Retriever
-from retrieval.store import PassageStore, Shelf, UploadStore
+from retrieval.store import FileQueue, PassageStore, UploadStore
 from tests.inference.encoders import write_encoder
 
 BUNDLED, WORDS = "minilm-l6-v2", "words-64"
@@ -188,7 +188,8 @@ async def impostors(words: Path, tmp_path: Path) -> AsyncIterator[Embedders]:
 async def test_another_model_of_the_same_name_is_found_out(
     store: PassageStore, embedders: Embedders, impostors: Embedders, tenant_id: UUID, tmp_path: Path
 ) -> None:
-    with pytest.raises(EmbeddingModelChanged, match=f"'bread' was made with another model that was named {WORDS} too"):
+    message = f"'bread' was created with a different model of the same name, {WORDS}"
+    with pytest.raises(EmbeddingModelChanged, match=message):
         await retrieve(store, impostors, tenant_id, "bake the dough", "bread")
     (tmp_path / "more.md").write_text("# More\n\nMore dough.\n")
     with pytest.raises(EmbeddingModelChanged):
@@ -254,15 +255,15 @@ async def test_a_store_that_is_there_keeps_its_model_when_more_is_read_into_it(
 
 
 @pytest.fixture
-def shelf(database: Database) -> Shelf:
-    return Shelf(database)
+def shelf(database: Database) -> FileQueue:
+    return FileQueue(database)
 
 
 @pytest.mark.parametrize(("here", "status"), [(True, "completed"), (False, "failed")])
 async def test_a_file_that_waits_is_read_with_the_model_of_its_store(
     database: Database,
     store: PassageStore,
-    shelf: Shelf,
+    shelf: FileQueue,
     embedders: Embedders,
     loaders: LoaderPool,
     tenant_id: UUID,
@@ -277,7 +278,9 @@ async def test_a_file_that_waits_is_read_with_the_model_of_its_store(
     with path.open("rb") as file:
         upload = await uploads.create(tenant_id, "bread.md", "assistants", path.stat().st_size, file)
     await shelf.add(tenant_id, made.id, {upload.id: {}})
-    intake = Intake(shelf, uploads, store, embedders if here else Embedders(embedders.default), loaders, worker=4713)
+    intake = IngestWorker(
+        shelf, uploads, store, embedders if here else Embedders(embedders.default), loaders, worker=4713
+    )
     intake.start()
     async with asyncio.timeout(30):
         while (file_ := await shelf.get(tenant_id, made.id, upload.id)).status == "in_progress":  # noqa: ASYNC110  # nobody tells of it

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference.embedders import Embedders
+from inference.embedding.registry import Embedders
 from inference.trace import Span, Trace
 from retrieval.config import SCORE_THRESHOLD, RetrievalConfig
 from retrieval.errors import StoreNotFound
 from retrieval.filter import Comparison
 from retrieval.ingest import ingest
 from retrieval.passage import Passage
-from retrieval.rerank import Reranker
+from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 

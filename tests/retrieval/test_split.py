@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.embedder import TOKENS_MAX, Embedder
+from inference.embedding.embedder import TOKENS_MAX, Embedder
 from retrieval.loaders import markdown, text
 from retrieval.loaders.document import HEADING_CHARS_MAX, TITLE_CHARS_MAX, Document
 from retrieval.split import CHUNK_CHARS_MAX, CHUNK_CHARS_MIN, CHUNK_TOKENS_MAX, embedded_text, passage_title, split

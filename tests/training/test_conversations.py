@@ -13,13 +13,13 @@ from uuid import UUID
 
 import pytest
 
-from agents.parser.events import CallBroken, CallFinished, ParserEvent
+from agents.parser.deltas import CallBroken, CallFinished, ParserEvent
 from agents.parser.hermes import HermesParser
 from agents.tool import ToolContext
 from agents.tools import builtin_toolbox
 from inference.bundled import CHAT_MODEL
+from inference.core import ChatMessage, ToolCall
 from inference.llama import LlamaModel
-from inference.sequence import ChatMessage, ToolCall
 from inference.template import ChatTemplate
 from tests.training.conftest import generator
 from training.conversations import builtin, lexicon

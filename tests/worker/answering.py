@@ -13,19 +13,21 @@ import orjson
 
 from agents.agent import Agent
 from agents.store import ConversationStore, ResponseStore
-from agents.toolbox import Toolbox, tool
-from inference.sequence import Delta, Sampling
+from agents.tool import tool
+from agents.toolbox import Toolbox
+from inference.core import Delta, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.errors import StoreNotFound
 from retrieval.filter import Filter
 from retrieval.passage import Passage
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event
+from worker.attachments import Attachments
+from worker.auth.keys import Keys
 from worker.config import Config
-from worker.keys import Keys
 from worker.services import Services
 
 MODEL = "scripted"
@@ -99,13 +101,15 @@ class StallingModel(ScriptedModel):
 
 
 def services_with(database: Database, model: ScriptedModel, config: Config | None = None) -> Services:
+    services, passages = make_services(database, config), PassageStore(database)
     return replace(
-        make_services(database, config),
+        services,
         model=model,
         agent=Agent(model, ShelfRetriever(), Toolbox([double])),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
-        passages=PassageStore(database),
+        passages=passages,
+        attachments=Attachments(services.uploads, passages, services.loaders, services.seals),
     )
 
 

@@ -10,27 +10,31 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from inference.embedder import Embedder
-from inference.embedders import Embedders
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.loaders.pool import LoaderPool
-from retrieval.store import Shelf, UploadStore
-from worker.admission import Admission
+from retrieval.store import FileQueue, UploadStore
 from worker.app import build_app
-from worker.auth import Authenticator
+from worker.attachments import Attachments
+from worker.auth.authenticator import Authenticator
+from worker.auth.jwt import Tokens
+from worker.auth.keys import Keys
+from worker.auth.seals import Seals
+from worker.auth.secret import Secret
+from worker.auth.session import Sessions
 from worker.config import Config
-from worker.file_reader import FileReader
 from worker.goodput import Targets
-from worker.keys import Keys
-from worker.metrics import Metrics
-from worker.runs import Runs
-from worker.seals import Seals
-from worker.secret import Secret
+from worker.prometheus import Metrics
+from worker.runs.admission import Admission
+from worker.runs.idempotency_store import IdempotencyStore
+from worker.runs.manager import Runs
+from worker.runs.presence import Presence
+from worker.runs.queue_store import QueueStore
+from worker.runs.running_store import RunningStore
 from worker.services import Services
-from worker.session import Sessions
 from worker.telemetry import Telemetry
-from worker.tokens import Tokens
 from worker.traces import Traces
 
 SECRET = Secret(b"the secret of the tests")
@@ -62,7 +66,8 @@ class Engine:
 
 def make_services(database: Database, config: Config | None = None) -> Services:
     config = config or Config()
-    loaders = LoaderPool()
+    loaders, seals = LoaderPool(), Seals(SECRET)
+    uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     engine = Engine({"running": 2, "steps_total": 7, "device": "cpu", "failed": None})
     return Services(
         config=config,
@@ -72,17 +77,20 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         embedders=Embedders(cast(Embedder, NamedEmbedder())),
         retriever=UNUSED,
         passages=UNUSED,
-        uploads=UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20),
-        shelf=Shelf(database),
-        intake=UNUSED,
+        uploads=uploads,
+        file_queue=FileQueue(database),
+        ingest_worker=UNUSED,
         agent=UNUSED,
         conversations=UNUSED,
         responses=UNUSED,
-        runs=Runs(database, event_days=config.event_days, background=config.background),
+        running=RunningStore(database),
+        queue=QueueStore(database),
+        idempotency=IdempotencyStore(database),
+        presence=Presence(database),
+        attachments=Attachments(uploads, UNUSED, loaders, seals),
         authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
-        seals=Seals(SECRET),
+        seals=seals,
         loaders=loaders,
-        file_reader=FileReader(loaders),
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
         targets=Targets.parse(config.targets),
@@ -92,16 +100,18 @@ def make_services(database: Database, config: Config | None = None) -> Services:
 @asynccontextmanager
 async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Client]:
     """A client of the application; `extra` are further handlers behind the same middlewares."""
-    app = build_app(services)
+    config = services.config
+    runs = Runs(services, event_days=config.event_days, background=config.background)
+    app = build_app(services, runs)
     app.add_routes(extra)
     await services.authenticator.start()
     services.telemetry.start()
-    await services.runs.start(services)
+    await runs.start()
     try:
         async with TestClient(TestServer(app)) as client:
             yield client
     finally:
         services.loaders.close()
-        await services.runs.close()
+        await runs.close()
         await services.telemetry.close()
         await services.authenticator.close()

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
 from tests.worker.answering import services_with
 from tests.worker.harness import SECRET, Client, serving
-from worker.keys import Keys
+from worker.auth.keys import Keys
 from worker.services import Services
 
 

@@ -9,18 +9,17 @@ from uuid import uuid4
 
 import pytest
 
-from agents.bounds import Bounds
-from agents.definition import Definition, SearchTable
+from agents.definition import Bounds, Definition, SearchTable
 from agents.roster import Roster
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
 from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_with, stream
+from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
-from tests.worker.test_cli import complaint, firsttoken
+from worker.auth.keys import Keys
 from worker.goodput import Targets
-from worker.keys import Keys
 from worker.services import Services
 
 CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'
@@ -31,6 +30,7 @@ HELPER = Definition(
     search=SearchTable(stores=["docs"]),
     budget=Bounds(tokens=60),
 )
+PATIENT = Definition(tools=["double"], budget=Bounds(steps=64))
 
 
 @pytest.fixture
@@ -41,7 +41,8 @@ def model() -> ScriptedModel:
 @pytest.fixture
 def services(database: Database, model: ScriptedModel) -> Services:
     targets = Targets.parse("desk=60000/60000,embedded=0/0")
-    return replace(services_with(database, model), roster=Roster({"helper": HELPER}), targets=targets)
+    roster = Roster({"helper": HELPER, "patient": PATIENT})
+    return replace(services_with(database, model), roster=roster, targets=targets)
 
 
 @pytest.fixture
@@ -104,6 +105,17 @@ async def test_the_bounds_of_a_key_hold_for_every_turn(
     model.replies = ["word " * 400]
     completion = await post(client, "/v1/chat/completions", {"messages": [{"role": "user", "content": "talk"}]})
     assert completion["usage"]["completion_tokens"] == 30
+
+
+async def test_a_key_bound_to_the_default_number_of_steps_gets_no_more_from_an_agent(
+    client: Client, model: ScriptedModel, database: Database
+) -> None:
+    keys = Keys(database, SECRET)
+    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=Bounds(steps=8)))[1]
+    client.session.headers["Authorization"] = f"Bearer {key}"
+    model.replies = [CALL.replace("21", str(number)) for number in range(20)]
+    response = await post(client, "/v1/responses", {"model": "agent/patient", "input": "double all"})
+    assert (response["metadata"], len(model.prompts)) == ({"firsttoken:budget": "steps"}, 8)
 
 
 async def test_the_turns_of_an_agent_are_counted_under_its_surface(client: Client, services: Services) -> None:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from io import BytesIO
 from typing import Any
+from uuid import uuid4
 
+import orjson
 import pytest
 
 from inference.testing import ScriptedModel
-from migrations.database import Database
+from migrations.pool import Database
+from retrieval.errors import UnreadableFile
+from retrieval.loaders.job import Limits
+from retrieval.loaders.pool import LoaderPool
+from tests.retrieval.loaders.hostile import ENDLESS
 from tests.retrieval.loaders.test_pdf import make_pdf
 from tests.worker.answering import MODEL, answering, get, post
 from tests.worker.harness import Client
+from worker import attachments
+from worker.attachments import text_of
 from worker.wire import limits
 
+TENANT = uuid4()
 URL = "/v1/responses"
 NOTE = base64.b64encode(b"The port is 8080.").decode()
 
@@ -30,6 +42,12 @@ def file(**fields: Any) -> dict[str, Any]:
 @pytest.fixture
 def model() -> ScriptedModel:
     return ScriptedModel(["I see."], name=MODEL)
+
+
+@pytest.fixture
+def loaders() -> Iterator[LoaderPool]:
+    with closing(LoaderPool()) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -57,6 +75,26 @@ async def test_the_model_reads_the_text_of_a_file(client: Client, model: Scripte
 async def test_a_picture_is_named_to_a_model_that_reads_text(client: Client, model: ScriptedModel) -> None:
     await post(client, URL, asking({"type": "input_image", "image_url": "data:image/png;base64,AAAA"}))
     assert "<user>[An image]\nWhat is this?" in model.prompts[0]
+
+
+async def test_a_file_that_keeps_its_reader_busy_is_refused_with_the_reason_and_keeps_nobody_waiting(
+    client: Client, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachments, "READ_LIMITS", Limits(wall_s=60, cpu_s=2))
+    name, content = ENDLESS
+    hostile = file(filename=name.name, file_data=base64.b64encode(content).decode())
+    body = BytesIO(orjson.dumps(asking(hostile)))
+
+    async def send() -> tuple[int, Any]:
+        async with client.post(URL, data=body, headers={"Content-Type": "application/json"}) as answer:
+            return answer.status, (await answer.json())["error"]
+
+    refused = asyncio.create_task(send())
+    await post(client, URL, asking({"type": "input_text", "text": "How are you?"}))
+    assert not refused.done()
+    status, error = await refused
+    assert (status, error["code"], error["param"]) == (400, "unsupported_file", "input[0].content[0]")
+    assert error["message"].startswith("The file 'endless.html' takes far more work to read than files of its size do;")
 
 
 async def test_the_output_of_a_function_may_hold_a_file(client: Client, model: ScriptedModel) -> None:
@@ -103,3 +141,14 @@ async def test_a_file_that_is_not_there_or_anothers_is_a_404(client: Client) -> 
 async def test_a_request_carries_so_many_files_and_no_more(client: Client) -> None:
     files = [file(filename="a.txt", file_data=NOTE)] * (limits.FILES_MAX + 1)
     assert (await post(client, URL, asking(*files), 400))["error"]["param"] == "input"
+
+
+async def test_the_text_of_a_file(loaders: LoaderPool) -> None:
+    data = b"# Title\n\nThe port is 8080."
+    assert await text_of(loaders, TENANT, "a.md", data) == "# Title\n\nThe port is 8080."
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.exe", b"x"), ("a.txt", b""), ("a.txt", b"a\0b"), ("", b"x")])
+async def test_what_cannot_be_read_is_refused(loaders: LoaderPool, name: str, data: bytes) -> None:
+    with pytest.raises(UnreadableFile):
+        await text_of(loaders, TENANT, name, data)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from inference.calibration import Calibrations
 from inference.config import EngineConfig
+from inference.provisioning.calibration import Calibrations
 from worker.calibrator import Calibrator
 from worker.config import load
-from worker.engine import engine_config
+from worker.engine_config import engine_config
 from worker.home import Home
 
 DONE_S = 120.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from inference.bundled import DRAFT_MODEL
 from worker.config import Config
-from worker.engine import engine_config
+from worker.engine_config import engine_config
 
 
 def test_a_draft_model_is_found_by_its_name(tmp_path: Path) -> None:

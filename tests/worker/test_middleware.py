@@ -11,14 +11,14 @@ from pydantic import BaseModel, Field
 
 from agents.errors import NotFound
 from inference.errors import PromptTooLong, QueueFull
-from migrations.database import Database
+from migrations.pool import Database
 from retrieval.errors import StoreNotFound
 from tests.worker.harness import SECRET, Client, make_services, serving
+from worker.auth.keys import Keys
 from worker.config import Config
 from worker.errors import ApiError
-from worker.keys import Keys
 from worker.middleware import join_trace
-from worker.services import TRACE
+from worker.request_keys import TRACE
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -12,11 +12,11 @@ import pytest
 
 import worker.telemetry
 from inference.trace import Trace
-from migrations.database import Database
-from worker.metrics import SPAN_NAMES_MAX, Metrics
+from migrations.pool import Database
+from worker.auth.principal import OPERATOR, Principal
 from worker.middleware import join_trace
-from worker.principal import OPERATOR, Principal
-from worker.record import TurnRecord
+from worker.prometheus import SPAN_NAMES_MAX, Metrics
+from worker.runs.record import TurnRecord
 from worker.telemetry import Telemetry, server_timing
 from worker.traces import Traces
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import FormData
 
-from migrations.database import Database
+from migrations.pool import Database
 from tests.worker.answering import answering, get
 from tests.worker.harness import Client
 from worker.config import Config

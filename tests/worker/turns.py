@@ -30,6 +30,7 @@ from agents.message import (
     Item,
     Message,
     Reasoning,
+    SearchResult,
 )
 from retrieval.passage import Passage
 from worker.wire.parse import parse
@@ -38,7 +39,7 @@ from worker.wire.response_request import ResponseRequest
 
 PASSAGE = Passage("vs_1", "file_1", "docs/a.md", "A: one", "The port is 8080.", 10, 27, 6, 0.75)
 CITATION = Citation(1, 17, 20, "file_1", "docs/a.md", "A: one", 10, 27)
-SOURCE = {"file_id": "file_1", "filename": "docs/a.md", "score": 0.75, "text": PASSAGE.text, "attributes": {}}
+SOURCE = SearchResult("file_1", "docs/a.md", 0.75, PASSAGE.text)
 
 
 def frame(**body: Any) -> ResponseFrame:

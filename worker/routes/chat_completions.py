@@ -7,15 +7,16 @@ from contextlib import ExitStack, nullcontext, suppress
 from aiohttp import web
 
 from agents.turn import Turn
-from worker import sse
 from worker.checks import check_model
-from worker.choice import Choice, all_of
-from worker.errors import ApiError
-from worker.idempotency import Once
+from worker.errors import ApiError, ClientGone
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES, TRACE
-from worker.stream import ClientGone, EventStream
+from worker.request_keys import PRINCIPAL, TRACE
+from worker.runs.choice import Choice, all_of
+from worker.runs.event_stream import EventStream
+from worker.runs.idempotency import Once
+from worker.services import SERVICES
 from worker.telemetry import server_timing
+from worker.wire import sse
 from worker.wire.chat_completion import Completion, failure
 from worker.wire.chat_request import ChatRequest
 from worker.wire.headers import with_headers
@@ -31,7 +32,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with trace.span("edge"):
         body = with_headers(parse(ChatRequest, await request.read()), request.headers, services.targets.by_surface)
         model = check_model(body.model, services)
-        once = await Once.of(request)
+        once = await Once.of(request, services, request[PRINCIPAL].tenant_id)
     completion = Completion(body, model)
     async with once.unstored() if once else nullcontext():
         return await _create(request, body, completion)
@@ -43,7 +44,8 @@ async def _create(request: web.Request, body: ChatRequest, completion: Completio
         for _ in range(body.choices):
             places.enter_context(services.admission.turn(principal.tenant_id))
         asked = body.turns(principal.tenant_id, watched=principal.is_watching)
-        turns = [services.roster.of(completion.model).applied(principal.bounded(turn)) for turn in asked]
+        agent = services.roster.of(completion.model)
+        turns = [principal.bounded(agent.applied(turn)) for turn in asked]
         return await (_stream if body.stream else _whole)(request, completion, turns)
 
 
@@ -68,7 +70,8 @@ async def _whole(request: web.Request, completion: Completion, turns: list[Turn]
 
 
 def _choices(request: web.Request, completion: Completion, turns: list[Turn]) -> list[Choice]:
+    services, principal, trace = request.app[SERVICES], request[PRINCIPAL], request[TRACE]
     return [
-        Choice.of(request, turn, narrator, completion)
+        Choice.of(services, principal, trace, turn, narrator, completion)
         for turn, narrator in zip(turns, completion.narrators(), strict=True)
     ]

@@ -6,12 +6,13 @@ from aiohttp import web
 
 from agents.compaction import compact
 from agents.message import Compaction, new_id
+from worker.auth.seals import sealed
 from worker.checks import check_model
-from worker.ledger import Ledger
 from worker.reply import reply
-from worker.response_turn import hydrate
-from worker.seals import sealed
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.request_keys import PRINCIPAL, TRACE
+from worker.runs.ledger import Ledger
+from worker.runs.turn import hydrate
+from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire.compaction import CompactRequest, compaction_object
 from worker.wire.parse import parse
@@ -28,7 +29,7 @@ async def create(request: web.Request) -> web.Response:
     with trace.span("edge"):
         body = parse(CompactRequest, await request.read())
         model = check_model(body.model, services)
-    ledger = Ledger.of(request, new_id("resp"), model)
+    ledger = Ledger(services, principal, trace, new_id("resp"), model=model)
     with ledger.recording() as outcome:
         with services.admission.turn(principal.tenant_id):
             with trace.span("hydrate"):

@@ -7,10 +7,10 @@ from uuid import UUID
 from aiohttp import web
 
 from agents.store import ConversationStore
-from worker.attachments import items_of
 from worker.checks import includes_results, path_id
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES
+from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 from worker.wire.conversation import (
     ConversationCreate,
     ConversationUpdate,
@@ -40,7 +40,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = parse(ConversationCreate, await request.read())
-    items = await items_of(request.app[SERVICES], tenant_id, body.items or (), "items")
+    items = await request.app[SERVICES].attachments.items(tenant_id, body.items or (), "items")
     return reply(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
 
 
@@ -72,7 +72,7 @@ async def delete(request: web.Request) -> web.Response:
 async def add_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = parse(ItemsCreate, await request.read())
-    items = await items_of(request.app[SERVICES], tenant_id, body.items, "items")
+    items = await request.app[SERVICES].attachments.items(tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
     return reply(list_object([shown(item) for item in items], has_more=False))
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from worker.errors import ApiError
-from worker.record import TurnRecord
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.request_keys import PRINCIPAL, TRACE
+from worker.runs.record import TurnRecord
+from worker.services import SERVICES
 
 TEXTS_MAX = 256  # about ten seconds of embedding on one core
 TEXT_CHARS_MAX = 32_768
@@ -47,7 +48,7 @@ async def create(request: web.Request) -> web.Response:
     body = EmbeddingsRequest.model_validate_json(await request.read())
     dimensions = services.embedders.dimensions(body.model)
     if body.dimensions not in (None, dimensions):
-        raise ApiError(400, f"This model has {dimensions} dimensions, always.", param="dimensions")
+        raise ApiError(400, f"This model always has {dimensions} dimensions.", param="dimensions")
     with services.admission.turn(tenant_id):
         with trace.span("embed", model=body.model, texts=len(body.texts)):
             embedder = await services.embedders.get(body.model)

@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from worker.attachments import receive
 from worker.checks import path_id
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES
-from worker.upload import receive
+from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 from worker.wire.file import deleted_file_object, file_object
 from worker.wire.page import PageQuery, list_object
 
@@ -77,5 +78,5 @@ async def delete(request: web.Request) -> web.Response:
     """From every store that it is in, too."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
-    await services.shelf.delete_file(tenant_id, file_id)
+    await services.file_queue.delete_file(tenant_id, file_id)
     return reply(deleted_file_object(file_id))

@@ -7,12 +7,11 @@ import asyncio
 import asyncpg
 from aiohttp import web
 
+from worker.config import VERSION
 from worker.reply import reply
-from worker.services import SERVICES
-from worker.version import VERSION
+from worker.services import DRAINING, SERVICES
 
 DATABASE_TIMEOUT_S = 2.0
-DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)
 
 
 def routes() -> list[web.RouteDef]:

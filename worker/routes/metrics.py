@@ -8,7 +8,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from worker.errors import ApiError
-from worker.services import PRINCIPAL, SERVICES
+from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 
 
 def routes() -> list[web.RouteDef]:
@@ -17,7 +18,7 @@ def routes() -> list[web.RouteDef]:
 
 async def scrape(request: web.Request) -> web.Response:
     if not request[PRINCIPAL].is_operator:
-        message = "Metrics are for operators. Make a key for it: firsttoken keys create NAME --operator"
+        message = "Metrics need the scope operator. Create a key with it: firsttoken keys create NAME --operator"
         raise ApiError(403, message, type="permission_error", code="operator_required")
     services = request.app[SERVICES]
     services.telemetry.metrics.turns_active.set(services.admission.active)

@@ -26,7 +26,10 @@ async def get_model(request: web.Request) -> web.Response:
     if found is None:
         names = ", ".join(model["id"] for model in models)
         raise ApiError(
-            404, f"There is no model '{id}' here. Served are: {names}.", type="not_found_error", code="model_not_found"
+            404,
+            f"There is no model '{id}' on this worker. Available: {names}.",
+            type="not_found_error",
+            code="model_not_found",
         )
     return reply(found)
 

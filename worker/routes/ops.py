@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES
+from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 
 WINDOW_S_MAX = 7 * 24 * 3600
 WINDOW_S = 3600

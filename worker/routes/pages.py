@@ -1,18 +1,23 @@
-"""The pages for people: chat at `/`, latency at `/ops`, sign-in when nobody is signed in, and their files.
+"""The pages: chat at `/`, latency at `/ops`, sign-in for users who are not signed in, and their static files.
 
-The pages hold no inline script or style and never turn a string into markup; the content security policy makes the
-browser enforce both, so text of a model or a document cannot become code even if the page had a bug.
+Every file is addressed as /static/<version>/<path>, where the version is a hash over all files: the content of such an
+address never changes, so browsers keep it, and modules that import each other by relative paths stay one release.
+
+The pages contain no inline script or style and never turn a string into markup. The content security policy makes the
+browser enforce both, so text of a model or a document cannot become code even if the page has a bug.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+import gzip
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from aiohttp import web
 
-from worker.assets import Asset, Assets
-from worker.services import PRINCIPAL
+from worker.request_keys import PRINCIPAL
 
 STATIC = Path(__file__).parent.parent / "static"
 # Stricter than what the worker sends with everything else: here the browser also refuses strings as markup.
@@ -23,11 +28,72 @@ POLICY = (
 FOREVER = "public, max-age=31536000, immutable"
 REVALIDATE = "no-cache"
 NEVER = "no-store"
+MEDIA_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+COMPRESS_BYTES_MIN = 512  # below this the gzip header costs more than it saves
+VERSION_DIGITS = 16
 
-
-# Which folders of modules a page imports from: told in its headers, all are fetched at once instead of one import
-# after another, each a round trip deeper.
+# The folders of modules that a page imports from: named in its headers, so that the browser fetches all modules at once
+# instead of one import after another, each a round trip later.
 MODULES = {"index.html": ("chat", "markdown", "shared"), "ops.html": ("ops", "shared")}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    body: bytes
+    compressed: bytes | None
+    media_type: str
+
+    @property
+    def etag(self) -> str:
+        return hashlib.sha256(self.body).hexdigest()[:VERSION_DIGITS]
+
+    @classmethod
+    def of(cls, path: str, body: bytes) -> Asset:
+        """Raises KeyError for a kind of file that the pages do not use."""
+        compressed = gzip.compress(body, mtime=0) if len(body) >= COMPRESS_BYTES_MIN else None
+        return cls(body, compressed, MEDIA_TYPES[PurePosixPath(path).suffix])
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """Files by their path below static/, with "/" between the parts."""
+
+    files: Mapping[str, Asset]
+    version: str
+
+    @classmethod
+    def read(cls, folder: Path) -> Assets:
+        """Load every file below `folder`; HTML gets its /static/ addresses pinned to this version."""
+        bodies = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.suffix in MEDIA_TYPES
+        }
+        version = _version(bodies)
+        pinned = f"/static/{version}/".encode()
+        files = {
+            path: Asset.of(path, body.replace(b"/static/", pinned) if path.endswith(".html") else body)
+            for path, body in bodies.items()
+        }
+        return cls(files, version)
+
+    def addresses(self, *folders: str) -> list[str]:
+        """The versioned addresses of the scripts in these folders."""
+        prefixes = tuple(f"{folder}/" for folder in folders)
+        return [f"/static/{self.version}/{path}" for path in self.files if path.startswith(prefixes)]
+
+
+def _version(bodies: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, body in bodies.items():
+        digest.update(f"{path}\0{len(body)}\0".encode())
+        digest.update(body)
+    return digest.hexdigest()[:VERSION_DIGITS]
 
 
 class Pages:

@@ -11,12 +11,13 @@ from aiohttp import web
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from inference.windows import Windows
-from retrieval.rerank import window_similarity
+from inference.embedding.windows import Windows
+from retrieval.rank import window_similarity
 from worker.errors import ApiError
-from worker.record import TurnRecord
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES, TRACE, Services
+from worker.request_keys import PRINCIPAL, TRACE
+from worker.runs.record import TurnRecord
+from worker.services import SERVICES, Services
 from worker.wire.parse import parse
 from worker.wire.strict import Strict
 
@@ -78,7 +79,7 @@ async def _scores(services: Services, model: str, query: str, texts: Sequence[st
         return np.asarray(1 / (1 + np.exp(-logits)), np.float64)
     if model not in embedders.names:
         names = [*embedders.names, *([reranker.name] if reranker else [])]
-        message = f"The model '{model}' does not rank here. Models that do: {', '.join(names)}."
+        message = f"The model '{model}' cannot rerank. Models that can: {', '.join(names)}."
         raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
     embedder = await embedders.get(model)
     asked, passages = await embedder.embed_query(query), await embedder.embed_windows(texts)

@@ -6,8 +6,10 @@ from aiohttp import web
 
 from worker.checks import check_model, includes_results, path_id
 from worker.reply import reply
-from worker.response_turn import hydrate
-from worker.services import PRINCIPAL, SERVICES
+from worker.request_keys import PRINCIPAL
+from worker.runs.manager import RUNS
+from worker.runs.turn import hydrate
+from worker.services import SERVICES
 from worker.wire.narrator import shown, shown_response
 from worker.wire.page import PageQuery, list_object, page_of
 from worker.wire.parse import parse
@@ -25,8 +27,7 @@ def routes() -> list[web.RouteDef]:
 
 async def cancel(request: web.Request) -> web.Response:
     """Stop a response, whichever worker makes it, and show it as it ended. One that has ended stays as it is."""
-    services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = await services.runs.cancel(tenant_id, path_id(request, "response"))
+    body = await request.app[RUNS].cancel(request[PRINCIPAL].tenant_id, path_id(request, "response"))
     return reply(shown_response(body))
 
 

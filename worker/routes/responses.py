@@ -9,18 +9,19 @@ from time import monotonic
 from aiohttp import web
 
 from agents.message import new_id
-from agents.store.idempotency import Earlier
 from worker.checks import includes_results, path_id
-from worker.errors import ApiError
-from worker.idempotency import COME_BACK, Once, in_use
+from worker.errors import ApiError, ClientGone
 from worker.reply import reply
-from worker.runs import Run
+from worker.request_keys import PRINCIPAL, TRACE
 from worker.runs.background import enqueue
 from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.reading import read_run, read_stored
-from worker.runs.starting import start
-from worker.services import PRINCIPAL, SERVICES, TRACE
-from worker.stream import ClientGone, EventStream
+from worker.runs.event_stream import EventStream
+from worker.runs.idempotency import COME_BACK, Once, in_use
+from worker.runs.idempotency_store import Earlier
+from worker.runs.manager import RUNS
+from worker.runs.reader import read_run, read_stored
+from worker.runs.run import Run
+from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
@@ -42,10 +43,10 @@ def routes() -> list[web.RouteDef]:
 
 
 async def create(request: web.Request) -> web.StreamResponse:
-    surfaces = request.app[SERVICES].targets.by_surface
+    services = request.app[SERVICES]
     with request[TRACE].span("edge"):
-        body = with_headers(parse(ResponseRequest, await request.read()), request.headers, surfaces)
-        once = await Once.of(request)
+        body = with_headers(parse(ResponseRequest, await request.read()), request.headers, services.targets.by_surface)
+        once = await Once.of(request, services, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
     if once is None:
         return await _create(request, body, id)
@@ -57,16 +58,17 @@ async def create(request: web.Request) -> web.StreamResponse:
 
 
 async def _create(request: web.Request, body: ResponseRequest, id: str, once: Once | None = None) -> web.StreamResponse:
-    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
+    principal = request[PRINCIPAL]
     dialect = Dialect.of(request.headers)
     starting = once.starting() if once else nullcontext()
     if body.background:  # made without us, sooner or later
         async with starting:
-            queued = await enqueue(services, principal, body, dialect, id)
+            queued = await enqueue(request.app[SERVICES], principal, body, dialect, id)
         return await _follow(request, id, -1) if body.stream else reply(queued)
     async with starting:
         on_disconnect = Disconnect.parse(request.headers.get(HEADER), COME_BACK if once else None)
-        run = await start(services, principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id)
+        runs, trace = request.app[RUNS], request[TRACE]
+        run = await runs.create(principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id)
     return await (_stream if body.stream else _whole)(request, run)
 
 
@@ -81,7 +83,7 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
     if body.stream:
         return await _follow(request, id, -1)
     if not body.background:
-        await services.runs.ended(tenant_id, id)
+        await request.app[RUNS].ended(tenant_id, id)
     record = await services.responses.get(tenant_id, id)
     return reply(shown_response(record.body, body.with_results))
 
@@ -114,13 +116,13 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
     """All events after a number: what was told already, then the rest as it is told."""
-    runs, tenant_id = request.app[SERVICES].runs, request[PRINCIPAL].tenant_id
+    runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
     run = runs.get(tenant_id, response_id)
     if run is not None:
         return await _stream(request, run, after + 1)
     stream = EventStream(request)
     try:
-        await read_stored(runs, stream, tenant_id, response_id, after)
+        await read_stored(runs.services, stream, tenant_id, response_id, after, runs.get)
     except ClientGone:
         return stream.response
     return await stream.close()
@@ -130,7 +132,7 @@ async def delete(request: web.Request) -> web.Response:
     """One that is being made is stopped first."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
-    await services.runs.cancel(tenant_id, response_id)
+    await request.app[RUNS].cancel(tenant_id, response_id)
     await services.responses.delete(tenant_id, response_id)
     return reply({"id": response_id, "object": "response", "deleted": True})
 
@@ -141,6 +143,6 @@ def _starting_after(request: web.Request) -> int:
     if value is None:
         return -1
     if not (value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS_MAX):
-        message = "Invalid 'starting_after': it is the sequence_number of the last event seen."
+        message = "Invalid 'starting_after': use the sequence_number of the last event received."
         raise ApiError(400, message, param="starting_after", code="invalid_value")
     return int(value)

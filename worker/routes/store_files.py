@@ -10,7 +10,8 @@ from retrieval.embedding import check_model
 from worker.checks import path_id
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES, Services
+from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES, Services
 from worker.wire.page import PageQuery, list_object, page_of
 from worker.wire.parse import parse
 from worker.wire.vector_store import (
@@ -44,9 +45,9 @@ def routes() -> list[web.RouteDef]:
 async def add(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
     body = parse(FileAdd, await request.read())
-    await services.shelf.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
-    services.intake.wake()
-    return reply(store_file_object(await services.shelf.get(tenant_id, store_id, body.file_id)))
+    await services.file_queue.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
+    services.ingest_worker.wake()
+    return reply(store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id)))
 
 
 async def list_files(request: web.Request) -> web.Response:
@@ -57,7 +58,7 @@ async def list_files(request: web.Request) -> web.Response:
     if status is not None and status not in STATUSES:
         message = f"Invalid 'filter': it is {', '.join(STATUSES[:-1])} or {STATUSES[-1]}."
         raise ApiError(400, message, param="filter", code="invalid_value")
-    files = await services.shelf.list(tenant_id, store_id, batch_id=batch_id)
+    files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     shown = [store_file_object(file) for file in files if status in (None, file.status)]
     page, has_more = page_of(shown, PageQuery.parse(request.query))
     return reply(list_object(page, has_more))
@@ -65,13 +66,13 @@ async def list_files(request: web.Request) -> web.Response:
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
-    return reply(store_file_object(await services.shelf.get(tenant_id, store_id, _file_id(request))))
+    return reply(store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request))))
 
 
 async def describe(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     body = parse(FileDescribe, await request.read())
-    file = await services.shelf.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
+    file = await services.file_queue.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
     return reply(store_file_object(file))
 
 
@@ -79,14 +80,14 @@ async def remove(request: web.Request) -> web.Response:
     """Out of this store; the file stays."""
     services, tenant_id, store_id = await _opened(request)
     file_id = _file_id(request)
-    await services.shelf.remove(tenant_id, store_id, file_id)
+    await services.file_queue.remove(tenant_id, store_id, file_id)
     return reply(deleted("vector_store.file", file_id))
 
 
 async def content(request: web.Request) -> web.Response:
     """The extracted text of a file."""
     services, tenant_id, store_id = await _opened(request)
-    file = await services.shelf.get(tenant_id, store_id, _file_id(request))
+    file = await services.file_queue.get(tenant_id, store_id, _file_id(request))
     text = (await services.passages.file(tenant_id, file.id)).content
     page = {"object": "vector_store.file_content.page", "has_more": False, "next_page": None}
     return reply({**page, "data": [{"type": "text", "text": text}]})
@@ -95,8 +96,8 @@ async def content(request: web.Request) -> web.Response:
 async def add_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
     body = parse(BatchCreate, await request.read())
-    batch_id = await services.shelf.add(tenant_id, store_id, body.added, batch=True)
-    services.intake.wake()
+    batch_id = await services.file_queue.add(tenant_id, store_id, body.added, batch=True)
+    services.ingest_worker.wake()
     return await _batch(services, tenant_id, store_id, str(batch_id))
 
 
@@ -108,12 +109,12 @@ async def retrieve_batch(request: web.Request) -> web.Response:
 async def cancel_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     batch_id = path_id(request, "batch", "batch_id")
-    await services.shelf.cancel(tenant_id, store_id, batch_id)
+    await services.file_queue.cancel(tenant_id, store_id, batch_id)
     return await _batch(services, tenant_id, store_id, batch_id)
 
 
 async def _batch(services: Services, tenant_id: UUID, store_id: str, batch_id: str) -> web.Response:
-    files = await services.shelf.list(tenant_id, store_id, batch_id=batch_id)
+    files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     if not files:
         raise ApiError(404, "There is no batch with this id.", type="not_found_error", code="not_found")
     return reply(batch_object(batch_id, store_id, files))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from inference.embedders import Embedders
+from inference.embedding.registry import Embedders
 from inference.errors import UnknownEmbedder
 from retrieval.passage import Passage
 from worker.checks import path_id
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.services import PRINCIPAL, SERVICES, TRACE
+from worker.request_keys import PRINCIPAL, TRACE
+from worker.services import SERVICES
 from worker.wire.page import PageQuery, list_object, page_of
 from worker.wire.parse import parse
 from worker.wire.vector_store import (
@@ -45,8 +46,8 @@ async def create(request: web.Request) -> web.Response:
         tenant_id, body.name, body.metadata or {}, embedding_model=model, dimensions=dimensions
     )
     if body.file_ids:
-        await services.shelf.add(tenant_id, store.id, {file_id: {} for file_id in body.file_ids})
-        services.intake.wake()
+        await services.file_queue.add(tenant_id, store.id, {file_id: {} for file_id in body.file_ids})
+        services.ingest_worker.wake()
     return reply(vector_store_object(await services.passages.counted(tenant_id, store.id)))
 
 
@@ -109,6 +110,6 @@ async def search(request: web.Request) -> web.Response:
                 if key not in found or found[key].score < passage.score:
                     found[key] = passage
     best = sorted(found.values(), key=lambda passage: -passage.score)[: body.limit]
-    attributes = await services.shelf.attributes(tenant_id, store.id, {passage.file_id for passage in best})
+    attributes = await services.file_queue.attributes(tenant_id, store.id, {passage.file_id for passage in best})
     results = [search_result(passage, attributes.get(passage.file_id, {})) for passage in best]
     return reply(search_page(body.query, results))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from inference.sequence import Generation
+from inference.core import Generation
 from worker.checks import check_model, path_id
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.response_turn import hydrate
-from worker.services import PRINCIPAL, SERVICES
+from worker.request_keys import PRINCIPAL
+from worker.runs.turn import hydrate
+from worker.services import SERVICES
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ConversationReference, ResponseRequest

@@ -1,35 +1,50 @@
-"""A response that is made later: what is kept of its request, and how it becomes a turn again."""
+"""Responses of the background: stored as requests in a queue, each taken by one worker and run as a turn there."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
-from uuid import UUID
+from typing import Any, TypeAlias, cast
 
-from agents.store import Job
+from agents.errors import NotFound
 from inference.trace import Trace
+from migrations.pool import DATABASE_AWAY
+from worker.auth.principal import Principal, Via
+from worker.auth.seals import opened
 from worker.checks import check_model
-from worker.ledger import Ledger
-from worker.principal import Principal, Via
-from worker.response_turn import hydrate, record_of
-from worker.runs.disconnect import GO_ON
-from worker.runs.run import Run
-from worker.seals import opened
-from worker.services import Services
+from worker.errors import BROKE
+from worker.failures import to_api_error
+from worker.runs.ledger import Ledger
+from worker.runs.queue_store import Job
+from worker.runs.run_services import RunServices
+from worker.runs.running_store import Taken
+from worker.runs.turn import ResponseTurn, hydrate, record_of
 from worker.wire.dialect import Dialect
+from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
+from worker.wire.options import rank_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
-from worker.wire.tier import rank_of
+
+log = logging.getLogger("firsttoken.runs")
+
+POLL_S = 5.0
+RETRY_S = 1.0
+BUSY = frozenset({429, 503})  # not the fault of the request: it may be started elsewhere, or later
+
+
+# Runs a turn to its end, after the events that were sent before; raises the errors that refuse it.
+Complete: TypeAlias = Callable[[ResponseTurn, Ledger, Sequence[WireEvent]], Awaitable[None]]
 
 
 async def enqueue(
-    services: Services, principal: Principal, body: ResponseRequest, dialect: Dialect, id: str
+    services: RunServices, principal: Principal, body: ResponseRequest, dialect: Dialect, id: str
 ) -> dict[str, Any]:
-    """Store a request for whichever worker has a place for it, and give the response as it is now.
+    """Store a request for any worker with a free place, and return the response as it is now.
 
-    Raises what refuses the request, as far as that can be known before it is begun, and TooManyQueued.
+    Raises the errors that refuse the request, as far as they can be known before it starts, and TooManyQueued.
     """
     frame = ResponseFrame(body, check_model(body.model, services), id, dialect=dialect)
     turn = await hydrate(services, principal, frame)
@@ -38,16 +53,17 @@ async def enqueue(
     request = body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
     queued = frame.queued()
     job = Job(request, caller, rank_of(body.service_tier))
-    await services.runs.queue.add(turn.tenant_id, record_of(turn, queued, ()), job, Narrator(frame).queue())
+    await services.queue.add(turn.tenant_id, record_of(turn, queued, ()), job, Narrator(frame).queue())
     return queued
 
 
-async def begin_queued(services: Services, tenant_id: UUID, response_id: str) -> Run:
-    """Begin a response that this worker took from the queue.
+async def run_queued(services: RunServices, taken: Taken, complete: Complete) -> None:
+    """Run a response that this worker took from the queue.
 
-    Raises what refuses it: also ApiError 401 when its key does not count any more, and NotFound.
+    Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, and NotFound.
     """
-    job = await services.runs.queue.job(tenant_id, response_id)
+    tenant_id, response_id = taken.tenant_id, taken.response_id
+    job = await services.queue.job(tenant_id, response_id)
     via, subject = cast(Via, job.caller["via"]), job.caller["subject"]
     principal = await services.authenticator.again(tenant_id, via, subject)
     record = await services.responses.get(tenant_id, response_id)
@@ -63,6 +79,101 @@ async def begin_queued(services: Services, tenant_id: UUID, response_id: str) ->
     with trace.span("hydrate"):
         items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
         turn = replace(await hydrate(services, principal, frame), items=items)
-        told = (await services.runs.store.read(tenant_id, response_id, -1)).events
+        told = (await services.running.read(tenant_id, response_id, -1)).events
     ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model, frame.request.metadata)
-    return await services.runs.begin(services, turn, ledger, ExitStack(), GO_ON, told)
+    await complete(turn, ledger, told)
+
+
+class Backlog:
+    """At most `places` responses at once, none with 0; the others wait for any worker with a free place.
+
+    Postgres notifies of new ones (LISTEN), and a slow poll covers missed notifications. Two statements and a loop: a
+    library for queues would bring a second driver and its own tables, and still not know which events were sent.
+    """
+
+    def __init__(self, services: RunServices, places: int, complete: Complete) -> None:
+        self._services = services
+        self._places = places
+        self._complete = complete
+        self._making: set[asyncio.Task[None]] = set()
+        self._queued = asyncio.Event()
+        self._taking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._places:
+            self._taking = asyncio.create_task(self._take_forever(), name="backlog")
+
+    def look(self) -> None:
+        """There may be a response to take."""
+        self._queued.set()
+
+    def stop(self) -> None:
+        """Take no more responses. Those that wait stay queued."""
+        if self._taking:
+            self._taking.cancel()
+
+    async def close(self) -> None:
+        """What was taken and not begun is left, as if this worker had died."""
+        self.stop()
+        tasks = [*self._making, *([self._taking] if self._taking else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _take_forever(self) -> None:
+        while True:
+            self._queued.clear()
+            try:
+                await self._take_all()
+            except DATABASE_AWAY as error:
+                log.warning("the queue cannot be read at the moment: %r", error)
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._queued.wait()
+            except TimeoutError:
+                pass
+
+    async def _take_all(self) -> None:
+        while self._services.presence.is_alive and len(self._making) < self._places:
+            taken = await self._services.queue.take(self._services.presence.worker)
+            if taken is None:
+                return
+            task = asyncio.create_task(self._make(taken), name="background")
+            self._making.add(task)
+            task.add_done_callback(self._free)
+
+    def _free(self, task: asyncio.Task[None]) -> None:
+        self._making.discard(task)
+        self.look()
+
+    async def _make(self, taken: Taken) -> None:
+        try:
+            await run_queued(self._services, taken, self._complete)
+        except NotFound:
+            log.info("%s was deleted before it started", taken.response_id)
+        except Exception as error:  # the boundary: any error that prevents the start of a response ends it, or waits
+            queue, answer = self._services.queue, to_api_error(error)
+            if answer is not None and answer.status in BUSY:
+                await asyncio.sleep(RETRY_S)
+                await _retry_until_done(lambda: queue.put_back(taken, died=False))
+                return
+            if answer is None:
+                log.exception("%s could not be started", taken.response_id)
+            code, message = (answer.code, answer.message) if answer else (None, BROKE)
+            failure = {"code": code or "server_error", "message": message}
+            await _retry_until_done(lambda: queue.fail(taken, failure))
+
+
+async def _retry_until_done(store: Callable[[], Awaitable[Any]]) -> None:
+    """Until the database is back: a response that this worker took belongs to no other while it lives."""
+    while True:
+        try:
+            await store()
+            return
+        except DATABASE_AWAY as error:
+            log.warning("the queue cannot be written at the moment: %r", error)
+            await asyncio.sleep(RETRY_S)
+        except Exception:  # the boundary: what Postgres refuses it would refuse for ever
+            log.exception("the queue refuses what was made of a response")
+            return

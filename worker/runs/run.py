@@ -13,19 +13,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from agents import compacting
+from agents.compaction import run_compacted
 from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
-from worker import sse
+from worker.auth.seals import sealed
 from worker.errors import BROKE
 from worker.failures import refusal, to_api_error
-from worker.ledger import Ledger
-from worker.record import mark_first_token
-from worker.response_turn import ResponseTurn, begin, finish, finished_half, settle
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
-from worker.runs.journal import Journal
-from worker.seals import sealed
-from worker.services import Services
+from worker.runs.event_log import EventLog
+from worker.runs.ledger import Ledger
+from worker.runs.record import mark_first_token
+from worker.runs.run_services import RunServices
+from worker.runs.turn import ResponseTurn, begin, finish, finished_half, settle
+from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
 
@@ -55,10 +55,10 @@ class Run:
 
     def __init__(
         self,
-        services: Services,
+        services: RunServices,
         turn: ResponseTurn,
         ledger: Ledger,
-        journal: Journal,
+        journal: EventLog,
         told: Sequence[WireEvent] = (),
     ) -> None:
         self.turn = turn
@@ -230,7 +230,7 @@ class Run:
             if turn.compacting is None:
                 return await services.agent.run(turn, trace, self)
             seal = partial(sealed, services.seals, turn.tenant_id)
-            return await compacting.run(services.agent, services.model, turn, trace, seal, self)
+            return await run_compacted(services.agent, services.model, turn, trace, seal, self)
         except Exception:  # the boundary: once a turn was accepted, whatever breaks it must still end it well
             if not self._accepted.done():
                 raise
@@ -241,7 +241,7 @@ class Run:
         self._publish(self._narrator.frames(event))
         if self._first_token is None and isinstance(event, TOKENS):
             self._first_token = len(self.frames) - 1
-            if not self._followers:
+            if not self.turn.frame.request.streamed:  # its time is when it could be told, as nobody waits for it alone
                 self._mark_first_token()
             for follower in self._followers:
                 self.went_out(follower.sent)

@@ -1,4 +1,7 @@
-"""One WebSocket: a task reads its messages, another answers them, one response after the other."""
+"""GET /v1/responses with an upgrade: a WebSocket whose messages request responses, one answered after the other.
+
+One task of a connection reads its messages, another answers them.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.message import Item
-from worker.errors import BROKE, ApiError
+from worker.auth.principal import Principal
+from worker.auth.session import require_same_origin
+from worker.errors import BROKE, ApiError, ClientGone
 from worker.failures import to_api_error
 from worker.middleware import join_trace
-from worker.principal import Principal
-from worker.runs import Run
+from worker.request_keys import PRINCIPAL
 from worker.runs.disconnect import HEADER, Disconnect
-from worker.runs.reading import read_run
-from worker.runs.starting import start
-from worker.services import Services
+from worker.runs.event_stream import HEARTBEAT_S
+from worker.runs.manager import RUNS, Runs
+from worker.runs.reader import read_run
+from worker.runs.run import Run
+from worker.services import DRAINING, SERVICES
 from worker.sockets.memory import Memory
+from worker.sockets.register import SOCKETS
 from worker.sockets.stream import SocketStream
-from worker.stream import HEARTBEAT_S, ClientGone
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
 from worker.wire.parse import parse
@@ -36,11 +42,30 @@ IDLE_S = 600.0  # a connection on which nothing is asked for so long is closed; 
 AUTHENTICATION = frozenset({401, 403})
 
 
+def routes() -> list[web.RouteDef]:
+    return [web.get("/v1/responses", connect, allow_head=False)]
+
+
+async def connect(request: web.Request) -> web.StreamResponse:
+    """A browser sends its cookie with a handshake from any page, so the origin of a session is checked."""
+    principal, draining = request[PRINCIPAL], request.app[DRAINING]
+    if not web.WebSocketResponse().can_prepare(request):
+        raise ApiError(426, "Send POST with a body, or GET as the handshake of a WebSocket.", code="upgrade_required")
+    if principal.via == "session":
+        require_same_origin("POST", request.headers)
+    if draining.is_set():
+        raise ApiError(503, "The worker is shutting down.", type="server_error", retry_after_s=1.0)
+    with request.app[SOCKETS].open(principal.tenant_id):
+        body_bytes = request.app[SERVICES].config.body_bytes
+        return await Connection(request.app[RUNS], request, draining, body_bytes).serve()
+
+
 class Connection:
     """`serve` returns when either side is done. A response whose connection is lost follows its disconnect policy."""
 
-    def __init__(self, services: Services, request: web.Request, draining: asyncio.Event) -> None:
-        self._services = services
+    def __init__(self, runs: Runs, request: web.Request, draining: asyncio.Event, message_bytes_max: int) -> None:
+        self._runs = runs
+        self._services = runs.services
         self._request = request
         self._draining = draining
         self._dialect = Dialect.of(request.headers)
@@ -50,7 +75,7 @@ class Connection:
         self._close_code = WSCloseCode.OK
         self._socket = web.WebSocketResponse(
             heartbeat=HEARTBEAT_S,
-            max_msg_size=services.config.body_bytes,
+            max_msg_size=message_bytes_max,
             compress=False,  # tokens are too short to win anything by it
         )
         self._stream = SocketStream(request)
@@ -83,7 +108,7 @@ class Connection:
         try:
             self._messages.put_nowait(data.encode() if isinstance(data, str) else data)
         except asyncio.QueueFull:
-            text = f"{WAITING_MAX} requests wait on this connection already: read their answers first."
+            text = f"{WAITING_MAX} requests are already waiting on this connection: read their answers first."
             await self._complain(ApiError(429, text, type="rate_limit_error", code="rate_limit_exceeded"))
 
     async def _answer_all(self) -> None:
@@ -128,8 +153,7 @@ class Connection:
 
     async def _start(self, body: ResponseRequest, remembered: tuple[Item, ...] | None) -> Run:
         """Who asks is checked each time: keys are revoked while connections last."""
-        return await start(
-            self._services,
+        return await self._runs.create(
             await self._principal(),
             join_trace(self._request.headers.get("Traceparent")),
             body,

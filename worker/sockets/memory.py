@@ -45,5 +45,5 @@ def _size(item: Item) -> int:
         case Compaction():
             return 2 * len(item.sealed)  # and what is in it
         case FileSearchCall():
-            return sum(len(result["text"]) for result in item.results)
+            return sum(len(result.text) for result in item.results)
     return len(getattr(item, "text", "") or getattr(item, "output", ""))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
+from aiohttp import web
+
 from worker.errors import ApiError
 
 OPEN_MAX = 1024  # an idle one costs some kilobytes and a ping every 15 seconds
@@ -27,7 +29,8 @@ class Sockets:
         if self._open.total() >= OPEN_MAX or self._open[tenant_id] >= TENANT_OPEN_MAX:
             raise ApiError(
                 429,
-                f"Too many connections are open: {TENANT_OPEN_MAX} may be yours. Close one, or try again in a moment.",
+                f"Too many connections are open; the limit per tenant is {TENANT_OPEN_MAX}. "
+                "Close one, or try again in a moment.",
                 type="rate_limit_error",
                 code="rate_limit_exceeded",
                 retry_after_s=RETRY_AFTER_S,
@@ -39,3 +42,6 @@ class Sockets:
             self._open[tenant_id] -= 1
             if not self._open[tenant_id]:
                 del self._open[tenant_id]
+
+
+SOCKETS: web.AppKey[Sockets] = web.AppKey("sockets", Sockets)

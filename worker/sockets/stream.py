@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import pack
 
-from worker import sse
-from worker.stream import Stream
+from worker.runs.event_stream import Stream
+from worker.wire import sse
 
 TEXT = 0x81  # a whole message of text, in one frame (RFC 6455, section 5.2)
 LENGTH_16, LENGTH_64 = 126, 127

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from agents.events import ArgumentsDelta, Event, ItemStarted, ReasoningDelta, TextDelta, TurnFinished, TurnStarted
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.payload import logprob_payloads
-from inference.sequence import TokenLogprob
+from inference.core import TokenLogprob
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 Choice: TypeAlias = dict[str, Any]

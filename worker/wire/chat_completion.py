@@ -11,7 +11,7 @@ from agents.events import TurnFinished, Usage
 from agents.message import new_id
 from worker.wire.chat_choice import ChoiceNarrator
 from worker.wire.chat_request import ChatRequest
-from worker.wire.tier import tier_used
+from worker.wire.options import tier_used
 
 Chunk: TypeAlias = dict[str, Any]
 
@@ -58,7 +58,7 @@ class Completion:
 
 def failure(finished: TurnFinished) -> dict[str, Any]:
     """The error that a failed choice is."""
-    message = finished.error_message or "The answer could not be finished. Please try again."
+    message = finished.error_message or "The answer could not be completed. Please try again."
     return {"message": message, "type": "server_error", "param": None, "code": finished.error_code or "server_error"}
 
 

@@ -49,7 +49,7 @@ class AssistantMessage(Strict):
     @model_validator(mode="after")
     def _says_something(self) -> AssistantMessage:
         if self.content is None and not self.tool_calls:
-            raise ValueError("a message of the assistant has content or tool_calls")
+            raise ValueError("an assistant message needs content or tool_calls")
         return self
 
     def items(self) -> list[Item]:
@@ -80,6 +80,6 @@ ChatMessage: TypeAlias = Annotated[
     | Annotated[AssistantMessage, Tag("assistant")]
     | Annotated[ToolMessage, Tag("tool")],
     Discriminator(
-        _speaker, custom_error_type="invalid_role", custom_error_message="A message is an object with a role."
+        _speaker, custom_error_type="invalid_role", custom_error_message="A message must be an object with a role."
     ),
 ]

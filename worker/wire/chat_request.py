@@ -16,16 +16,14 @@ from pydantic import (
 )
 
 from agents.turn import Limits, Turn
-from inference.sequence import Sampling
+from inference.core import Sampling
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
-from worker.wire.logprobs import TopLogprobs
-from worker.wire.metadata import Metadata, asks_for_same_bytes, within
+from worker.wire.options import Metadata, ServiceTier, TopLogprobs, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.response_request import Penalty, ShortKey
 from worker.wire.strict import Strict, Unsupported, only
-from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import as_choice, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
@@ -93,7 +91,7 @@ class ChatRequest(Strict):
     @classmethod
     def _comes_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value and not info.data.get("logprobs"):
-            raise ValueError("it is told only where logprobs is true")
+            raise ValueError("it requires logprobs to be true")
         return value
 
     @field_validator("tool_choice")
@@ -131,7 +129,7 @@ class ChatRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
             sampling=self._sampling,
-            limits=within(self.metadata, Limits(tokens=self._tokens_max or Limits().tokens)),
+            caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
             priority=priority_of(self.service_tier, watched=watched),
         )
 

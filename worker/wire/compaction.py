@@ -13,10 +13,10 @@ from agents.message import Item
 from agents.payload import to_payload
 from worker.wire import limits
 from worker.wire.items import InputItem, as_items
+from worker.wire.options import ServiceTier
 from worker.wire.response import usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
-from worker.wire.tier import ServiceTier
 
 
 class CompactRequest(Strict):

@@ -9,7 +9,7 @@ from pydantic import Field
 from agents.store import Conversation
 from worker.wire import limits
 from worker.wire.items import InputItem
-from worker.wire.metadata import Metadata
+from worker.wire.options import Metadata
 from worker.wire.strict import Strict
 
 Items = Annotated[list[InputItem], Field(max_length=limits.ITEMS_ADD_MAX)]

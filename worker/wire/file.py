@@ -35,7 +35,7 @@ def purpose_of(fields: Mapping[str, str]) -> str:
     """Raises ApiError 400, also for a field that is not acted upon."""
     for name in fields:
         if name != "purpose":
-            message = f"This server does not act on '{name}' yet: leave it out."
+            message = f"This server does not support '{name}' yet: leave it out."
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     purpose = fields.get("purpose")
     if purpose not in PURPOSES:
@@ -50,6 +50,6 @@ def safe_name(filename: str | None) -> str:
     printable = "".join(c for c in filename or "" if unicodedata.category(c)[0] != "C")
     name = PurePosixPath(printable.replace("\\", "/")).name.strip()
     if not name or name in (".", "..") or len(name) > NAME_CHARS_MAX:
-        message = f"The file needs a name of 1 to {NAME_CHARS_MAX} characters; its end tells how it is read."
+        message = f"The file needs a name of 1 to {NAME_CHARS_MAX} characters; its extension selects the loader."
         raise ApiError(400, message, param="file", code="invalid_value")
     return name

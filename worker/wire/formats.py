@@ -11,12 +11,12 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from agents.turn import AnswerFormat
 from worker.wire.items import Name
-from worker.wire.schemas import bounded, held
+from worker.wire.schemas import bounded, constrainable
 from worker.wire.strict import UNSUPPORTED, Strict
 from worker.wire.tools import Description
 
 ANY_OBJECT = {"type": "object"}
-AnswerSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(held)]
+AnswerSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(bounded), AfterValidator(constrainable)]
 
 
 class PlainText(Strict):
@@ -84,7 +84,7 @@ def _kind(format: Any) -> str | None:
 _BY_TYPE = Discriminator(
     _kind,
     custom_error_type=UNSUPPORTED,
-    custom_error_message="Formats are of type text, json_object or json_schema.",
+    custom_error_message="A format must have the type text, json_object or json_schema.",
 )
 TextFormat: TypeAlias = Annotated[
     Annotated[PlainText, Tag("text")]

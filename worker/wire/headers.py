@@ -8,7 +8,7 @@ from typing import TypeVar
 from worker.errors import ApiError
 from worker.wire.chat_request import ChatRequest
 from worker.wire.limits import METADATA_PAIRS_MAX
-from worker.wire.metadata import DETERMINISTIC, SURFACE
+from worker.wire.options import DETERMINISTIC, SURFACE
 from worker.wire.response_request import ResponseRequest
 
 IN_METADATA = {"X-Firsttoken-Deterministic": DETERMINISTIC, "X-Firsttoken-Surface": SURFACE}

@@ -121,7 +121,7 @@ InputItem: TypeAlias = Annotated[
     Discriminator(
         _item_kind,
         custom_error_type=UNSUPPORTED,
-        custom_error_message=f"Items are {', '.join(sorted(KINDS))}.",
+        custom_error_message=f"An item must have one of the types {', '.join(sorted(KINDS))}.",
     ),
 ]
 

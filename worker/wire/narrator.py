@@ -24,10 +24,10 @@ from agents.events import (
 )
 from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import logprob_payloads, to_payload
-from worker import sse
 from worker.wire import events as wire
+from worker.wire import sse
 from worker.wire.events import WireEvent
-from worker.wire.include import SOURCES, TRACE
+from worker.wire.options import SOURCES, TRACE
 from worker.wire.response import ResponseFrame
 
 # What a stream ends with; one that was cancelled just ends.

@@ -46,7 +46,7 @@ def page_of(data: Sequence[dict[str, Any]], query: PageQuery) -> tuple[list[dict
 
 
 def _unknown_after() -> ApiError:
-    message = "Invalid 'after': it is the id of the last entry seen."
+    message = "Invalid 'after': use the id of the last entry received."
     return ApiError(400, message, param="after", code="invalid_value")
 
 

@@ -66,7 +66,7 @@ def survey(body: Any) -> None:
         elif isinstance(value, dict | list):
             values += len(value)
             if values > limits.VALUES_MAX:
-                message = f"The body holds more than {limits.VALUES_MAX} values; most of them in '{param}'."
+                message = f"The body has more than {limits.VALUES_MAX} values; most of them in '{param}'."
                 raise ApiError(400, message, param=param, code="array_above_max_length")
             pending += _children(param, value)
 

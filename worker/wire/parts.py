@@ -49,7 +49,7 @@ class RefusalPart(Strict):
 
 def _address(value: str | None) -> str | None:
     if value is not None and not value.startswith(("data:image/", "https://", "http://")):
-        raise ValueError("a picture is a data URL of an image or a web address")
+        raise ValueError("image_url must be a data URL of an image or a web address")
     return value
 
 
@@ -65,7 +65,7 @@ class ImagePart(Strict):
     @model_validator(mode="after")
     def _has_a_source(self) -> ImagePart:
         if (self.image_url is None) == (self.file_id is None):
-            raise ValueError("a picture comes as image_url or as file_id")
+            raise ValueError("an image needs either image_url or file_id")
         return self
 
     @property
@@ -94,7 +94,7 @@ class FilePart(Strict):
     @model_validator(mode="after")
     def _has_a_source(self) -> FilePart:
         if (self.file_data is None) == (self.file_id is None):
-            raise ValueError("a file comes as file_data or as file_id")
+            raise ValueError("a file needs either file_data or file_id")
         return self
 
     @property
@@ -115,7 +115,7 @@ def _decoded(file_data: str) -> bytes:
     try:
         return base64.b64decode(body, validate=True)
     except binascii.Error:
-        raise ValueError("the data of a file is base64 text, or a data URL of it") from None
+        raise ValueError("file_data must be base64 text or a data URL") from None
 
 
 TAGS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
@@ -131,7 +131,7 @@ SpokenPart: TypeAlias = Annotated[
     Discriminator(
         lambda part: TAGS.get(_kind_of(part)),
         custom_error_type=UNSUPPORTED,
-        custom_error_message="This model reads text: send text parts.",
+        custom_error_message="This model reads only text: send text parts.",
     ),
 ]
 Part: TypeAlias = Annotated[
@@ -142,7 +142,7 @@ Part: TypeAlias = Annotated[
     Discriminator(
         lambda part: RICH_TAGS.get(_kind_of(part)),
         custom_error_type=UNSUPPORTED,
-        custom_error_message="Parts are input_text, input_image, input_file, output_text or refusal.",
+        custom_error_message="A part must have the type input_text, input_image, input_file, output_text or refusal.",
     ),
 ]
 

@@ -11,8 +11,8 @@ from agents.events import TurnFinished, Usage
 from agents.message import new_id
 from worker.wire import limits
 from worker.wire.dialect import Dialect
+from worker.wire.options import tier_used
 from worker.wire.response_request import ResponseRequest
-from worker.wire.tier import tier_used
 
 BUDGET = "firsttoken:budget"  # metadata of an answer that was concluded because this budget was spent
 Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -58,7 +58,7 @@ class ResponseFrame:
         if turn.status == "failed":
             snapshot["error"] = {
                 "code": turn.error_code or "server_error",
-                "message": turn.error_message or "The answer could not be finished. Please try again.",
+                "message": turn.error_message or "The answer could not be completed. Please try again.",
             }
         return snapshot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -16,15 +17,22 @@ from pydantic import (
 
 from agents.message import Item
 from agents.turn import Compacting, FileSearch, Limits, Turn
-from inference.sequence import Sampling
+from inference.core import Sampling
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
-from worker.wire.include import LOGPROBS, RESULTS, Include
 from worker.wire.items import InputItem, as_items
-from worker.wire.logprobs import TopLogprobs
-from worker.wire.metadata import Metadata, asks_for_same_bytes, within
+from worker.wire.options import (
+    LOGPROBS,
+    RESULTS,
+    Include,
+    Metadata,
+    ServiceTier,
+    TopLogprobs,
+    asks_for_same_bytes,
+    caps_of,
+    priority_of,
+)
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
-from worker.wire.tier import ServiceTier, priority_of
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
@@ -115,7 +123,7 @@ class ResponseRequest(Strict):
     @classmethod
     def _keeps_what_is_made_later(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value is False and info.data.get("background"):
-            raise ValueError("a response in the background has to be stored")
+            raise ValueError("a background response must be stored")
         return value
 
     @field_validator("tool_choice")
@@ -126,6 +134,11 @@ class ResponseRequest(Strict):
         if missing:
             raise ValueError(f"'{missing[0]}' is not among the tools of this request")
         return value
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the client reads events while the response is made."""
+        return bool(self.stream) and not self.background
 
     @property
     def choice(self) -> Choice:
@@ -168,7 +181,7 @@ class ResponseRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
-            limits=self._limits,
+            caps=replace(caps_of(self.metadata), calls=self.max_tool_calls, tokens=self.max_output_tokens),
             priority=priority_of(self.service_tier, watched=watched),
             compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,
             truncates=self.truncation == "auto",
@@ -184,7 +197,7 @@ class ResponseRequest(Strict):
     @property
     def _sampling(self) -> Sampling:
         return Sampling(
-            max_tokens=self._limits.tokens,
+            max_tokens=self.max_output_tokens or Limits().tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             presence_penalty=self.presence_penalty or 0.0,
@@ -197,9 +210,3 @@ class ResponseRequest(Strict):
     def _told(self) -> int | None:
         """Likeliest tokens to tell; None: nobody asked for likelihoods."""
         return self.top_logprobs or 0 if self.top_logprobs or self.includes(LOGPROBS) else None
-
-    @property
-    def _limits(self) -> Limits:
-        usual = Limits()
-        calls = min(usual.calls, self.max_tool_calls or usual.calls)
-        return within(self.metadata, Limits(calls=calls, tokens=self.max_output_tokens or usual.tokens))

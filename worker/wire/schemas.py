@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from inference.errors import InvalidSchema
-from inference.grammar import restated
+from inference.grammar.schema import restated
 from worker.wire import limits
 
 
@@ -22,13 +22,13 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
             if isinstance(child, dict | list)
         ]
     if level:
-        raise ValueError(f"a schema may nest {limits.SCHEMA_DEPTH_MAX} levels deep")
+        raise ValueError(f"a schema may be nested at most {limits.SCHEMA_DEPTH_MAX} levels deep")
     if len(orjson.dumps(schema)) > limits.SCHEMA_CHARS_MAX:
-        raise ValueError(f"a schema may be {limits.SCHEMA_CHARS_MAX} bytes long")
+        raise ValueError(f"a schema may be at most {limits.SCHEMA_CHARS_MAX} bytes long")
     return schema
 
 
-def held(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
+def constrainable(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
     """Raises ValueError for a schema that answers cannot be held to, naming the place that stands against it.
 
     The walk is linear in the schema. What it lets pass is compiled later, where nobody waits, and may be refused then.

@@ -33,6 +33,10 @@ class CreateMessage(ResponseRequest):
     generate: Annotated[bool | None, only(None, True)] = None
     stream_id: Unsupported = None
 
+    @property
+    def streamed(self) -> bool:
+        return True
+
 
 def error_event(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "status": error.status, **error.body}

@@ -26,7 +26,7 @@ def only(*neutral: object) -> AfterValidator:
     def check(value: Any) -> Any:
         if any(value is accepted or (type(value) is type(accepted) and value == accepted) for accepted in neutral):
             return value
-        raise PydanticCustomError(UNSUPPORTED, "This server does not act on it yet: {advice}", {"advice": advice})
+        raise PydanticCustomError(UNSUPPORTED, "This server does not support it yet: {advice}", {"advice": advice})
 
     return AfterValidator(check)
 

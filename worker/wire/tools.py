@@ -19,7 +19,7 @@ from agents.turn import FileSearch, FunctionTool
 from retrieval.filter import Filter
 from worker.wire import limits
 from worker.wire.items import Name
-from worker.wire.schemas import bounded, held
+from worker.wire.schemas import bounded, constrainable
 from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
 
 SERVER_PREFIX = "firsttoken:"
@@ -28,7 +28,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
     if schema and schema.get("type", "object") != "object":
-        raise ValueError("the schema of parameters has the type object")
+        raise ValueError("the schema of parameters must have the type object")
     return schema
 
 
@@ -39,7 +39,7 @@ Description: TypeAlias = Annotated[str, StringConstraints(max_length=limits.DESC
 def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
     """Raises InvalidSchema, as a ValueError, for `strict` beside parameters that no grammar can be made of."""
     if strict:
-        held(info.data.get("parameters") or NO_PARAMETERS, "parameters")
+        constrainable(info.data.get("parameters") or NO_PARAMETERS, "parameters")
     return strict
 
 
@@ -142,7 +142,7 @@ Tool: TypeAlias = Annotated[
     Discriminator(
         _tool_kind,
         custom_error_type=UNSUPPORTED,
-        custom_error_message="Tools are of type function, file_search or firsttoken:<name>.",
+        custom_error_message="A tool must have the type function, file_search or firsttoken:<name>.",
     ),
 ]
 
@@ -160,7 +160,7 @@ def distinct(tools: list[N]) -> list[N]:
     names = [tool.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two tools are called '{name}'")
+            raise ValueError(f"two tools are named '{name}'")
     return tools
 
 
@@ -187,9 +187,9 @@ class ToolChoice(Strict):
     @model_validator(mode="after")
     def _is_one_of_the_forms(self) -> ToolChoice:
         if self.type == "function" and self.name is None:
-            raise ValueError("a function is chosen by its name")
+            raise ValueError("a function must be chosen by its name")
         if (self.type == "allowed_tools") != (self.tools is not None):
-            raise ValueError("allowed_tools comes with a list of tools")
+            raise ValueError("allowed_tools needs a list of tools")
         if not (self.type in ("mode", "function", "allowed_tools", "file_search") or self.is_server_tool):
             raise ValueError("choose auto, none, required, a function, file_search, firsttoken:<name> or allowed_tools")
         return self

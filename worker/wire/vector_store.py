@@ -12,7 +12,7 @@ from retrieval.filter import Attributes, Filter
 from retrieval.passage import Passage
 from retrieval.records import CountedStore, StoreFile
 from worker.wire import limits
-from worker.wire.metadata import Metadata
+from worker.wire.options import Metadata
 from worker.wire.strict import Id, Strict, Unsupported, only
 from worker.wire.tools import RankingOptions
 

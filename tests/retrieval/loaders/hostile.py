@@ -37,13 +37,18 @@ UNBROKEN = (Path("unbroken.md"), b"The port is 8080, and [a link](x) says so. Wo
 
 def tabs() -> tuple[Path, bytes]:
     shown = b" Tj ".join([b"(" + b"\\t" * TABS_MAX + b")"] * (TABS // TABS_MAX))
-    content = zlib.compress(b"BT /F 12 Tf 72 700 Td (berth) Tj " + shown + b" Tj (fee) Tj ET", 9)
+    return Path("tabs.pdf"), pdf_showing(b"BT /F 12 Tf 72 700 Td (berth) Tj " + shown + b" Tj (fee) Tj ET")
+
+
+def pdf_showing(content: bytes) -> bytes:
+    """One page, wide enough for whatever the content shows."""
+    packed = zlib.compress(content, 9)
     objects = {
         1: b"<</Type/Catalog/Pages 2 0 R>>",
         2: b"<</Type/Pages/Count 1/Kids[10 0 R]>>",
         3: b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
         10: b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9000000 800]/Resources<</Font<</F 3 0 R>>>>/Contents 11 0 R>>",
-        11: b"<</Filter/FlateDecode/Length %d>>stream\n%s\nendstream" % (len(content), content),
+        11: b"<</Filter/FlateDecode/Length %d>>stream\n%s\nendstream" % (len(packed), packed),
     }
     body = b"".join(b"%d 0 obj\n%s\nendobj\n" % entry for entry in objects.items())
-    return Path("tabs.pdf"), b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R>>\n%%EOF"
+    return b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R>>\n%%EOF"

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from inference.bundled import EMBEDDER
-from inference.embedder import Embedder
-from inference.embedders import Embedders
+from inference.embedding.embedder import Embedder
+from inference.embedding.registry import Embedders
 from retrieval.config import RetrievalConfig
 from retrieval.ingest import ingest
 from retrieval.quality.evaluate import RANKINGS, STAGES, Evaluation, evaluate

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from inference.embedders import Embedders
+from inference.embedding.registry import Embedders
 from retrieval.ingest import ingest
 from retrieval.quality import questions
 from retrieval.quality.measures import Target
@@ -35,10 +35,10 @@ def test_lines_are_read_and_empty_ones_skipped(tmp_path: Path) -> None:
         ({"file": "a.md"}, "question: Field required"),
         ({"question": "", "file": "a.md"}, "question: String should have at least 1 character"),
         ({"question": "Why?"}, "name what should be found"),
-        ({"question": "Why?", "file": "a", "file_id": "b"}, "not by both"),
-        ({"question": "Why?", "file": "a", "start": 5}, "start and end go together"),
-        ({"question": "Why?", "file": "a", "start": 5, "end": 5}, "start is the smaller one"),
-        ({"question": "Why?", "text": "a", "start": 5, "end": 6}, "start and end are places in a file"),
+        ({"question": "Why?", "file": "a", "file_id": "b"}, "not both"),
+        ({"question": "Why?", "file": "a", "start": 5}, "start and end must be given together"),
+        ({"question": "Why?", "file": "a", "start": 5, "end": 5}, "start must be smaller"),
+        ({"question": "Why?", "text": "a", "start": 5, "end": 6}, "start and end are offsets in a file"),
         ({"question": "Why?", "file": "a", "answer": "b"}, "answer: Extra inputs"),
         ({"question": "Why?", "file": "a", "grade": 0}, "grade"),
         ({"question": 7, "file": "a"}, "question"),
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_without_questions_or_with_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnusableQuestions, match="holds no question"):
+    with pytest.raises(UnusableQuestions, match="contains no question"):
         read_questions(write(tmp_path, "", " "))
     monkeypatch.setattr(questions, "LINES_MAX", 1)
     line = {"question": "Why?", "file": "a"}
@@ -150,9 +150,9 @@ async def test_what_the_store_does_not_hold_is_said_and_the_rest_goes_on(
     assert [question.text for question in found.questions] == ["four"]
     assert found.errors == [
         "“one”: the store has no file wine.md",
-        "“two”: the text stands nowhere in tea.md",
-        "“three”: the text stands nowhere in the store",
-        "“five”: the text stands nowhere in the store",
+        "“two”: the text does not occur in tea.md",
+        "“three”: the text does not occur in the store",
+        "“five”: the text does not occur in the store",
     ]
     # Another tenant's store of the same name knows none of these files.
     empty = await resolve(

@@ -1,0 +1,324 @@
+"""The vocabulary of generation: what is requested from the model and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from inference.grammar.constraint import Constraint
+
+# Acceptance of a request before its first draft is verified, and the number of tokens that this estimate weighs.
+PRIOR, PRIOR_TOKENS = 0.7, 4.0
+DECAY = 0.95  # weight of the past at each verification: acceptance changes within an answer
+
+
+class Part(StrEnum):
+    """What a piece of prompt is there for, in the usual order."""
+
+    SYSTEM = "system"
+    TOOLS = "tools"  # their schemas
+    HISTORY = "history"  # messages before the question
+    PASSAGES = "passages"
+    QUESTION = "question"  # the newest user message
+    RESULTS = "results"  # what the running turn has called and found out since
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """That many consecutive tokens of a prompt belong to this part."""
+
+    part: Part
+    tokens: int
+
+
+class Priority(IntEnum):
+    """Classes of requests: a lower one waits for the higher, and gives its slot up to it."""
+
+    INTERACTIVE = 0  # a user is waiting
+    STANDARD = 1
+    BATCH = 2
+    AHEAD = 3  # no client waits for it yet: see `LanguageModel.read_ahead`
+
+
+class Finish(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"  # end of turn or a stop string
+    LENGTH = "length"  # max_tokens, or the context is full
+    DEADLINE = "deadline"  # its time was over, while it waited or while it was written
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class Grammar(Protocol):
+    """The grammar that constrains the texts of a turn, or what follows a mark: see `LanguageModel.prepare`."""
+
+    def start(self) -> Constraint: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text.
+
+    `deterministic`: the same prompt and seed give the same tokens whatever else runs. Without a seed, 0 is taken.
+    """
+
+    max_tokens: int = 512
+    temperature: float = 1.0
+    top_k: int = 0  # 0: the whole vocabulary
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    deterministic: bool = False
+    top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
+    grammar: Grammar | None = None
+
+
+@dataclass(slots=True)
+class Stamps:
+    """Monotonic nanoseconds stamped by the engine; 0 is 'not yet'. The layers above make spans of them."""
+
+    submitted_ns: int = 0
+    admitted_ns: int = 0  # taken into a batch for the first time
+    prefilled_ns: int = 0  # last prompt token computed
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model found a token, and the most likely ones at its place: natural logarithms.
+
+    After bias and penalties; before temperature, truncation and grammar, which only choose among the tokens.
+    """
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+class Delta(NamedTuple):
+    """A piece of generated text (never half a character, never part of a stop string) and its token count.
+
+    A tuple, because one is made for every token: that costs a third of a frozen dataclass.
+    """
+
+    text: str
+    tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()  # of these tokens, where the request wants them
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How well the draft does for one request."""
+
+    drafted: int = 0
+    accepted: int = 0
+    _hits: float = PRIOR * PRIOR_TOKENS
+    _looks: float = PRIOR_TOKENS
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """A verification: the first `accepted` of `drafted` tokens were right, the next one, if any, was not."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self._hits = DECAY * self._hits + accepted
+        self._looks = DECAY * self._looks + min(accepted + 1, drafted)
+
+    @property
+    def per_token(self) -> float:
+        return min(0.99, self._hits / self._looks)
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """What the cache knew of a prompt. Behind the reused tokens the prompt has `wanted`, and the entry closest to it
+    `held`: a few tokens of each. `held` is empty where that entry ends."""
+
+    cached: int
+    seen: int = 0  # tokens at the start that were read at some time, in blocks
+    wanted: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
+
+
+class Cause(StrEnum):
+    """Why the first new token is new."""
+
+    FIRST_USE = "first_use"  # this tenant never sent it before
+    EDITED = "edited"  # what was here before is another text
+    EVICTED = "evicted"  # it was in the cache and had to leave
+    RETOKENISED = "retokenised"  # the same text, cut into other tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`cached` of `tokens` prompt tokens were reused. No segment and no cause when all but the last one were: that one
+    is always computed."""
+
+    cached: int
+    tokens: int
+    segment: Part | None = None
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheScope:
+    """Prompts share cached prefixes within one scope only: those of one tenant that are computed the same way.
+
+    `exact` requests compute theirs in their own way, see `Request.batchable` and `Request.reusable`, so their cache is
+    their own too. Prefixes that hold nothing of any tenant are shared beyond it: see `kvcache.shared_prefixes`.
+    """
+
+    tenant: str
+    exact: bool = False
+
+
+class Generation(Protocol):
+    """A running generation: `stream` its deltas, cancel at any time; the rest is valid as it grows.
+
+    Leaving `stream` early does not cancel: the caller calls `cancel()` in `finally` (cancelling a finished generation
+    does nothing).
+    """
+
+    stamps: Stamps
+    ids: list[int]  # generated token ids, without the end-of-turn token
+    finish: Finish | None
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens whose KV was reused; known once admitted."""
+        ...
+
+    @property
+    def miss(self) -> Miss | None:
+        """What the cache lacked; known once admitted."""
+        ...
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that were proposed for the answer."""
+        ...
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that became part of the answer."""
+        ...
+
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        """Call `receive` with every delta, in the same turn of the event loop in which the step's tokens reach it;
+        return when `finish` is set. Deltas that wait together come as one.
+
+        Raises InferenceError when the engine fails, and what `receive` raises.
+        """
+        ...
+
+    def cancel(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the chat template wants it; `arguments` is the JSON text as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message as the chat template sees it. Content is untrusted text: it never becomes special tokens.
+
+    Its first `passage_chars` characters are passages that were found, not said by the role.
+    """
+
+    role: str  # system | user | assistant | tool
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""  # what came before it; the template decides whether the model sees it again
+    passage_chars: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of rendered prompt. Special tokens are recognised only where `trusted` is true.
+
+    `ids`, when present, are the exact tokens of this piece (a turn that this model generated). The first
+    `passage_chars` characters belong to the part PASSAGES, the others to `part`.
+    """
+
+    text: str
+    trusted: bool
+    ids: tuple[int, ...] | None = None
+    part: Part = Part.HISTORY
+    passage_chars: int = 0
+
+
+class LanguageModel(Protocol):
+    """What the agent loop needs of a chat model; `inference.model.ChatModel` is the real one."""
+
+    name: str
+    context_length: int
+    chat_template: str  # its text determines the format of tool calls
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
+        """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""
+        ...
+
+    def encode(self, segments: Sequence[Segment]) -> list[int]: ...
+
+    def count(self, text: str) -> int:
+        """Number of tokens of untrusted text."""
+        ...
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+        """Why the prompt had to be read as far as it was; None before the generation was admitted."""
+        ...
+
+    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+        """Compile a grammar (see `inference.grammar`) for texts that follow each other. Takes milliseconds;
+        thread-safe.
+
+        The mark `begins` frees the text before it: the grammar only helps then, and is dropped where it is too much
+        or leads nowhere; None where the mark is no single token. Raises InvalidSchema.
+        """
+        ...
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+        deadline_ns: int | None = None,
+    ) -> Generation:
+        """Submit a prompt. `salt` names the tenant: cached prefixes are only shared within one salt, and tenants of
+        one priority get fair shares. At `deadline_ns`, on the monotonic clock, it ends with what there is.
+
+        Raises PromptTooLong, QueueFull, EngineStopped.
+        """
+        ...
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
+        """Compute the prefix of a prompt that will come; nothing is generated. `exact`: for a deterministic one.
+
+        The prompt itself continues from wherever this is when it is submitted. Cancel it when none will come. None
+        where it would not help: it is short or too long, or the model is busy with requests.
+        """
+        ...
+
+    def share(self, beginning: Sequence[int]) -> None:
+        """The prefix of prompts that holds nothing of any tenant: salts divide the cache only behind it."""
+        ...
+
+    def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
+        """Keep the exact tokens of an assistant turn, so that rendering it again never breaks the prefix."""
+        ...

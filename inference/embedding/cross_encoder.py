@@ -1,0 +1,130 @@
+"""A query and a text read together by one encoder, whose head says how well they fit. In its own thread.
+
+Models of the BERT and XLM-R families with a head of one output, such as bge-reranker. Their pairs are
+`[CLS] query [SEP] text [SEP]`, with two marks in between for XLM-R. llama.cpp has no second segment: models that were
+trained to tell query and text by it lose some of their sense. A file is tried in a separate process first: what
+native code makes of a file of unknown origin must not end the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.embedding.embedder import QUERY_CHARS_MAX
+from inference.errors import ModelNotLoaded
+from inference.llama import LlamaModel, RankContext
+from inference.provisioning.apart import RunFailed, run_apart
+
+PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is not seen
+QUERY_TOKENS_MAX = 128  # longer questions are truncated, so that space for the text remains
+ROWS_MAX = 2048
+SEQUENCES_MAX = 64
+TRIAL_S = 60.0
+SMOOTHING = 0.3  # weight of the newest batch in the measured cost
+# Read while loading, to know what a token costs before the first question.
+SAMPLE = ["the quick brown fox jumps over the lazy dog " * 8] * 4
+
+
+class CrossEncoder:
+    """Create with `load`, which blocks while the file is tried: a second or two."""
+
+    def __init__(self, model: LlamaModel, threads: int) -> None:
+        self.name = model.name
+        self._model = model
+        self._pair_max = min(PAIR_TOKENS_MAX, model.context_length)
+        self._context = RankContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
+        self._token_s = 0.0
+        self._score("which animal jumps", SAMPLE, budget_ms=1.0)
+
+    @classmethod
+    def load(cls, path: Path, threads: int = 1) -> CrossEncoder:
+        """Raises ModelNotLoaded, with what is missing for ranking."""
+        model = _checked(path)
+        try:
+            run_apart("inference.embedding.cross_encoder", str(path), timeout_s=TRIAL_S)
+        except RunFailed as error:
+            model.close()
+            raise ModelNotLoaded(f"{path.name} cannot rank: {error}") from error
+        return cls(model, threads)
+
+    def close(self) -> None:
+        """Waits for the batch in flight, then frees the model."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._context.close()
+        self._model.close()
+
+    async def score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
+        """Logits of as many of the texts, from the first on, as can be read in that time by what it took so far."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, query, texts, budget_ms)
+
+    def _score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
+        pairs = self._pairs(query, texts)
+        pairs = pairs[: self._affordable([len(pair) for pair in pairs], budget_ms)]
+        began = perf_counter()
+        scores = self._context.rank(pairs)
+        if pairs:
+            self._learn(perf_counter() - began, sum(map(len, pairs)))
+        return scores
+
+    def _affordable(self, lengths: Sequence[int], budget_ms: float) -> int:
+        """At least one: a model that was slow once must get the chance to be measured again."""
+        seconds = np.cumsum(lengths) * self._token_s
+        return max(1, int(np.searchsorted(seconds, budget_ms / 1000, side="right")))
+
+    def _learn(self, seconds: float, tokens: int) -> None:
+        token_s = seconds / tokens
+        self._token_s += (SMOOTHING if self._token_s else 1.0) * (token_s - self._token_s)
+
+    def _pairs(self, query: str, texts: Sequence[str]) -> list[list[int]]:
+        """What is foreign stays text: special tokens are only those put here."""
+        begin, end = self._marks()
+        asked = self._ids(query[:QUERY_CHARS_MAX])[: min(QUERY_TOKENS_MAX, self._pair_max // 2)]
+        head = [*begin, *asked, *(end * self._model.between_texts)]
+        room = self._pair_max - len(head) - len(end)
+        return [[*head, *self._ids(text[:QUERY_CHARS_MAX])[:room], *end] for text in texts]
+
+    def _marks(self) -> tuple[list[int], list[int]]:
+        """The tokens that the model wants before and behind a text."""
+        bare, marked = self._ids("a"), self._model.tokenize("a", parse_special=False, add_special=True)
+        before = (len(marked) - len(bare)) // 2
+        return marked[:before], marked[before + len(bare) :]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._model.tokenize(text, parse_special=False)
+
+
+def _checked(path: Path) -> LlamaModel:
+    model = LlamaModel.load(path)
+    scores, architecture = model.scores, model.architecture
+    if scores == 1 and "bert" in architecture:
+        return model
+    model.close()
+    if "bert" not in architecture:
+        raise ModelNotLoaded(
+            f"{path.name} is not an encoder of the BERT family: {architecture} models are not supported as rerankers"
+        )
+    raise ModelNotLoaded(f"{path.name} has no head for ranking with one output")
+
+
+def _try(path: Path) -> None:
+    encoder = CrossEncoder(_checked(path), threads=1)
+    scores = encoder._score("a query", SAMPLE, budget_ms=1.0)
+    encoder.close()
+    if not np.isfinite(scores).all():
+        raise ModelNotLoaded("its scores are not numbers")
+
+
+if __name__ == "__main__":
+    try:
+        _try(Path(sys.argv[1]))
+    except ModelNotLoaded as error:
+        sys.exit(str(error))

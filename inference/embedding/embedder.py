@@ -1,0 +1,219 @@
+"""Texts to vectors with a small encoder of the BERT family, in this process, in its own thread.
+
+One context belongs to one thread. Bulk work is handed to that thread a batch at a time, so that the query of a user
+who is waiting gets in between two batches of an ingest (at most a fifth of a second on one core) instead of after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.bundled import EMBEDDER
+from inference.embedding.windows import (
+    REFERENCE_TEXT,
+    PassageVectors,
+    Pool,
+    QueryVectors,
+    first_vector,
+    likeness,
+    mean_vector,
+    passage_vectors,
+    query_vectors,
+)
+from inference.errors import EngineStopped, ModelNotLoaded
+from inference.llama import EmbeddingContext, LlamaModel
+from inference.provisioning.apart import RunFailed, run_apart
+
+TOKENS_MAX = 256  # what MiniLM was trained on, or less where a model has less; the rest of a longer text is not seen
+ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slower than 512
+SEQUENCES_MAX = 8
+# Flash attention is computed by tiles from 64 rows on; a query has fewer, which takes a seventh longer than without it.
+SHORT_ROWS_MAX = 63
+QUERIES_CACHED_MAX = 1024  # about 10 KB each
+QUERY_CHARS_MAX = 8000  # far beyond TOKENS_MAX tokens of any language; bounds the tokenizer's work
+
+TRIAL_S = 60.0
+POOLS: dict[int | None, Pool] = {None: mean_vector, 1: mean_vector, 2: first_vector}  # as GGUF numbers them
+
+T = TypeVar("T")
+
+
+class Embedder:
+    """Create with `load`, which blocks for a fifth of a second."""
+
+    def __init__(self, model: LlamaModel, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> None:
+        """Takes the model over. Raises ModelNotLoaded."""
+        self.name = model.name
+        self.dimensions = model.dimensions
+        self._pool = pool_of(model)
+        self._model = model
+        self._context = EmbeddingContext(model, rows_max=ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads)
+        self._short = EmbeddingContext(
+            model, rows_max=SHORT_ROWS_MAX, sequences_max=SEQUENCES_MAX, threads=threads, flash=False
+        )
+        self._tokens_max = min(TOKENS_MAX, model.context_length)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
+        self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
+        self._queries_max = queries_max
+        self._asked: dict[str, asyncio.Task[QueryVectors]] = {}  # queries that are being embedded
+        # An ingest that was cancelled at shutdown leaves a thread that still counts: it must not meet a freed model.
+        self._counting = Lock()
+        self._closed = False
+        self.likeness = likeness(self._encode([self._clipped(REFERENCE_TEXT)], self._pool)[0])
+
+    @classmethod
+    def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:
+        """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
+        model = LlamaModel.load(path)
+        try:
+            return cls(model, threads, queries_max=queries_max)
+        except ModelNotLoaded:
+            model.close()
+            raise
+
+    def close(self) -> None:
+        """Waits for the batch in flight, then frees the model."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        with self._counting:
+            self._closed = True
+            self._context.close()
+            self._short.close()
+            self._model.close()
+
+    def count(self, text: str) -> int:
+        """Tokens of a text as it would be embedded, without the limit. From any thread; raises EngineStopped."""
+        with self._counting:
+            if self._closed:
+                raise EngineStopped("the embedder is closed")
+            return len(self._ids(text))
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit rows, [texts, dimensions]. Texts are truncated to TOKENS_MAX tokens."""
+        vectors = np.empty((len(texts), self.dimensions), np.float32)
+        async for index, vector in self._each(texts, self._pool):
+            vectors[index] = vector
+        return vectors
+
+    async def embed_windows(self, texts: Sequence[str]) -> list[PassageVectors]:
+        """What the store keeps of each text: for search (one vector) and for reranking (its windows)."""
+        reduce = partial(passage_vectors, pool=self._pool)
+        found = {index: vectors async for index, vectors in self._each(texts, reduce)}
+        return [found[index] for index in range(len(texts))]
+
+    def knows(self, query: str) -> bool:
+        """Whether embedding this query would cost nothing."""
+        return _normal(query) in self._queries
+
+    async def embed_query(self, text: str) -> QueryVectors:
+        """Of the last queries the vectors are kept: asking again costs nothing, and asking together costs once.
+
+        Who stops waiting leaves the others waiting.
+        """
+        query = _normal(text)
+        if query in self._queries:
+            self._queries.move_to_end(query)
+            return self._queries[query]
+        if query not in self._asked:
+            task = self._asked[query] = asyncio.create_task(self._embed_query(query), name="embed query")
+            task.add_done_callback(lambda _: self._asked.pop(query))
+        return await asyncio.shield(self._asked[query])
+
+    async def _embed_query(self, query: str) -> QueryVectors:
+        def work() -> QueryVectors:
+            [vectors] = self._encode([self._clipped(query)], partial(query_vectors, pool=self._pool))
+            return vectors
+
+        vectors = self._queries[query] = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        if len(self._queries) > self._queries_max:
+            self._queries.popitem(last=False)
+        return vectors
+
+    async def _each(
+        self, texts: Sequence[str], reduce: Callable[[NDArray[np.float32]], T]
+    ) -> AsyncIterator[tuple[int, T]]:
+        """Yields (index, reduced token vectors) in an order of the embedder's liking."""
+        loop = asyncio.get_running_loop()
+        sequences = await loop.run_in_executor(self._thread, lambda: [self._clipped(text) for text in texts])
+        for batch in batches([len(sequence) for sequence in sequences]):
+            rows = [sequences[index] for index in batch]
+            for index, value in zip(
+                batch, await loop.run_in_executor(self._thread, self._encode, rows, reduce), strict=True
+            ):
+                yield index, value
+
+    def _encode(self, sequences: list[list[int]], reduce: Callable[[NDArray[np.float32]], T]) -> list[T]:
+        context = self._short if sum(map(len, sequences)) <= SHORT_ROWS_MAX else self._context
+        return [reduce(tokens) for tokens in context.encode(sequences)]
+
+    def _clipped(self, text: str) -> list[int]:
+        ids = self._ids(text[:QUERY_CHARS_MAX])
+        return ids if len(ids) <= self._tokens_max else [*ids[: self._tokens_max - 1], ids[-1]]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._model.tokenize(text, parse_special=False, add_special=True)
+
+
+def pool_of(model: LlamaModel) -> Pool:
+    """Raises ModelNotLoaded for a model that is not an encoder of the BERT family, or none that embeds."""
+    if "bert" not in model.architecture:
+        raise ModelNotLoaded(f"{model.path.name} is not an encoder of the BERT family but {model.architecture}")
+    if model.pooling not in POOLS:
+        raise ModelNotLoaded(f"{model.path.name} uses neither mean nor first-token pooling")
+    return POOLS[model.pooling]
+
+
+def _normal(query: str) -> str:
+    """White space says nothing to an encoder."""
+    return " ".join(query.split())
+
+
+def batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices grouped so that a batch holds similar lengths and stays within ROWS_MAX and SEQUENCES_MAX."""
+    groups: list[list[int]] = []
+    rows = ROWS_MAX
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if rows + lengths[index] > ROWS_MAX or len(groups[-1]) == SEQUENCES_MAX:
+            groups.append([])
+            rows = 0
+        groups[-1].append(index)
+        rows += lengths[index]
+    return groups
+
+
+def try_apart(path: Path) -> None:
+    """Embed with it in a separate process: what native code does with an untrusted file must not end this one.
+
+    Blocks for a second, but for the bundled model. Raises ModelNotLoaded.
+    """
+    if path == EMBEDDER:
+        return
+    try:
+        run_apart("inference.embedding.embedder", str(path), timeout_s=TRIAL_S)
+    except RunFailed as error:
+        raise ModelNotLoaded(f"{path.name} cannot embed: {error}") from error
+
+
+def _try(path: Path) -> None:
+    embedder = Embedder.load(path, queries_max=0)
+    vectors = asyncio.run(embedder.embed(["a text", "many words in a text " * TOKENS_MAX]))
+    embedder.close()
+    if not np.isfinite(vectors).all():
+        raise ModelNotLoaded("its vectors are not numbers")
+
+
+if __name__ == "__main__":
+    try:
+        _try(Path(sys.argv[1]))
+    except ModelNotLoaded as error:
+        sys.exit(str(error))

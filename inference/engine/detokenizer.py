@@ -1,0 +1,46 @@
+"""Token ids to text, one at a time: never half a character, never a part of a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+
+class TextStream:
+    """Push tokens, get the text that is safe to show. After `stopped`, nothing more comes out."""
+
+    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str] = ()) -> None:
+        self._pieces = pieces
+        self._stop = tuple(s for s in stop if s)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""  # may be the start of a stop string
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        return self._release(self._decoder.decode(self._pieces[token]))
+
+    def flush(self) -> str:
+        """The end of the text: the withheld rest, with U+FFFD for a character that never became whole."""
+        text = self._release(self._decoder.decode(b"", final=True))
+        held, self._held = self._held, ""
+        return text if self.stopped else text + held
+
+    def _release(self, text: str) -> str:
+        if not self._stop:
+            return text
+        if self.stopped:
+            return ""
+        text = self._held + text
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

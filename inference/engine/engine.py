@@ -1,0 +1,316 @@
+"""The engine: one thread that owns the model's context and computes step after step while there is work.
+
+The event loop hands requests in through a deque and gets tokens back through one callback a step. Nobody else touches
+the context. A step is: take in, plan, execute, publish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from inference.backend import Backend
+from inference.config import EngineConfig
+from inference.core import CacheScope, Finish, Priority, Sampling
+from inference.engine.detokenizer import TextStream
+from inference.engine.executor import Executor
+from inference.engine.handle import Handle, News, Outbox
+from inference.engine.sampler import Sampler
+from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
+from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
+from inference.grammar.constraint import Constraint
+from inference.kvcache.disk import DiskTier
+from inference.kvcache.tiers import TierCosts, Tiers
+from inference.request import Request
+from inference.speculative.controller import Drafting, SpeculationController
+from inference.trace import now_ns
+
+log = logging.getLogger("firsttoken.engine")
+
+# A Python thread that computes holds the GIL for at most this long before the other one gets a turn.
+SWITCH_INTERVAL_S = 0.001
+RETRY_AFTER_MIN_S = 0.25
+# Parking takes milliseconds that the next step of a tool loop must not wait for: its tools take less than this.
+PARK_AFTER_S = 0.5
+
+
+class Engine:
+    """Build it, `start` it on a running event loop, `submit`, `close`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        pieces: Sequence[bytes],
+        end_tokens: frozenset[int],
+        config: EngineConfig,
+        drafter: Drafting | None = None,
+        disk: DiskTier | None = None,
+    ) -> None:
+        self._backend = backend
+        self._pieces = pieces
+        self._end_tokens = end_tokens
+        self._config = config
+        self._scheduler = Scheduler(config, rewinds=backend.rewinds, streams=backend.streams)
+        self.speculation = SpeculationController(
+            drafter if backend.rewinds else None,
+            config,
+            self._scheduler.cost,
+            backend.context,
+            parted=backend.streams,
+        )
+        self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
+        self._handles: dict[Request, Handle] = {}
+        self._inbox: deque[tuple[Request, Handle]] = deque()
+        self._news: list[News] = []
+        self._wake = threading.Event()
+        self._closing = False
+        self._failed: str | None = None
+        self._outbox: Outbox | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._mean_request_s = 1.0
+        self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
+        self._executor = Executor(
+            backend, self._scheduler, self.speculation, self.tiers, self._accept, self._finish, self.totals
+        )
+
+    def __repr__(self) -> str:
+        return f"<Engine {self._scheduler!r}>"
+
+    # --- on the event loop ---
+
+    def start(self) -> None:
+        """Start the thread; results go to the event loop that calls this."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._outbox = Outbox(asyncio.get_running_loop())
+        self.tiers.start()
+        self._thread.start()
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+        deadline_ns: int | None = None,
+        constraint: Constraint | None = None,
+    ) -> Handle:
+        """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
+        if self._closing or self._failed or self._outbox is None:
+            raise EngineStopped(self._failed or "the model is shutting down")
+        room = self._backend.context - len(prompt)
+        if not prompt or room < 1:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
+            )
+        if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
+            raise NotDeterministic(
+                "deterministic answers need a CPU, a model that is not recurrent, and a worker that was started with "
+                "--kv-layout streams --flash-attention off"
+            )
+        unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
+        if unknown is not None:
+            raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
+        self._check_queue(len(prompt))
+        request = Request(
+            prompt=list(prompt),
+            max_tokens=min(sampling.max_tokens, room),
+            sampler=Sampler(sampling, constraint),
+            text=TextStream(self._pieces, sampling.stop),
+            scope=CacheScope(salt, sampling.deterministic),
+            priority=priority,
+            deadline_ns=deadline_ns,
+        )
+        return self._enter(request)
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
+        """Compute the prefix of a prompt that will come, below all classes. None: it would not help."""
+        stopped = self._closing or self._failed or self._outbox is None
+        fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
+        if stopped or not fits or self.waiting or self.running >= self._config.parallel:
+            return None
+        request = Request(
+            prompt=list(prompt),
+            max_tokens=0,
+            sampler=Sampler(Sampling()),
+            text=TextStream(self._pieces),
+            scope=CacheScope(salt, exact),
+            priority=Priority.AHEAD,
+        )
+        return self._enter(request)
+
+    def share(self, beginning: Sequence[int]) -> None:
+        """From now on prompts of all tenants that begin like this share their cache up to its end."""
+        self._scheduler.shared_prefixes.add(beginning)
+
+    def _enter(self, request: Request) -> Handle:
+        request.stamps.submitted_ns = now_ns()
+        handle = Handle(request, self.wake)
+        self._inbox.append((request, handle))
+        self.wake()
+        return handle
+
+    def _check_queue(self, tokens: int) -> None:
+        """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
+        entered = [*self._scheduler.requests, *self._arriving]
+        asked = [request for request in entered if not request.ahead]
+        if len(asked) >= self._config.parallel + self._config.queue_max:
+            raise QueueFull(f"{self.waiting} requests are already waiting for the model", self._retry_after_s())
+        queued = sum(len(request.prompt) for request in asked if request.slot is None)
+        if queued and queued + tokens > self._config.queue_tokens_max:
+            raise QueueFull(f"prompts of {queued} tokens are already waiting for the model", self._retry_after_s())
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self) -> None:
+        """End what runs with an error, keep the conversations on disk and stop the thread. Blocks for a step and for
+        the writing, some seconds at most."""
+        self._closing = True
+        self.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+            self.tiers.close()
+        self.speculation.close()
+        self._backend.close()
+
+    @property
+    def failed(self) -> str | None:
+        """Why the engine is dead, if it is."""
+        return self._failed
+
+    @property
+    def waiting(self) -> int:
+        return self._scheduler.waiting + len(self._arriving)
+
+    @property
+    def running(self) -> int:
+        return self._scheduler.running
+
+    @property
+    def _arriving(self) -> list[Request]:
+        """Those that the scheduler does not know yet."""
+        return [*(request for request, _ in list(self._inbox)), *self.tiers.arriving]
+
+    @property
+    def tier_costs(self) -> TierCosts:
+        return self.tiers.costs(self._prefill_s)
+
+    @property
+    def _prefill_s(self) -> float | None:
+        """Seconds to compute a token of a prompt, once that is known."""
+        tokens = self._config.prefill_tokens_alone
+        step_s = self._scheduler.cost.predict(tokens)
+        return step_s and step_s / tokens
+
+    @property
+    def resident(self) -> int:
+        """Slots that keep a conversation's KV for its next turn."""
+        return self._scheduler.slots.resident
+
+    def _retry_after_s(self) -> float:
+        return max(RETRY_AFTER_MIN_S, self._mean_request_s * self.waiting / self._config.parallel)
+
+    # --- on the engine's thread ---
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._wake.clear()
+                self._take_submitted()
+                self._step()
+                self._publish()
+                if self._scheduler.idle:
+                    self._rest()
+            self._fail_all(EngineStopped("the model is shutting down"))
+        except Exception as error:  # the last wall: waiting callers must get the error
+            log.exception("the engine stopped")
+            self._failed = f"the engine failed: {error}"
+            self._fail_all(EngineStopped(self._failed))
+
+    def _take_submitted(self) -> None:
+        while self._inbox:
+            request, handle = self._inbox.popleft()
+            self._handles[request] = handle
+            if not self.tiers.hold(request, self._prefill_s):
+                self._add(request)
+        for request in self.tiers.arrived():
+            self._add(request)
+        now = now_ns()
+        for request in [*self._scheduler.requests, *self.tiers.arriving]:
+            if (finish := request.ending(now)) is not None:
+                self._finish(request, finish)
+
+    def _add(self, request: Request) -> None:
+        self._scheduler.add(request)
+        for other in self._scheduler.superseded(request):
+            self._finish(other, Finish.CANCELLED)
+
+    def _step(self) -> None:
+        plan = self._scheduler.plan()
+        took_ns = self._executor.run(plan)
+        self.totals["preempted"] += plan.preempted
+        if took_ns is not None:
+            self.totals["steps"] += 1
+            self.totals["decode_ns"] += took_ns
+            if plan.cost_follows_rows(parted=self._backend.streams):
+                self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
+
+    def _rest(self) -> None:
+        """Wait for work; in a longer pause park a conversation, so that taking its slot later costs nothing."""
+        if (wait_s := self.tiers.wait_s()) is not None:
+            self._wake.wait(wait_s)
+            return
+        saved = self._scheduler.slots.unsaved()
+        if not self._wake.wait(PARK_AFTER_S if saved else None) and saved:
+            self.tiers.park(saved)
+
+    def _accept(self, request: Request, token: int) -> None:
+        """A request got its next token."""
+        stamps = request.stamps
+        stamps.last_token_ns = now_ns()
+        stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
+        if token in self._end_tokens:
+            self._finish(request, Finish.STOP)
+            return
+        request.generated.append(token)
+        self.totals["generated_tokens"] += 1
+        text = request.text.push(token)
+        logprobs = request.sampler.told(self._pieces)
+        self._news.append(News(self._handles[request], token, text, logprobs=logprobs))
+        if request.text.stopped:
+            self._finish(request, Finish.STOP)
+        elif len(request.generated) >= request.max_tokens:
+            self._finish(request, Finish.LENGTH)
+
+    def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
+        request.finish = finish
+        if not self.tiers.leave(request):
+            self._scheduler.remove(request)
+        self._news.append(News(self._handles.pop(request), None, request.text.flush(), finish, error))
+        if request.ahead:
+            self.totals["ahead_tokens"] += max(0, request.computed - request.reused)
+        elif finish is not Finish.CANCELLED:
+            seconds = (now_ns() - request.stamps.submitted_ns) / 1e9
+            self._mean_request_s += 0.1 * (seconds - self._mean_request_s)
+
+    def _fail_all(self, error: InferenceError) -> None:
+        for request in [*self._scheduler.requests, *self.tiers.arriving]:
+            self._finish(request, Finish.ERROR, error)
+        self._news += [News(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
+        self._inbox.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        if not self._news:
+            return
+        news, self._news = self._news, []
+        assert self._outbox is not None
+        try:
+            self._outbox.publish(news)
+        except RuntimeError:  # the loop is closed: there is no listener
+            self._closing = True

@@ -1,0 +1,160 @@
+"""The executor: carries a plan out on the device and samples a token where one is due. Owned by the engine's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.backend import Backend
+from inference.core import Finish
+from inference.engine.scheduler import Plan, Scheduler, Work
+from inference.errors import InferenceError
+from inference.kvcache.slots import Placement
+from inference.kvcache.tiers import Tiers
+from inference.request import Request
+from inference.speculative.controller import SpeculationController
+from inference.trace import now_ns
+
+log = logging.getLogger("firsttoken.engine")
+
+
+# It got its next token; it is over.
+Accept: TypeAlias = Callable[[Request, int], None]
+End: TypeAlias = Callable[[Request, Finish, InferenceError | None], None]
+
+
+class Executor:
+    def __init__(
+        self,
+        backend: Backend,
+        scheduler: Scheduler,
+        speculation: SpeculationController,
+        tiers: Tiers,
+        accept: Accept,
+        finish: End,
+        totals: Counter[str],
+    ) -> None:
+        self._backend = backend
+        self._scheduler = scheduler
+        self._speculation = speculation
+        self._tiers = tiers
+        self._accept = accept
+        self._finish = finish
+        self._totals = totals
+
+    def run(self, plan: Plan) -> int | None:
+        """Returns the nanoseconds that the device took for the step; None if it did not come to one."""
+        self._speculation.extend(plan)
+        started_ns = now_ns()
+        for request, placement in plan.placements:
+            self._place(plan, request, placement, started_ns)
+        return self._compute(plan.work, started_ns) if plan.work else None
+
+    def _place(self, plan: Plan, request: Request, placement: Placement, started_ns: int) -> None:
+        try:
+            self._tiers.place(request, placement)
+        except (InferenceError, MemoryError) as error:  # a state that does not fit costs time, not the request
+            log.error("a prompt is recomputed from the start: %s", error)
+            self._backend.truncate(placement.slot, 0)
+            self._scheduler.start_over(plan, request, placement)
+        if not request.ahead and not request.stamps.admitted_ns:  # one that lost its slot was counted before
+            self._totals["prompt_tokens"] += len(request.prompt)
+            self._totals["cached_tokens"] += request.reused
+        request.stamps.admitted_ns = request.stamps.admitted_ns or started_ns
+
+    def _compute(self, work: Sequence[Work], started_ns: int) -> int | None:
+        try:
+            logits = self._backend.decode(work)
+        except InferenceError as error:
+            self._recover(work, error)
+            return None
+        computed_ns = now_ns()
+        self._scheduler.computed(work)
+        most_likely = self._most_likely(work, logits)
+        row = 0
+        for each in work:
+            if not each.outputs:
+                continue
+            request = each.request
+            if not request.stamps.prefilled_ns:
+                request.stamps.prefilled_ns = computed_ns
+            if request.ahead:
+                self._finish(request, Finish.LENGTH, None)
+            elif most_likely is not None:
+                self._accept(request, most_likely[row])
+            elif each.outputs == 1:
+                self._draw(request, logits[row])
+            else:
+                self._verify(each, logits[row : row + each.outputs])
+            row += each.outputs
+        return computed_ns - started_ns
+
+    @staticmethod
+    def _most_likely(work: Sequence[Work], logits: NDArray[np.float32]) -> list[int] | None:
+        """The most likely token of each row, where a step needs no more: one call takes half as long as one for
+        each."""
+        for each in work:
+            if each.outputs > 1 or (each.outputs and not each.request.sampler.takes_most_likely):
+                return None
+        return logits.argmax(axis=1).tolist() if len(logits) else None
+
+    def _recover(self, work: Sequence[Work], error: InferenceError) -> None:
+        """A step failed: each half of it is tried by itself, so that the cause ends alone."""
+        if len(work) == 1:
+            self._fail(work[0], error)
+            return
+        log.warning("a step of %d requests failed and is retried in halves: %s", len(work), error)
+        rest = [each for each in work if self._undo(each, error)]
+        half = (len(rest) + 1) // 2
+        for part in (rest[:half], rest[half:]):
+            if part:
+                self._compute(part, now_ns())
+
+    def _undo(self, work: Work, error: InferenceError) -> bool:
+        """Take back what a failed step left in a slot. A recurrent state may be unable to: its request ends."""
+        try:
+            self._backend.truncate(work.slot, work.position)
+        except InferenceError:
+            self._fail(work, error)
+            return False
+        return True
+
+    def _fail(self, work: Work, error: InferenceError) -> None:
+        """The slot is emptied too: it may be what made the step fail."""
+        log.error("a request failed: %s", error)
+        self._backend.truncate(work.slot, 0)
+        work.request.computed = 0
+        self._finish(work.request, Finish.ERROR, error)
+
+    def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
+        """Draw a token from each row behind a draft, as long as the draft foresaw it.
+
+        Each is sampled by the request's own sampler from the model's own logits, so the answer is distributed exactly
+        as without a draft: the rule of speculative sampling for a draft that is certain of its token.
+        """
+        request, accepted = work.request, 0
+        for row, foreseen in zip(rows, [*work.draft, None], strict=True):
+            self._draw(request, row)
+            if request.finish is not None or request.generated[-1] != foreseen:
+                break
+            accepted += 1
+            self._scheduler.advance(request, 1)
+        self._speculation.verified(request, len(work.draft), accepted)
+        end = work.position + len(work.tokens)
+        self._backend.truncate(work.slot, end - len(work.draft) + accepted)
+
+    def _draw(self, request: Request, logits: NDArray[np.float32]) -> None:
+        try:
+            token = request.sampler.draw(logits)
+        except InferenceError as error:
+            self._finish(request, Finish.ERROR, error)
+        except Exception as error:  # the boundary: one request's settings must not end the others
+            log.exception("sampling a token failed")
+            self._finish(request, Finish.ERROR, InferenceError(f"no token could be sampled: {error}"))
+        else:
+            self._accept(request, token)

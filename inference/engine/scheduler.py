@@ -1,0 +1,283 @@
+"""The scheduler: which tokens of which requests are computed in the next step.
+
+Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2403.02310): every running stream gets
+its row in every step, and prompts are computed next to them in chunks small enough not to be felt. Pure: no clock, no
+I/O, no model. The engine carries out a plan and says what came of it.
+
+Who goes first: the higher class, then the tenant that was served least, then the one that came first. A higher class
+takes the place of a lower one, which waits again and loses nothing but time. Who begins with what another request is
+computing waits for it, but not for a lower class: that one's work continues at the new request's pace and in its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from inference.config import EngineConfig
+from inference.engine.fairness import Shares
+from inference.engine.step_cost import StepCost
+from inference.kvcache.host_cache import HostCache
+from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.kvcache.slots import Placement, Slots
+from inference.request import EXACT_ROWS_MIN, Phase, Request
+
+# Chunks of prompt beside streams, largest first. Multiples of 16 suit the matrix kernels; the smallest is taken however
+# long it takes, because a prompt must get on.
+PREFILL_CHUNKS = tuple(range(512, 0, -16))
+# A step with a chunk may take this many times as long as without, where that is more than the target: on a slow machine
+# no chunk fits the target, and tiny ones would slow the streams for much longer and the new request down to a crawl.
+# Five sixths of the time are then the new request's, who waits a fifth longer than with the machine to itself.
+STRETCH_MAX = 6.0
+# Or this share of the time that the prompts under way take. The more tokens precede a chunk, the less its cost
+# depends on its size: a strict bound would make a long prompt take half as long again.
+PROMPT_SHARE = 1 / 32
+# But no more than this many times the bound: no prompt, however long, may stop the others' answers for seconds.
+LONGER_MAX = 4.0
+# Prompts of different lengths are computed part by part: the prefixes together, then what the longer ones have more.
+# A part of few rows costs two or three times as much a row, so no prompt gets so few tokens of its own.
+MIN_CHUNK = 16
+# Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
+CANDIDATES_MAX = 32
+# Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
+AHEAD_TOKENS_MIN = 64
+
+
+@dataclass(slots=True)  # not frozen, which takes three times as long to make: one is made for each token
+class Work:
+    """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be sampled; with a draft
+    behind the newest token there is one for each drafted token more.
+
+    `apart`: a prompt of an exact request, see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others.
+    """
+
+    request: Request
+    slot: int
+    position: int
+    tokens: Sequence[int]
+    outputs: int
+    apart: bool = False
+
+    @property
+    def draft(self) -> Sequence[int]:
+        return self.tokens[len(self.tokens) - self.outputs + 1 :] if self.outputs > 1 else ()
+
+    def with_draft(self, draft: Sequence[int]) -> Work:
+        return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft))
+
+
+@dataclass(slots=True)
+class Plan:
+    """First place the requests, then compute the work, which is sorted by slot."""
+
+    placements: list[tuple[Request, Placement]] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
+    preempted: int = 0
+
+    @property
+    def decodes_only(self) -> bool:
+        """No prompt is in the step."""
+        return all(work.request.phase is Phase.DECODE for work in self.work)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(work.tokens) for work in self.work)
+
+    def cost_follows_rows(self, *, parted: bool) -> bool:
+        """Whether its time tells of other steps of as many rows: drafts of different lengths fall into parts of their
+        own (see inference.speculative.draft_length.step_parts) where slots have KV streams of their own."""
+        return not parted or len({work.outputs or 1 for work in self.work}) == 1
+
+
+class Scheduler:
+    def __init__(self, config: EngineConfig, *, rewinds: bool = True, streams: bool = True) -> None:
+        self._config = config
+        self.shared_prefixes = SharedPrefixes()
+        parked = HostCache(config.parked_bytes_max, self.shared_prefixes)
+        self.slots = Slots(
+            config.slots, parked=parked, shared_prefixes=self.shared_prefixes, rewinds=rewinds, streams=streams
+        )
+        self.cost = StepCost()
+        self._shares = Shares()
+        self._waiting: list[Request] = []  # in order of arrival
+        self._running: list[Request] = []  # in order of admission
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self.waiting} waiting | {self.running} running | {self.slots!r}>"
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._running
+
+    @property
+    def requests(self) -> list[Request]:
+        """A copy: the event loop reads it too, while the engine's thread adds and removes."""
+        return [*self._running, *self._waiting]
+
+    def add(self, request: Request) -> None:
+        self._waiting.append(request)
+        self._shares.join(request.scope.tenant)
+
+    def superseded(self, request: Request) -> list[Request]:
+        """Which prefills ahead end now that this request has arrived: of its own prefix, as it continues from there;
+        and the request itself, if it only reads ahead what others have read."""
+        if request.ahead:
+            needless = self.slots.uncached(request.prompt, request.scope) < AHEAD_TOKENS_MIN
+            return [request] if needless else []
+        ahead = [other for other in self.requests if other.ahead and other.scope == request.scope]
+        return [other for other in ahead if other.prompt == request.prompt[: len(other.prompt)]]
+
+    def remove(self, request: Request) -> None:
+        """Take a finished or cancelled request out; what it computed stays resident."""
+        (self._waiting if request.slot is None else self._running).remove(request)
+        self._shares.leave(request.scope.tenant)
+        if request.slot is not None:
+            self.slots.release(request.slot, request.kept)
+
+    def plan(self) -> Plan:
+        """The next step: a row for every stream, then as much of the prompts as fits next to them."""
+        plan = Plan()
+        self._admit(plan)
+        prefilling = []
+        for request in self._running:
+            if request.decodes:
+                assert request.slot is not None
+                plan.work.append(Work(request, request.slot, request.computed, request.generated[-1:], outputs=1))
+            else:
+                prefilling.append(request)
+        if prefilling:
+            new = sum(len(r.prompt) - r.reused for r in prefilling)
+            for request, tokens in divide(self.prefill_chunk(len(plan.work), new), prefilling):
+                self._take(plan, request, tokens)
+        plan.work.sort(key=attrgetter("slot"))
+        return plan
+
+    def start_over(self, plan: Plan, request: Request, placement: Placement) -> None:
+        """The slot of a request that was just placed is empty: its prompt is computed from the next step on."""
+        self.slots.advance(placement.slot, -request.computed)
+        request.computed = 0
+        if request.miss is placement.miss:  # its first place: nothing was cached after all
+            request.reused, request.miss = 0, self.slots.lost(request.prompt, request.scope)
+        plan.work = [work for work in plan.work if work.request is not request]
+
+    def computed(self, done: Sequence[Work]) -> None:
+        """That work is in the cache now. Drafts in it count only when they are accepted."""
+        for work in done:
+            self.advance(work.request, len(work.tokens) - max(0, work.outputs - 1))
+
+    def advance(self, request: Request, tokens: int) -> None:
+        """That many more tokens of a request are in the cache."""
+        assert request.slot is not None
+        request.computed += tokens
+        self.slots.advance(request.slot, tokens)
+        self._shares.charge(request.scope.tenant, tokens)
+
+    def prefill_chunk(self, streams: int, new: int) -> int:
+        """Prompt tokens for a step with that many streams, of prompts with that many new tokens in total."""
+        if not streams:
+            return self._config.prefill_tokens_alone
+        without = self.cost.predict(streams)
+        if without is None:
+            return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
+        limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
+        chunk = self._largest(streams, limit_s)
+        prompts_s = new / chunk * (self.cost.predict(streams + chunk) or 0.0)
+        return max(chunk, self._largest(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
+
+    def _largest(self, streams: int, limit_s: float) -> int:
+        """The largest chunk that keeps a step within that time, or the smallest."""
+        for chunk in PREFILL_CHUNKS:
+            if chunk <= self._config.prefill_tokens_alone and (self.cost.predict(streams + chunk) or 0.0) <= limit_s:
+                return chunk
+        return min(PREFILL_CHUNKS[-1], self._config.prefill_tokens_alone)
+
+    def _admit(self, plan: Plan) -> None:
+        if not self._waiting:
+            return
+        order = {request: place for place, request in enumerate(self._waiting)}
+        ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.scope.tenant), order[r]))
+        for request in ranked[:CANDIDATES_MAX]:
+            lower = [r for r in self._running if r.priority > request.priority]
+            full = self.running >= self._config.parallel
+            if full and not lower:
+                return
+            prefix_owners = self._prefix_owners(request)
+            if any(owner not in lower for owner in prefix_owners):
+                continue
+            if prefix_owners or full:
+                self._preempt(plan, prefix_owners or lower)
+            self._place(plan, request)
+
+    def _prefix_owners(self, request: Request) -> list[Request]:
+        """The requests that are computing a prefix of this one."""
+        slots = self.slots.prefix_owners(request.reusable, request.scope, recomputed=request.recomputed)
+        return [r for r in self._running if r.slot in slots]
+
+    def _place(self, plan: Plan, request: Request) -> None:
+        placement = self.slots.place(
+            request.reusable, request.scope, recomputed=request.recomputed, ahead=request.ahead
+        )
+        assert placement is not None, "fewer requests run than there are slots"
+        self._waiting.remove(request)
+        self._running.append(request)
+        if request.miss is None:
+            request.reused, request.miss = placement.reused, placement.miss
+        request.slot, request.computed = placement.slot, placement.reused
+        plan.placements.append((request, placement))
+
+    def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
+        """Make room for a higher class: the youngest request of the lowest class waits again, before all others. Exact
+        ones last: they would have to write their answer again."""
+        victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact))
+        assert victim.slot is not None
+        self.slots.release(victim.slot, victim.kept)
+        victim.slot, victim.computed = None, 0
+        self._running.remove(victim)
+        self._waiting.insert(0, victim)
+        plan.preempted += 1
+
+    @staticmethod
+    def _take(plan: Plan, request: Request, tokens: int) -> None:
+        assert request.slot is not None
+        chunk = request.uncomputed[:tokens]
+        outputs, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
+        plan.work.append(Work(request, request.slot, request.computed, chunk, outputs, apart))
+
+
+def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:
+    """Share a step's prompt tokens: half to the request that has been running longest, so that it always progresses;
+    the rest to the shortest first, so that no request queues behind the long prompt of another. A higher class before
+    all.
+
+    What is left for the next one then goes to the first again, or is not spent, if it is a tiny chunk of its prompt."""
+    if not prefilling:
+        return []
+    first = min(prefilling, key=lambda r: r.priority)  # in order of admission: the oldest of the highest class
+    given = {first: min(first.batchable, max(1, budget // 2))}
+    left = budget - given[first]
+    for request in sorted(prefilling, key=lambda r: (r.priority, r.batchable)):
+        wanted = request.batchable - given.get(request, 0)
+        more = min(wanted, left)
+        if more == wanted or more >= MIN_CHUNK or request is first:
+            given[request] = given.get(request, 0) + more
+            left -= more
+    given[first] += min(first.batchable - given[first], left)
+    shares = [(request, _whole(request, tokens)) for request, tokens in given.items()]
+    return [(request, tokens) for request, tokens in shares if tokens]
+
+
+def _whole(request: Request, tokens: int) -> int:
+    """Fewer tokens where an exact request would be left with, or get, a single row of prompt."""
+    if not request.exact or tokens == request.batchable:
+        return tokens
+    tokens -= int(request.batchable - tokens < EXACT_ROWS_MIN)
+    return tokens if tokens >= EXACT_ROWS_MIN else 0

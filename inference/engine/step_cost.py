@@ -1,0 +1,43 @@
+"""What a step costs, learned from the steps before: decides how much prompt, or how long a draft, is worth its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+SMOOTHING = 0.2  # weight of the newest step
+
+
+@dataclass(slots=True)
+class _Known:
+    """The usual step of one size."""
+
+    rows: float
+    seconds: float
+
+
+class StepCost:
+    """Pure. Steps are distinguished by the power of two of their rows; in between, the cost is taken to be straight."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def observe(self, rows: int, seconds: float) -> None:
+        known = self._known.setdefault(rows.bit_length(), _Known(rows, seconds))
+        known.rows += SMOOTHING * (rows - known.rows)
+        known.seconds += SMOOTHING * (seconds - known.seconds)
+
+    def predict(self, rows: int) -> float | None:
+        """Seconds for a step of that many rows; None while nothing of that size or smaller was seen.
+
+        Beyond the largest size seen, a row is taken to cost what it does there, which is more than it will.
+        """
+        known = [self._known[size] for size in sorted(self._known)]
+        if not known or rows.bit_length() < min(self._known):
+            return None
+        for low, high in pairwise(known):
+            if low.rows <= rows < high.rows:
+                share = (rows - low.rows) / (high.rows - low.rows)
+                return low.seconds + share * (high.seconds - low.seconds)
+        nearest = known[0] if rows < known[0].rows else known[-1]
+        return nearest.seconds * rows / nearest.rows

@@ -1,0 +1,109 @@
+"""The exact tokens of turns that this model generated: rendering a turn from them never breaks the cached prefix.
+
+Kept by a digest of the message, which the fingerprint of the model keys: tokens of one model mean nothing in the
+eyes of another. They go into prompts as they are, control tokens of calls included, so they are only given out where
+they spell the message that they represent.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from inference.control_tokens import SPOKEN
+from inference.core import ChatMessage
+
+TOKENS_MAX = 200_000  # 36 bytes each: the answers of some hundred long conversations
+TURNS_MAX = 10_000  # some hundred bytes each, however short they are
+DIGEST_BYTES = 16
+
+
+class GeneratedTokens:
+    """The least recently used are forgotten first. Thread-safe: another thread than the event loop's writes to disk."""
+
+    def __init__(self, pieces: Sequence[bytes], fingerprint: bytes) -> None:
+        self._pieces, self._fingerprint = pieces, fingerprint
+        self._marks = frozenset(id for id, piece in enumerate(pieces) if piece.decode("utf-8", "replace") in SPOKEN)
+        self._kept: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # least recently used first
+        self._unchecked: set[bytes] = set()  # out of a file: whether they fit shows when their message is there
+        self._tokens = 0
+        self._lock = threading.Lock()
+        self.changes = 0  # turns put so far
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __repr__(self) -> str:
+        return f"<GeneratedTokens {len(self)} turns | {self._tokens} of {TOKENS_MAX} tokens>"
+
+    def get(self, message: ChatMessage, /) -> tuple[int, ...] | None:
+        """The tokens of a turn, which counts as used; None for one that is not known, or not an assistant's."""
+        if message.role != "assistant":
+            return None
+        key = self._key(message)
+        with self._lock:
+            ids = self._kept.get(key)
+            if ids is None or (key in self._unchecked and not self._spells(ids, message)):
+                self._forget(key)
+                return None
+            self._unchecked.discard(key)
+            self._kept.move_to_end(key)
+        return ids
+
+    def put(self, message: ChatMessage, ids: Sequence[int]) -> None:
+        """Keep the tokens of a generated turn, unless there are none or they are not all of its text."""
+        if not ids or not self._spells(ids, message):
+            return
+        with self._lock:
+            self._keep(self._key(message), tuple(ids))
+            self.changes += 1
+
+    def dump(self) -> list[tuple[bytes, tuple[int, ...]]]:
+        """Digests of messages with their tokens, those of other models too; the least recently used first."""
+        with self._lock:
+            return list(self._kept.items())
+
+    def load(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
+        """Take what another worker dumped."""
+        with self._lock:
+            for key, ids in turns:
+                self._keep(key, ids)
+                self._unchecked.add(key)
+
+    def _key(self, message: ChatMessage) -> bytes:
+        calls = [(call.name, call.arguments) for call in message.tool_calls]
+        told = json.dumps([message.role, message.content, message.reasoning, calls])
+        return blake2b(told.encode(), digest_size=DIGEST_BYTES, key=self._fingerprint).digest()
+
+    def _keep(self, key: bytes, ids: tuple[int, ...]) -> None:
+        self._forget(key)
+        self._kept[key] = ids
+        self._tokens += len(ids)
+        while self._tokens > TOKENS_MAX or len(self._kept) > TURNS_MAX:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, key: bytes) -> None:
+        self._tokens -= len(self._kept.pop(key, ()))
+        self._unchecked.discard(key)
+
+    def _spells(self, ids: Sequence[int], message: ChatMessage) -> bool:
+        """Whether the tokens are the text of the message, without one that is silent. Text alone has no marks.
+
+        Thoughts and calls are written in the model's own way. What was thought and then said has to be there in this
+        order, and all names of calls: what stands for a call that could not be read tells nothing of its text.
+        """
+        if not all(0 <= token < len(self._pieces) and self._pieces[token] for token in ids):
+            return False
+        try:
+            text = b"".join(self._pieces[token] for token in ids).decode()
+        except UnicodeDecodeError:  # cut off inside of a character
+            return False
+        if not message.tool_calls and not message.reasoning:
+            return text.strip() == message.content.strip() and self._marks.isdisjoint(ids)
+        rest = iter(text)
+        shown = message.reasoning + message.content
+        in_order = all(character in rest for character in shown if not character.isspace())
+        return in_order and all(call.name in text for call in message.tool_calls)

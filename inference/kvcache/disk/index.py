@@ -1,0 +1,99 @@
+"""The index of the disk tier: which saved states are on disk, found by their prefix and bounded in bytes. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inference.kvcache.disk.blocks import BLOCK
+
+FILES_MAX = 10_000  # of a few megabytes usually; names, blocks and look-ups are paid for each
+ROOTS_MAX = 64  # shared prefixes that outlive conversations: more than agents and pages have
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedState:
+    """A file. Without blocks it belongs to another model: it cannot be found, and ages."""
+
+    name: str
+    size: int  # bytes
+    blocks: tuple[bytes, ...]
+    root: bool = False  # a prefix that several conversations share
+
+
+class DiskIndex:
+    """Its answers are names; the owner of the folder removes what has to go."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._files: OrderedDict[str, IndexedState] = OrderedDict()  # least recently used first
+        self._by_block: dict[bytes, set[str]] = {}
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __repr__(self) -> str:
+        return f"<DiskIndex {len(self)} files | {self.size} of {self._bytes_max} bytes>"
+
+    def match(self, blocks: Sequence[bytes]) -> tuple[IndexedState | None, int]:
+        """The smallest of the files that share the longest prefix, and its length in tokens."""
+        deepest = 0
+        while deepest < len(blocks) and blocks[deepest] in self._by_block:
+            deepest += 1
+        if not deepest:
+            return None, 0
+        files = (self._files[name] for name in self._by_block[blocks[deepest - 1]])
+        return min(files, key=lambda file: file.size), deepest * BLOCK
+
+    def holds(self, blocks: Sequence[bytes], *, root: bool = False) -> bool:
+        """Whether a file has all these blocks already; a root has to be one that ends with them."""
+        files = [self._files[name] for name in self._by_block.get(blocks[-1], ())] if blocks else []
+        return any(file.root and file.blocks[-1] == blocks[-1] for file in files) if root else bool(files)
+
+    def use(self, name: str) -> None:
+        if name in self._files:
+            self._files.move_to_end(name)
+
+    def add(self, file: IndexedState, *, oldest: bool = False) -> list[str]:
+        """Put a file on the shelf; returns the names of those that have to go: what the new one has too, but for some
+        tokens of a last block, then the least recently used, roots last."""
+        gone = [] if file.root else self._superseded(file)
+        for name in gone:
+            self.remove(name)
+        self._files[file.name] = file
+        self._files.move_to_end(file.name, last=not oldest)
+        self.size += file.size
+        for block in file.blocks:
+            self._by_block.setdefault(block, set()).add(file.name)
+        return gone + self._overflow()
+
+    def remove(self, name: str) -> None:
+        """Forget a file; nothing happens if it is not there."""
+        file = self._files.pop(name, None)
+        if file is None:
+            return
+        self.size -= file.size
+        for block in file.blocks:
+            names = self._by_block[block]
+            names.discard(name)
+            if not names:
+                del self._by_block[block]
+
+    def _superseded(self, file: IndexedState) -> list[str]:
+        blocks = set(file.blocks)
+        names = {name for block in blocks for name in self._by_block.get(block, ())}
+        return [name for name in names if not self._files[name].root and self._files[name].blocks[-1] in blocks]
+
+    def _overflow(self) -> list[str]:
+        gone = []
+        roots = [file.name for file in self._files.values() if file.root]
+        for name in roots[: max(0, len(roots) - ROOTS_MAX)]:
+            gone.append(name)
+            self.remove(name)
+        while self.size > self._bytes_max or len(self._files) > FILES_MAX:
+            oldest = next((file.name for file in self._files.values() if not file.root), next(iter(self._files)))
+            gone.append(oldest)
+            self.remove(oldest)
+        return gone

@@ -1,0 +1,268 @@
+"""The disk tier: a folder of saved states, written by one thread and read by another, never by the engine's.
+
+It is a cache and nothing depends on it: a file that is damaged is removed and counted, a disk that fails or fills up
+ends the writing with a warning, and another worker that has the folder keeps it to itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+
+from inference.core import CacheScope
+from inference.generated_tokens import GeneratedTokens
+from inference.kvcache.disk.blocks import chain, digest_of
+from inference.kvcache.disk.file import KV, ROOT, TEMPORARY, KvFile, UnreadableFile
+from inference.kvcache.disk.index import DiskIndex, IndexedState
+from inference.kvcache.disk.token_file import NAME as TURNS
+from inference.kvcache.disk.token_file import read_tokens, write_tokens
+from inference.kvcache.host_cache import Entry
+
+log = logging.getLogger("firsttoken.disk")
+
+UNWRITTEN_BYTES_MAX = 256 * 2**20  # states that wait for a slow disk take memory; more are dropped
+WARM_BYTES_MAX = 64 * 2**20  # roots that are read at start, before they are requested
+SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
+CLOSE_S = 5.0  # to write what is in memory when the worker stops
+FOLDER_MODE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that has the first `tokens` of a prompt."""
+
+    name: str
+    tokens: int
+    scope: CacheScope
+
+
+class DiskTier:
+    """`start`, then match and write from one thread, then `close`. Raises nothing: a failure only skips the operation.
+
+    The `turns` whose tokens are in the states are kept next to them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: bytes,
+        bytes_max: int,
+        turns: GeneratedTokens | None = None,
+        *,
+        spare_bytes: int = SPARE_BYTES,
+    ) -> None:
+        self._folder, self._fingerprint, self._spare_bytes = folder, fingerprint, spare_bytes
+        self._turns, self._turns_written = turns, 0
+        self._index = DiskIndex(bytes_max)
+        self._warm: dict[str, KvFile] = {}
+        self._lock = threading.Lock()  # of the shelf and the warm roots
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="kv-write")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="kv-read")
+        self._unwritten_bytes = 0
+        self._writes_until = float("inf")
+        self._owner: int | None = None
+        self.ready = threading.Event()  # everything that was there is known
+        self.writes = False
+        self.totals: Counter[str] = Counter()  # read, written, damaged, dropped
+
+    def __repr__(self) -> str:
+        return f"<DiskTier {self._index!r} | {'writes' if self.writes else 'writes no more'}>"
+
+    @property
+    def files(self) -> int:
+        return len(self._index)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return self._index.size
+
+    def start(self) -> None:
+        """Take the folder, read the turns, which takes milliseconds, and find out in the background what else is in it:
+        the very first prompt is rendered with them."""
+        try:
+            self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            self._owner = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            log.warning("conversations are not kept on disk: %s: %s", self._folder, error.strerror)
+            self.ready.set()
+            return
+        self.writes = True
+        self._read_turns()
+        self._reader.submit(self._scan)
+
+    def match(self, tokens: Sequence[int], scope: CacheScope) -> Found | None:
+        """The file that shares the longest prefix, in whole blocks."""
+        blocks = chain(tokens, digest_of(scope, self._fingerprint)) if self.files else ()
+        with self._lock:
+            file, length = self._index.match(blocks)
+        return Found(file.name, length, scope) if file else None
+
+    def read(self, found: Found) -> Future[Entry | None]:
+        """Start to read; the result is None if the file is deleted or damaged."""
+        with self._lock:
+            warm = self._warm.pop(found.name, None)
+        if warm is not None:
+            future: Future[Entry | None] = Future()
+            future.set_result(_entry(warm, found.scope))
+            return future
+        return self._reader.submit(self._read, found)
+
+    def write(self, entry: Entry, *, root: bool = False, patient: bool = False) -> None:
+        """Write a state some time soon, unless a file has it already. A patient caller keeps the state in memory
+        anyway, so that any number may wait for the disk."""
+        digest = digest_of(entry.scope, self._fingerprint)
+        blocks = chain(entry.tokens, digest)
+        if not self.writes or not blocks:
+            return
+        with self._lock:
+            if self._index.holds(blocks, root=root):
+                return
+            if not patient and self._unwritten_bytes + entry.size > UNWRITTEN_BYTES_MAX:
+                self.totals["dropped"] += 1
+                return
+            self._unwritten_bytes += entry.size
+        self._writer.submit(self._write, entry, digest, blocks, root)
+
+    def holds(self, tokens: Sequence[int], scope: CacheScope, *, root: bool = False) -> bool:
+        """Whether these tokens, but for those of a last block, are in a file."""
+        blocks = chain(tokens, digest_of(scope, self._fingerprint))
+        with self._lock:
+            return self._index.holds(blocks, root=root)
+
+    def close(self) -> None:
+        """Finish writing, for some seconds at most."""
+        self._writes_until = monotonic() + CLOSE_S
+        self._reader.shutdown(cancel_futures=True)
+        self._writer.shutdown()
+        self._write_last_turns()
+        self.writes = False
+        if self._owner is not None:
+            os.close(self._owner)
+            self._owner = None
+
+    # --- on the threads ---
+
+    def _scan(self) -> None:
+        """Roots first, and into memory, so that the first turn after a restart finds them there."""
+        try:
+            for path in sorted(self._folder.iterdir(), key=lambda path: (path.suffix != ROOT, -_used_ns(path))):
+                if path.suffix == TEMPORARY:
+                    path.unlink(missing_ok=True)
+                elif path.suffix in (KV, ROOT):
+                    self._take(path)
+        except OSError as error:
+            log.warning("conversations on disk cannot be read: %s", error)
+        finally:
+            self.ready.set()
+
+    def _take(self, path: Path) -> None:
+        root = path.suffix == ROOT
+        try:
+            size = path.stat().st_size
+            warm = root and sum(file.size for file in self._warm.values()) + size <= WARM_BYTES_MAX
+            file = KvFile.read(path) if warm else KvFile.peek(path)
+        except (UnreadableFile, OSError) as error:
+            self._discard(path.name, error)
+            return
+        ours = file.fingerprint == self._fingerprint
+        blocks = chain(file.tokens.tolist(), file.scope) if ours else ()
+        with self._lock:
+            if warm and ours:
+                self._warm[path.name] = file
+            gone = self._index.add(IndexedState(path.name, size, blocks, root and ours), oldest=True)
+        self._remove(gone)
+
+    def _read(self, found: Found) -> Entry | None:
+        path = self._folder / found.name
+        try:
+            file = KvFile.read(path)
+            if (file.fingerprint, file.scope) != (self._fingerprint, digest_of(found.scope, self._fingerprint)):
+                raise UnreadableFile("the file has changed")
+            os.utime(path)  # the order of use outlives the worker
+        except (UnreadableFile, OSError) as error:
+            self._discard(found.name, error)
+            return None
+        with self._lock:
+            self._index.use(found.name)
+        self.totals["read"] += 1
+        return _entry(file, found.scope)
+
+    def _write(self, entry: Entry, digest: bytes, blocks: tuple[bytes, ...], root: bool) -> None:
+        try:
+            if not self.writes or monotonic() > self._writes_until:
+                self.totals["dropped"] += 1
+                return
+            if shutil.disk_usage(self._folder).free < self._spare_bytes + entry.size:
+                raise OSError(0, "the disk is nearly full")
+            file = KvFile(self._fingerprint, digest, np.array(entry.tokens, "<i4"), entry.state)
+            self._write_turns()
+            name = file.write(self._folder, ROOT if root else KV)
+            with self._lock:
+                gone = self._index.add(IndexedState(name, file.size, blocks, root))
+            self.totals["written"] += 1
+            self._remove(gone)
+        except OSError as error:
+            self._stop_writing(error)
+        finally:
+            with self._lock:
+                self._unwritten_bytes -= entry.size
+
+    def _write_turns(self) -> None:
+        """Before the states that contain their tokens. Raises OSError."""
+        if self._turns is not None and self._turns.changes > self._turns_written:
+            self._turns_written = self._turns.changes
+            write_tokens(self._folder, self._turns)
+
+    def _write_last_turns(self) -> None:
+        try:
+            if self.writes and self.files:  # they are useless without states
+                self._write_turns()
+        except OSError as error:
+            self._stop_writing(error)
+
+    def _read_turns(self) -> None:
+        try:
+            if self._turns is not None:
+                self._turns.load(read_tokens(self._folder))
+        except (UnreadableFile, OSError) as error:
+            self._discard(TURNS, error)
+
+    def _stop_writing(self, error: OSError) -> None:
+        self.writes = False
+        log.warning("conversations are no longer kept on disk: %s: %s", self._folder, error.strerror)
+
+    def _discard(self, name: str, error: Exception) -> None:
+        log.warning("%s is removed: %s", self._folder / name, error)
+        self.totals["damaged"] += 1
+        with self._lock:
+            self._index.remove(name)
+        self._remove([name])
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            with suppress(OSError):
+                (self._folder / name).unlink(missing_ok=True)
+
+
+def _entry(file: KvFile, scope: CacheScope) -> Entry:
+    return Entry(tuple(file.tokens.tolist()), scope, file.state)
+
+
+def _used_ns(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0

@@ -1,0 +1,257 @@
+"""Parked conversations: KV state that left its slot for host memory and comes back at a thousandth of its prefill.
+
+Entries are found like slots, by the longest shared prefix, and stay until the bytes run out; then the least recently
+used are evicted, to disk where there is such a tier. An entry serves any number of prompts: it is copied, not moved.
+Prefixes that entries share are stored once, as a root, for as long as one of these entries exists.
+
+What belongs to a token is spread over many positions of a state, layer after layer, so a prefix is cut out in regions.
+A tail records them: whatever they are, putting both parts back where they came from gives the same bytes. That a state
+really starts with the root is checked byte by byte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference.backend import Region
+from inference.core import CacheScope
+from inference.kvcache.radix import RadixIndex
+from inference.kvcache.shared_prefixes import SharedPrefixes
+
+# Restoring copies bytes and takes some milliseconds; fewer tokens than this are as cheap to compute again.
+PARK_TOKENS_MIN = 64
+# The cap that suits a model: thirty conversations of 2,000 tokens, but no more than a share of the memory that is left.
+DEFAULT_TOKENS, DEFAULT_BYTES_MIN = 65_536, 512 * 2**20
+FREE_SHARE = 4
+
+# Where that many tokens at the start are in a state; empty if unknown.
+Regions: TypeAlias = Callable[[NDArray[np.uint8], int], Sequence[Region]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Root:
+    """What the first `tokens` have in the regions of a state."""
+
+    tokens: int
+    content: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, state: NDArray[np.uint8], regions: Sequence[Region], tokens: int) -> Root:
+        return cls(tokens, _gathered([view for begins, view in _views(state, regions) if begins]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tail:
+    """`rest` is what a state of `size` bytes has beside its root."""
+
+    root: Root
+    regions: tuple[Region, ...]
+    rest: NDArray[np.uint8]
+    size: int
+
+    @classmethod
+    def of(cls, state: NDArray[np.uint8], regions: Sequence[Region], root: Root) -> Tail | None:
+        """None where the state does not begin with the root."""
+        views = list(_views(state, regions))
+        at = 0
+        for view in (view for begins, view in views if begins):
+            held = root.content[at : at + view.size]
+            if held.size != view.size or not np.array_equal(view, held.reshape(view.shape)):
+                return None
+            at += view.size
+        if not at or at != root.content.size:
+            return None
+        return cls(root, tuple(regions), _gathered([view for begins, view in views if not begins]), state.size)
+
+    def whole(self) -> NDArray[np.uint8]:
+        """The state, byte for byte."""
+        state = np.empty(self.size, np.uint8)
+        sources, at = (self.rest, self.root.content), [0, 0]
+        for begins, view in _views(state, self.regions):
+            view[...] = sources[begins][at[begins] : at[begins] + view.size].reshape(view.shape)
+            at[begins] += view.size
+        return state
+
+
+def _gathered(views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """One behind the other. Each byte is copied once: they are hundreds of megabytes, and the engine waits."""
+    content, at = np.empty(sum(view.size for view in views), np.uint8), 0
+    for view in views:
+        content[at : at + view.size].reshape(view.shape)[...] = view
+        at += view.size
+    return content
+
+
+def _views(state: NDArray[np.uint8], regions: Sequence[Region]) -> Iterator[tuple[bool, NDArray[np.uint8]]]:
+    """All bytes of a state in pieces, and whether each belongs to the prefix."""
+    end = 0
+    for region in regions:
+        rows = state[region.start : region.end].reshape(region.rows, region.row_bytes)
+        yield False, state[end : region.start]
+        yield True, rows[:, : region.width]
+        yield False, rows[:, region.width :]
+        end = region.end
+    yield False, state[end:]
+
+
+def default_bytes(token_bytes: float, left: int | None) -> int:
+    """The default size of the cache, for a model whose tokens take `token_bytes` each, with `left` bytes of free memory
+    (None: unknown)."""
+    wanted = max(DEFAULT_BYTES_MIN, int(DEFAULT_TOKENS * token_bytes))
+    return DEFAULT_BYTES_MIN if left is None else min(wanted, left // FREE_SHARE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """`saved` is what the device saved for `tokens`, as bytes, or all of it that follows a shared prefix."""
+
+    tokens: tuple[int, ...]
+    scope: CacheScope
+    saved: NDArray[np.uint8] | Tail
+
+    @property
+    def root(self) -> Root | None:
+        return self.saved.root if isinstance(self.saved, Tail) else None
+
+    @property
+    def state(self) -> NDArray[np.uint8]:
+        """All that the device saved; it is put together of its parts."""
+        return self.saved.whole() if isinstance(self.saved, Tail) else self.saved
+
+    @property
+    def size(self) -> int:
+        """Bytes of the state."""
+        return self.saved.size
+
+    @property
+    def own_bytes(self) -> int:
+        """Those that are not its root's."""
+        return self.saved.rest.nbytes if isinstance(self.saved, Tail) else self.saved.nbytes
+
+
+class HostCache:
+    """Pure bookkeeping with a cap in bytes; 0 parks nothing."""
+
+    def __init__(self, bytes_max: int, shared_prefixes: SharedPrefixes | None = None) -> None:
+        self._bytes_max = bytes_max
+        self._entries: OrderedDict[int, Entry] = OrderedDict()  # least recently used first
+        self._index = RadixIndex(shared_prefixes)
+        self._uses: Counter[Root] = Counter()
+        self._number = 0
+        self.bytes = self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<HostCache {len(self)} conversations | {self.bytes} of {self._bytes_max} bytes>"
+
+    def __getitem__(self, key: int) -> Entry:
+        """The entry, which counts as used."""
+        self._entries.move_to_end(key)
+        return self._entries[key]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is parked at all."""
+        return self._bytes_max > 0
+
+    def wants(self, tokens: Sequence[int], scope: CacheScope) -> bool:
+        """Whether these tokens are worth parking: long enough, and not parked yet."""
+        return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, scope)[1] < len(tokens)
+
+    def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[int | None, int]:
+        """The smallest of the entries that share the longest prefix, and its length: all of it is moved."""
+        keys, length = self._index.match(tokens, scope)
+        return min(keys, key=lambda key: (self._entries[key].size, -key), default=None), length
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Most recently used first."""
+        return list(reversed(self._entries.values()))
+
+    def discard(self, entry: Entry) -> None:
+        """Let go of an entry that turned out to be of no use, if it is still here."""
+        identity = (entry.tokens, entry.scope)
+        for key in [key for key, held in self._entries.items() if (held.tokens, held.scope) == identity]:
+            self._drop(key)
+
+    def put(self, entry: Entry, regions: Regions | None = None) -> list[Entry]:
+        """Keep a state; returns those that had to leave for it. Shorter states of the same conversation are dropped:
+        this one serves their prompts too. With `regions` a prefix that others have is kept once."""
+        if entry.size > self._bytes_max:
+            return [entry]
+        if regions is not None:
+            entry = self._over_root(entry, regions)
+        for key in self._superseded(entry.tokens, entry.scope):
+            self._drop(key)
+        self._number += 1
+        self._keep(self._number, entry)
+        self._index.insert(self._number, entry.tokens, entry.scope)
+        gone = []
+        while self.bytes > self._bytes_max:
+            gone.append(self._drop(next(iter(self._entries))))
+        return gone
+
+    def _superseded(self, tokens: Sequence[int], scope: CacheScope) -> list[int]:
+        keys, length = self._index.match(tokens, scope)
+        return [key for key in keys if len(self._entries[key].tokens) == length]
+
+    def _over_root(self, entry: Entry, regions: Regions) -> Entry:
+        """The entry without the prefix that it shares with others, if it does.
+
+        A root that exists is taken, if it is most of what is shared; or else there is a new one, and those who share
+        it and have none yet are cut too.
+        """
+        keys, shared = self._index.match(entry.tokens, entry.scope)
+        if shared < PARK_TOKENS_MIN:
+            return entry
+        roots = [root for key in keys if (root := self._entries[key].root) and root.tokens <= shared]
+        root = max(roots, key=lambda root: root.tokens, default=None)
+        others = [key for key in keys if len(self._entries[key].tokens) > shared]
+        if others and (root is None or 2 * root.tokens < shared):
+            places = regions(entry.state, shared)
+            root = Root.of(entry.state, places, shared) if places else None
+            for key in others:
+                if root is not None and self._entries[key].root is None:
+                    self._keep(key, _cut(self._entries[key], root, regions))
+        return _cut(entry, root, regions) if root is not None else entry
+
+    def _keep(self, key: int, entry: Entry) -> None:
+        """In place of what was kept under the key."""
+        if key in self._entries:
+            self._forget(self._entries[key])
+        self._entries[key] = entry
+        self.bytes += entry.own_bytes
+        self.tokens += len(entry.tokens)
+        if entry.root is not None:
+            self.bytes += 0 if self._uses[entry.root] else entry.root.content.nbytes
+            self._uses[entry.root] += 1
+
+    def _drop(self, key: int) -> Entry:
+        entry = self._entries.pop(key)
+        self._index.remove(key)
+        self._forget(entry)
+        return entry
+
+    def _forget(self, entry: Entry) -> None:
+        self.bytes -= entry.own_bytes
+        self.tokens -= len(entry.tokens)
+        if entry.root is not None:
+            self._uses[entry.root] -= 1
+            if not self._uses[entry.root]:
+                self.bytes -= entry.root.content.nbytes
+                del self._uses[entry.root]
+
+
+def _cut(entry: Entry, root: Root, regions: Regions) -> Entry:
+    """The entry behind that root, or as it is where it does not begin with it to the last bit."""
+    state = entry.state
+    tail = Tail.of(state, regions(state, root.tokens), root)
+    return entry if tail is None else replace(entry, saved=tail)

@@ -1,0 +1,99 @@
+"""The radix index: which slots hold which tokens, found by the longest shared prefix.
+
+A radix tree (compressed trie) over token ids, as in SGLang's RadixAttention (arXiv 2312.07104), matched token by token:
+a match may end inside an edge. The scope is part of the path to its tokens, at the very beginning or behind what is
+common to all, so one tenant's text never matches another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from inference.core import CacheScope
+from inference.kvcache.shared_prefixes import SharedPrefixes
+
+Step: TypeAlias = int | CacheScope  # a token, or what divides the tenants
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """`holders` are the keys whose tokens run through this node's whole edge."""
+
+    edge: list[Step]
+    holders: set[int] = field(default_factory=set)
+    children: dict[Step, _Node] = field(default_factory=dict)
+
+
+def common_length(a: Sequence[Step], b: Sequence[Step]) -> int:
+    """Length of the shared prefix of two lists."""
+    shorter = min(len(a), len(b))
+    if a[:shorter] == b[:shorter]:  # the usual case, compared at C speed
+        return shorter
+    return next(i for i in range(shorter) if a[i] != b[i])
+
+
+class RadixIndex:
+    """Keys (slot numbers) with their tokens. Inserting a key again replaces its tokens."""
+
+    def __init__(self, shared_prefixes: SharedPrefixes | None = None) -> None:
+        self._shared_prefixes = SharedPrefixes() if shared_prefixes is None else shared_prefixes
+        self._root = _Node([])
+        self._held: dict[int, list[Step]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def insert(self, key: int, tokens: Sequence[int], scope: CacheScope) -> None:
+        self.remove(key)
+        rest, _ = self._path(tokens, scope)
+        self._held[key] = rest
+        node = self._root
+        while rest:
+            child = node.children.get(rest[0])
+            if child is None:
+                node.children[rest[0]] = _Node(rest, {key})
+                return
+            shared = common_length(rest, child.edge)
+            if shared < len(child.edge):
+                child = self._split(node, child, shared)
+            child.holders.add(key)
+            node, rest = child, rest[shared:]
+
+    def remove(self, key: int) -> None:
+        """Forget a key; nothing happens if it is not there."""
+        node, rest = self._root, self._held.pop(key, [])
+        while rest:
+            child = node.children[rest[0]]
+            child.holders.discard(key)
+            if not child.holders:
+                del node.children[rest[0]]
+                return
+            node, rest = child, rest[len(child.edge) :]
+
+    def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[set[int], int]:
+        """The keys that share the longest prefix with `tokens`, and its length; (empty, 0) without any."""
+        (rest, common), node, length = self._path(tokens, scope), self._root, 0
+        holders: set[int] = set()
+        while rest and (child := node.children.get(rest[0])):
+            shared = common_length(rest, child.edge)
+            holders, length = child.holders, length + shared
+            if shared < len(child.edge):
+                break
+            node, rest = child, rest[shared:]
+        length -= int(length > common)  # the scope is no token
+        return (set(holders), length) if length else (set(), 0)
+
+    def _path(self, tokens: Sequence[int], scope: CacheScope) -> tuple[list[Step], int]:
+        """The tokens with the scope in its place, and that place."""
+        common = self._shared_prefixes.length(tokens, scope)
+        return [*tokens[:common], scope, *tokens[common:]], common
+
+    @staticmethod
+    def _split(parent: _Node, child: _Node, at: int) -> _Node:
+        """Cut an edge in two; returns the new upper node."""
+        upper = _Node(child.edge[:at], set(child.holders), {child.edge[at]: child})
+        child.edge = child.edge[at:]
+        parent.children[upper.edge[0]] = upper
+        return upper

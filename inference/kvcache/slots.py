@@ -1,0 +1,274 @@
+"""Slots: the sequences of the KV cache, which requests use them, and where a new prompt goes.
+
+A slot is live while a request owns it. Afterwards it stays resident: its tokens remain in the cache for the next turn
+of the same conversation, until another prompt needs the slot and it is the least recently used. What would be lost
+then is parked in host memory first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from inference.core import CacheScope, Miss
+from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
+from inference.kvcache.miss_report import SeenPrompts
+from inference.kvcache.radix import RadixIndex
+from inference.kvcache.shared_prefixes import SharedPrefixes
+
+# A resident slot is continued in place when what it would lose beyond the shared prefix is short (a half-finished
+# or edited last turn); otherwise the prefix is forked, so that a shared system prompt does not cost its first
+# conversation the history behind it.
+TAIL_LOSS_MAX = 64
+# Tokens behind the shared prefix that distinguish an edited text from the same text in other tokens.
+MISS_TOKENS = 32
+# Waiting for another request's prefill costs a step or two; below this many tokens computing them again is cheaper.
+SHARED_PREFILL_MIN = 32
+
+
+UNUSED_SCOPE = CacheScope("")  # of a slot that was never used
+
+
+class Parking(StrEnum):
+    """Whether the state of an idle slot was copied for host memory, which may evict the copy later."""
+
+    DUE = "due"
+    DONE = "done"
+    FAILED = "failed"  # not tried again in a pause, as it may fail again and again; once more when the slot is taken
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """`tokens` are those indexed; the first `computed` of them are in the cache. Live: the whole prompt is indexed."""
+
+    number: int
+    tokens: list[int] = field(default_factory=list)
+    computed: int = 0
+    scope: CacheScope = UNUSED_SCOPE
+    live: bool = False
+    ahead: bool = False  # used by a prefill ahead of its request
+    parking: Parking = Parking.DUE
+    used: int = 0  # order of last use
+
+    @property
+    def worth_waiting(self) -> bool:
+        """Whether what it computes will be there soon."""
+        return self.live and not self.ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Put a prompt into `slot`. Its first `reused` tokens come from the slot `source` (itself: nothing to copy), or
+    from `restored`, which may have left host memory by then. If `saves`, what the slot holds now goes there first."""
+
+    slot: int
+    source: int
+    reused: int
+    restored: Entry | None = None
+    saves: Saved | None = None
+    miss: Miss | None = field(default=None, compare=False)  # why no more is reused
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The tokens of a slot whose state is to be saved."""
+
+    slot: int
+    tokens: tuple[int, ...]
+    scope: CacheScope
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """Where the prefix of a prompt can be had: from a slot, or from a parked entry."""
+
+    tokens: int = 0
+    slot: Slot | None = None
+    entry: int | None = None
+
+
+def _scattered(number: int, live: set[int]) -> tuple[int, int]:
+    """How many parts live slots make, compared with other choices of one more, and how far they reach."""
+    return -len({number - 1, number + 1} & live), max(live | {number}) - min(live | {number})
+
+
+class Slots:
+    """Pure bookkeeping; the engine does to the cache what a placement says.
+
+    `rewinds` is false for recurrent and hybrid models, whose state cannot go back: there a slot is only continued from
+    exactly where it stands.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        parked: HostCache | None = None,
+        shared_prefixes: SharedPrefixes | None = None,
+        rewinds: bool = True,
+        streams: bool = True,
+    ) -> None:
+        self._streams = streams
+        self._rewinds = rewinds
+        self._slots = [Slot(number) for number in range(count)]
+        self._index = RadixIndex(shared_prefixes)
+        self._seen = SeenPrompts()
+        self._clock = 0
+        self.parked = HostCache(0) if parked is None else parked
+
+    def __repr__(self) -> str:
+        live = sum(slot.live for slot in self._slots)
+        return f"<Slots {live} live | {self.resident} resident | {len(self._slots) - live - self.resident} empty>"
+
+    def __getitem__(self, number: int) -> Slot:
+        return self._slots[number]
+
+    @property
+    def resident(self) -> int:
+        return sum(not slot.live and slot.computed > 0 for slot in self._slots)
+
+    def uncached(self, prompt: Sequence[int], scope: CacheScope) -> int:
+        """Tokens at the end of the prompt that no slot holds or is about to."""
+        return len(prompt) - self._index.match(prompt, scope)[1]
+
+    def prefix_owners(self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1) -> set[int]:
+        """The slots in which a request is computing a prefix of this prompt: waiting for it is cheaper than
+        computing it twice. `recomputed` as in `place`."""
+        beginning = prompt[:-recomputed]
+        keys, matched = self._index.match(beginning, scope)
+        holders = [self._slots[key] for key in keys]
+        leading = {slot.number for slot in holders if slot.worth_waiting}
+        if not leading or not self._rewinds or matched < SHARED_PREFILL_MIN:
+            return set()
+        missing = matched - self._prefix(beginning, scope, holders, matched).tokens
+        return leading if missing >= SHARED_PREFILL_MIN else set()
+
+    def place(
+        self, prompt: Sequence[int], scope: CacheScope, *, recomputed: int = 1, ahead: bool = False
+    ) -> Placement | None:
+        """Choose and claim a slot; None if every slot is live. The last `recomputed` tokens are computed in any case:
+        the first new token is sampled from the logits of the very last. `ahead`: it is only the prefix of a prompt,
+        read ahead of its request; that may take long, so no request waits for it."""
+        beginning = prompt[:-recomputed]
+        keys, matched = self._index.match(beginning, scope)
+        holders = [self._slots[key] for key in keys]
+        prefix = self._prefix(beginning, scope, holders, matched)
+        if (
+            prefix.tokens < recomputed
+        ):  # a single row of an exact prompt: it may have been a whole prompt, computed alone
+            prefix = _Prefix()
+        target = self._target(prefix)
+        if target is None:
+            return None
+        placement = Placement(
+            slot=target.number,
+            source=(prefix.slot or target).number,
+            reused=prefix.tokens,
+            miss=self._miss(prompt, scope, keys, matched, prefix),
+            restored=None if prefix.entry is None else self.parked[prefix.entry],
+            saves=self._saves(target, prefix),
+        )
+        target.tokens, target.computed, target.scope = list(prompt), prefix.tokens, scope
+        target.live, target.ahead, target.parking = True, ahead, Parking.DUE
+        self._index.insert(target.number, target.tokens, scope)
+        self._touch(target)
+        return placement
+
+    def advance(self, number: int, tokens: int) -> None:
+        """That many more tokens of a live slot are in the cache."""
+        self._slots[number].computed += tokens
+
+    def release(self, number: int, tokens: Sequence[int]) -> None:
+        """The request has ended; the slot stays resident with these tokens, all of them in the cache."""
+        slot = self._slots[number]
+        slot.tokens, slot.computed, slot.live = list(tokens), len(tokens), False
+        if not slot.ahead:  # a prefill ahead is no miss: that of the prompt itself counts
+            self._seen.add(tokens, slot.scope)
+        if slot.tokens:
+            self._index.insert(number, slot.tokens, slot.scope)
+        else:
+            self._index.remove(number)
+        self._touch(slot)
+
+    def lost(self, prompt: Sequence[int], scope: CacheScope) -> Miss:
+        """The miss of a prompt whose cached prefix turned out to be unusable."""
+        return Miss(0, self._seen.match(prompt, scope), tuple(prompt[:MISS_TOKENS]))
+
+    def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
+        """How many tokens at the start a slot holds or is just computing, or host memory holds."""
+        return max(self._index.match(prompt, scope)[1], self.parked.match(prompt, scope)[1])
+
+    def unsaved(self) -> Saved | None:
+        """The resident slot used last whose state host memory wants and was not offered yet."""
+        idle = (slot for slot in self._slots if not slot.live and slot.parking is Parking.DUE)
+        wanted = (slot for slot in idle if self.parked.wants(slot.tokens, slot.scope))
+        slot = max(wanted, key=lambda slot: slot.used, default=None)
+        return Saved(slot.number, tuple(slot.tokens), slot.scope) if slot else None
+
+    def parking_ended(self, number: int, *, copied: bool) -> None:
+        """The state of an idle slot was copied to host memory, or could not be."""
+        self._slots[number].parking = Parking.DONE if copied else Parking.FAILED
+
+    def _prefix(self, beginning: Sequence[int], scope: CacheScope, holders: list[Slot], matched: int) -> _Prefix:
+        """The longest prefix that is computed somewhere; an idle slot is preferred, then a live one, then memory."""
+        if not self._rewinds:
+            holders = [slot for slot in holders if not slot.live and slot.computed == matched]
+        slot = max(holders, key=lambda slot: (slot.computed, not slot.live, -slot.number), default=None)
+        tokens = min(slot.computed, matched) if slot else 0
+        entry, held = self.parked.match(beginning, scope)
+        usable = entry is not None and (self._rewinds or held == len(self.parked[entry].tokens))
+        if usable and held >= tokens + PARK_TOKENS_MIN:
+            return _Prefix(held, entry=entry)
+        return _Prefix(tokens, slot=slot) if tokens else _Prefix()
+
+    def _miss(self, prompt: Sequence[int], scope: CacheScope, keys: set[int], matched: int, prefix: _Prefix) -> Miss:
+        """What the prompt has, and the closest entry has instead, where the reused tokens end."""
+        cached = prefix.tokens
+        holders: list[Slot | Entry] = []
+        if prefix.entry is not None:
+            holders = [self.parked[prefix.entry]]
+        elif cached == matched:
+            holders = [self._slots[key] for key in keys]
+        closest = [holder.tokens for holder in holders if holder.scope == scope]  # another tenant's are not revealed
+        ends = any(len(tokens) == cached for tokens in closest)
+        held = () if ends or not closest else tuple(closest[0][cached : cached + MISS_TOKENS])
+        wanted = tuple(prompt[cached : cached + MISS_TOKENS])
+        same = held[:1] == wanted[:1]  # an entry that continues like the prompt, but is not worth its copy
+        return Miss(cached, self._seen.match(prompt, scope), wanted, () if same else held)
+
+    def _target(self, prefix: _Prefix) -> Slot | None:
+        """Close to live slots: where the prefix is, if it may stay there, then an empty slot, then the least recently
+        used."""
+        donor, close = prefix.slot, self._close()
+        stays = donor is not None and not donor.live and donor.computed - prefix.tokens <= TAIL_LOSS_MAX
+        if stays and (donor in close or not self._rewinds):
+            return donor
+        return min(close, key=lambda slot: (slot is donor, slot.computed > 0, slot.used), default=None)
+
+    def _close(self) -> list[Slot]:
+        """Idle slots that leave the live ones least scattered.
+
+        With streams a step's rows are computed together as far as their slots follow each other; each further part of
+        it reads the whole model again, which costs more than moving a conversation. But not more than losing one.
+        """
+        idle = [slot for slot in self._slots if not slot.live]
+        if not (self._streams and self.parked.keeps):
+            return idle
+        live = {slot.number for slot in self._slots if slot.live}
+        scattered = {slot: _scattered(slot.number, live) for slot in idle}
+        least = min(scattered.values(), default=None)
+        return [slot for slot in idle if scattered[slot] == least]
+
+    def _saves(self, target: Slot, prefix: _Prefix) -> Saved | None:
+        """What would be lost in the slot, if host memory wants it."""
+        kept = prefix.tokens if target is prefix.slot else 0
+        if target.parking is Parking.DONE or target.computed - kept <= TAIL_LOSS_MAX:
+            return None
+        if not self.parked.wants(target.tokens, target.scope):
+            return None
+        return Saved(target.number, tuple(target.tokens), target.scope)
+
+    def _touch(self, slot: Slot) -> None:
+        self._clock += 1
+        slot.used = self._clock

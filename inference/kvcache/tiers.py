@@ -1,0 +1,277 @@
+"""The tiers of the KV cache: moves states between the device, host memory and disk. Owned by the engine's thread.
+
+A conversation leaves its slot for host memory, and host memory for disk; it comes back the same way when its next
+prompt arrives, before that is scheduled. Prefixes that several conversations share are written to disk at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from inference.backend import Backend
+from inference.core import CacheScope
+from inference.errors import InferenceError
+from inference.kvcache.disk import DiskTier, Found, chain
+from inference.kvcache.host_cache import PARK_TOKENS_MIN, Entry, HostCache
+from inference.kvcache.slots import Placement, Saved, Slots
+from inference.request import Request
+from inference.trace import now_ns
+
+log = logging.getLogger("firsttoken.engine")
+
+# Seconds per token of prefill until it has been measured: that of a mid-sized model on a CPU.
+PREFILL_S = 0.005
+WAIT_S_MAX = 2.0  # however much prefill a read would save: a disk this slow does not help
+ROOT_BRANCHES = 2  # different continuations of a prefix, in addition to its first one, that make it a root
+BRANCH_TOKENS = 8  # that distinguish one continuation from another: the same question again does not count
+PREFIXES_MAX = 1000  # that are observed at a time, a few hundred bytes each
+
+
+class Roots:
+    """Finds prefixes that several conversations share, such as a system prompt with its tools. Pure.
+
+    A prompt that diverges from a cached one in its middle shows that they share a prefix. When different prompts
+    diverge at the same position, that prefix is worth more than any one conversation.
+    """
+
+    def __init__(self) -> None:
+        self._branches: OrderedDict[tuple[CacheScope, bytes], set[tuple[int, ...]]] = OrderedDict()
+
+    def diverged(self, prompt: Sequence[int], at: int, scope: CacheScope) -> bool:
+        """Note that a prompt differs from the cached one after `at` tokens. True when these have just become a root."""
+        blocks = chain(prompt[:at], b"")
+        if not blocks:
+            return False
+        prefix = (scope, blocks[-1])
+        branches = self._branches.setdefault(prefix, set())
+        self._branches.move_to_end(prefix)
+        if len(self._branches) > PREFIXES_MAX:
+            self._branches.popitem(last=False)
+        branch = tuple(prompt[at : at + BRANCH_TOKENS])
+        if branch in branches or len(branches) == ROOT_BRANCHES:
+            return False
+        branches.add(branch)
+        return len(branches) == ROOT_BRANCHES
+
+
+class Disk(Protocol):
+    """What arrivals need of the disk tier."""
+
+    def match(self, tokens: list[int], scope: CacheScope) -> Found | None: ...
+    def read(self, found: Found) -> Future[Entry | None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    request: Request
+    reading: Future[Entry | None]
+    until_ns: int
+
+
+class Arrivals:
+    """Requests that wait, before they are scheduled, until the prefix of their prompt has been read from disk.
+
+    Reading is worth waiting for only while it is cheaper than prefill, so no request waits longer than its prefill
+    would take. Pure except for the disk, which is passed in.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._waiting: list[_Arrival] = []
+        self._reading: dict[str, Future[Entry | None]] = {}
+
+    @property
+    def requests(self) -> list[Request]:
+        return [arrival.request for arrival in self._waiting]
+
+    def hold(self, request: Request, held: int, token_s: float | None, now_ns: int) -> Future[Entry | None] | None:
+        """The read that the request waits for from now on; None if it need not wait.
+
+        `held` tokens of its prompt are in memory; computing one takes `token_s`.
+        """
+        found = self._disk.match(request.prompt[:-1], request.scope)
+        if found is None or found.tokens < held + PARK_TOKENS_MIN:
+            return None
+        reading = self._reading.get(found.name)
+        if reading is None or reading.done():
+            reading = self._reading[found.name] = self._disk.read(found)
+        wait_s = min(WAIT_S_MAX, (found.tokens - held) * (token_s or PREFILL_S))
+        self._waiting.append(_Arrival(request, reading, now_ns + int(wait_s * 1e9)))
+        return reading
+
+    def ready(self, now_ns: int) -> list[Request]:
+        """Requests that stop waiting: their prefix is read, or reading takes too long."""
+        ready = [a.request for a in self._waiting if a.reading.done() or now_ns >= a.until_ns]
+        self._waiting = [a for a in self._waiting if a.request not in ready]
+        return ready
+
+    def read(self) -> list[Entry]:
+        """What was read since the last time, for the tier above; also what came too late: another request may use
+        it."""
+        done = [name for name, reading in self._reading.items() if reading.done()]
+        entries = [self._reading.pop(name).result() for name in done]
+        return [entry for entry in entries if entry is not None]
+
+    def remove(self, request: Request) -> None:
+        self._waiting = [a for a in self._waiting if a.request is not request]
+
+    def wait_s(self, now_ns: int) -> float | None:
+        """Until the first request stops waiting; None: no request waits."""
+        ends = [a.until_ns for a in self._waiting]
+        return max(0.0, (min(ends) - now_ns) / 1e9) if ends else None
+
+
+@dataclass(frozen=True, slots=True)
+class TierCosts:
+    """What the tiers cost, measured while serving; 0 where nothing was measured yet."""
+
+    parked_bytes_per_token: float
+    restore_us_per_token: float
+    prefill_us_per_token: float
+
+    @property
+    def restore_ratio(self) -> float:
+        """Bringing a token back against computing it again."""
+        return self.restore_us_per_token / self.prefill_us_per_token if self.prefill_us_per_token else 0.0
+
+
+class Tiers:
+    def __init__(self, backend: Backend, slots: Slots, disk: DiskTier | None, wake: Callable[[], None]) -> None:
+        self._backend, self._slots, self._disk, self._wake = backend, slots, disk, wake
+        self._arrivals = Arrivals(disk) if disk else None
+        self._roots = Roots()
+        self.totals: Counter[str] = Counter()  # restored, restored_tokens, restore_ns
+
+    @property
+    def parked(self) -> HostCache:
+        return self._slots.parked
+
+    @property
+    def arriving(self) -> list[Request]:
+        """Requests that wait for the disk."""
+        return self._arrivals.requests if self._arrivals else []
+
+    def start(self) -> None:
+        if self._disk:
+            self._disk.start()
+
+    def hold(self, request: Request, token_s: float | None) -> bool:
+        """Whether the request waits for the disk first: it has more of the prompt than memory has."""
+        if self._arrivals is None:
+            return False
+        held = self._slots.longest(request.prompt, request.scope)
+        reading = self._arrivals.hold(request, held, token_s, now_ns())
+        if reading is not None:
+            reading.add_done_callback(lambda _: self._wake())
+        return reading is not None
+
+    def arrived(self) -> list[Request]:
+        """The requests that need not wait any longer."""
+        if self._arrivals is None:
+            return []
+        ready = self._arrivals.ready(now_ns())
+        for entry in self._arrivals.read():
+            if self.parked.wants(entry.tokens, entry.scope):
+                self._park(entry)
+        return ready
+
+    def leave(self, request: Request) -> bool:
+        """A request ends; whether it was one that waits for the disk."""
+        if request not in self.arriving or self._arrivals is None:
+            return False
+        self._arrivals.remove(request)
+        return True
+
+    def wait_s(self) -> float | None:
+        """How long the engine may sleep at most for those who wait."""
+        return self._arrivals.wait_s(now_ns()) if self._arrivals else None
+
+    def park(self, saved: Saved) -> None:
+        """Copy the state of an idle slot to host memory, if that goes."""
+        self._slots.parking_ended(saved.slot, copied=self._save(saved))
+
+    def place(self, request: Request, placement: Placement) -> None:
+        """Make a slot hold what its new request can use. Raises InferenceError."""
+        if placement.saves:
+            self._save(placement.saves)
+        if placement.restored is not None:
+            self._restore(placement, placement.restored)
+        elif placement.source == placement.slot:
+            self._backend.truncate(placement.slot, placement.reused)
+        else:
+            self._backend.fork(placement.source, placement.slot, placement.reused)
+        self._keep_root(request, placement)
+
+    def close(self) -> None:
+        """What is worth keeping goes to disk, the most recently used first. Takes some seconds at most."""
+        if self._disk is None:
+            return
+        while (saved := self._slots.unsaved()) is not None:
+            self.park(saved)
+        for entry in self.parked.entries:
+            self._disk.write(entry, patient=True)
+        self._disk.close()
+
+    def costs(self, prefill_s: float | None) -> TierCosts:
+        """`prefill_s`: seconds to compute a token of a prompt."""
+        parked, totals = self.parked, self.totals
+        return TierCosts(
+            parked_bytes_per_token=parked.bytes / max(1, parked.tokens),
+            restore_us_per_token=totals["restore_ns"] / 1e3 / max(1, totals["restored_tokens"]),
+            prefill_us_per_token=(prefill_s or 0.0) * 1e6,
+        )
+
+    def stats(self) -> dict[str, int]:
+        disk = self._disk
+        return {
+            "parked": len(self.parked),
+            "parked_bytes": self.parked.bytes,
+            "restored_total": self.totals["restored"],
+            "restored_tokens_total": self.totals["restored_tokens"],
+            "disk_files": disk.files if disk else 0,
+            "disk_bytes": disk.size if disk else 0,
+            "disk_read_total": disk.totals["read"] if disk else 0,
+            "disk_written_total": disk.totals["written"] if disk else 0,
+            "disk_damaged_total": disk.totals["damaged"] if disk else 0,
+        }
+
+    def _save(self, saved: Saved) -> bool:
+        """Offer a copy of a slot's state to host memory; whether there was one."""
+        try:
+            self._park(Entry(saved.tokens, saved.scope, self._backend.save(saved.slot)))
+        except (InferenceError, MemoryError) as error:  # without a copy it may cost a prefill, and no answer
+            log.error("a conversation could not be parked: %s", error)
+            return False
+        return True
+
+    def _park(self, entry: Entry) -> None:
+        for gone in self.parked.put(entry, self._backend.regions):
+            if self._disk:
+                self._disk.write(gone)
+
+    def _restore(self, placement: Placement, entry: Entry) -> None:
+        started = now_ns()
+        try:
+            self._backend.restore(placement.slot, entry.state)
+        except InferenceError:
+            self.parked.discard(entry)
+            raise
+        self._backend.truncate(placement.slot, placement.reused)
+        self.totals["restored"] += 1
+        self.totals["restored_tokens"] += placement.reused
+        self.totals["restore_ns"] += now_ns() - started
+
+    def _keep_root(self, request: Request, placement: Placement) -> None:
+        """Save a root while the slot contains the prefix and nothing else."""
+        diverges = placement.miss is not None and bool(placement.miss.held)
+        if self._disk is None or not diverges or placement.reused < PARK_TOKENS_MIN:
+            return
+        tokens, scope = request.tokens, request.scope
+        beginning = tuple(tokens[: placement.reused])
+        if self._roots.diverged(tokens, placement.reused, scope) and not self._disk.holds(beginning, scope, root=True):
+            self._disk.write(Entry(beginning, scope, self._backend.save(placement.slot)), root=True)

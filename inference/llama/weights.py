@@ -1,0 +1,211 @@
+"""Weights and vocabulary of a GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from inference.control_tokens import spoken
+from inference.errors import EngineStopped, ModelNotLoaded, UnknownToken
+from inference.llama.library import has_gpu, lib
+
+_QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
+_METADATA_BYTES_MAX = 4096  # of one value; chat templates have their own function
+_HEADS = ("cls.weight", "cls.output.weight")  # of models that rank; either is enough
+TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may represent
+
+
+def model_name(path: Path) -> str:
+    """What the API calls the model: the file's name without its format."""
+    return _QUANTISATION.sub("", path.stem)
+
+
+class LlamaModel:
+    """Weights and vocabulary. Tokenising is thread-safe; contexts are created from it."""
+
+    def __init__(self, handle: Any, path: Path, *, weights: bool = True) -> None:
+        self.handle = handle
+        self.path = path
+        self.has_weights = weights
+        self._vocabulary = lib.llama_model_get_vocab(handle)
+        self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
+        self.context_length: int = lib.llama_model_n_ctx_train(handle)
+        self.dimensions: int = lib.llama_model_n_embd(handle)
+        self._markup = self._markup_pattern()
+
+    @classmethod
+    def load(cls, path: Path, *, gpu_layers: int = 0, weights: bool = True) -> LlamaModel:
+        """Without `weights` the facts and the vocabulary come in milliseconds, and no context can be created.
+
+        Raises ModelNotLoaded with a reason the user can act on.
+        """
+        if not path.is_file():
+            raise ModelNotLoaded(f"no model file at {path}")
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ModelNotLoaded(f"{path} is not a GGUF file")
+        parameters = lib.llama_model_default_params()
+        parameters.n_gpu_layers = gpu_layers if has_gpu() else 0
+        if not weights:
+            parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+        handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
+        if not handle:
+            raise ModelNotLoaded(f"llama.cpp could not load {path}: truncated, or an architecture it does not know")
+        return cls(handle, path, weights=weights)
+
+    def close(self) -> None:
+        if self.handle:
+            lib.llama_model_free(self.handle)
+            self.handle = None
+
+    @property
+    def parameters(self) -> int:
+        return int(lib.llama_model_n_params(self.handle))
+
+    @property
+    def weight_bytes(self) -> int:
+        return int(lib.llama_model_size(self.handle))
+
+    @property
+    def quantisation(self) -> str:
+        name = lib.llama_ftype_name(lib.llama_model_ftype(self.handle))
+        return name.decode() if name else "unknown"
+
+    @property
+    def kv_shape(self) -> tuple[int, int, int]:
+        """Layers, attention heads and KV heads."""
+        facts = (lib.llama_model_n_layer, lib.llama_model_n_head, lib.llama_model_n_head_kv)
+        layers, heads, kv_heads = (int(fact(self.handle)) for fact in facts)
+        return layers, heads, kv_heads
+
+    def metadata(self) -> dict[str, str]:
+        """The single values of the file's header; lists (such as the vocabulary) are left out."""
+        buffer = ctypes.create_string_buffer(_METADATA_BYTES_MAX)
+
+        def text(read: Any, index: int) -> str:
+            read(self.handle, index, buffer, len(buffer))
+            return buffer.value.decode("utf-8", "replace")
+
+        return {
+            text(lib.llama_model_meta_key_by_index, i): text(lib.llama_model_meta_val_str_by_index, i)
+            for i in range(lib.llama_model_meta_count(self.handle))
+        }
+
+    @property
+    def chat_template(self) -> str | None:
+        template = lib.llama_model_chat_template(self.handle, None)
+        return template.decode() if template else None
+
+    @property
+    def name(self) -> str:
+        return model_name(self.path)
+
+    @property
+    def architecture(self) -> str:
+        return self.metadata().get("general.architecture", "")
+
+    @property
+    def pooling(self) -> int | None:
+        """How a text's vector is pooled from its tokens', one of lib.LLAMA_POOLING_TYPE_*; None: the file does not
+        say."""
+        pooling = self.metadata().get(f"{self.architecture}.pooling_type")
+        return int(pooling) if pooling is not None and pooling.isdigit() else None
+
+    @property
+    def scores(self) -> int:
+        """What a head for ranking puts out, where the file says that it has one and does; 0 without."""
+        if self.pooling != lib.LLAMA_POOLING_TYPE_RANK:
+            return 0
+        has_head = any(self._holds(name) for name in _HEADS)
+        return int(lib.llama_model_n_cls_out(self.handle)) if has_head else 0
+
+    @property
+    def between_texts(self) -> int:
+        """How many end marks are between two texts that are read as a pair: XLM-R's models were trained with two."""
+        return 2 if lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_UGM else 1
+
+    @property
+    def bos(self) -> int | None:
+        """The token to put in front of every prompt, where the model wants one."""
+        return int(lib.llama_vocab_bos(self._vocabulary)) if lib.llama_vocab_get_add_bos(self._vocabulary) else None
+
+    def token_text(self, token: int) -> str:
+        """Raises UnknownToken."""
+        if not 0 <= token < self.vocabulary_size:
+            raise UnknownToken(f"the model has no token {token}")
+        return str(lib.llama_vocab_get_text(self._vocabulary, token).decode("utf-8", "replace"))
+
+    @property
+    def bos_text(self) -> str:
+        token = lib.llama_vocab_bos(self._vocabulary)
+        return self.token_text(token) if token >= 0 else ""
+
+    @property
+    def eos_text(self) -> str:
+        token = lib.llama_vocab_eos(self._vocabulary)
+        return self.token_text(token) if token >= 0 else ""
+
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a turn."""
+        return frozenset(t for t in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocabulary, t))
+
+    def vocabulary(self) -> list[bytes]:
+        """The text of every token as the file has it, whatever an answer shows of it."""
+        return [lib.llama_vocab_get_text(self._vocabulary, token) for token in range(self.vocabulary_size)]
+
+    def pieces(self) -> list[bytes]:
+        """The bytes of every token. Control tokens are empty but for those of calls and thoughts; user-defined ones
+        (tool markers) have their text.
+        """
+        heard = spoken(self.chat_template or "")
+        buffer = ctypes.create_string_buffer(TOKEN_BYTES_MAX)
+        pieces = []
+        for token in range(self.vocabulary_size):
+            control = lib.llama_vocab_is_control(self._vocabulary, token)
+            silent = control and self.token_text(token) not in heard
+            length = 0 if silent else lib.llama_token_to_piece(self._vocabulary, token, buffer, len(buffer), 0, True)
+            pieces.append(buffer.raw[: max(0, length)])
+        return pieces
+
+    def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
+        """Text to ids. Only with `parse_special` may text become special tokens; `add_special` adds BOS/EOS/CLS/SEP."""
+        if parse_special or not (found := list(self._markup.finditer(text))):
+            return self._tokenize(text, add_special, parse_special)
+        # llama.cpp recognises user-defined tokens (tool markers) even where special tokens are off. Cut behind their
+        # first character and they are ordinary text.
+        cuts = [0, *(match.start() + 1 for match in found), len(text)]
+        return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
+
+    def _holds(self, tensor: str) -> bool:
+        """Whether the file names this tensor; llama.cpp does not report it, and takes any number for a score without
+        one."""
+        name = tensor.encode()
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(len(name).to_bytes(8, "little") + name) >= 0
+
+    def _markup_pattern(self) -> re.Pattern[str]:
+        """Finds where the text of a user-defined token begins. Those of words or blanks are no markup."""
+        user_defined = lib.LLAMA_TOKEN_ATTR_USER_DEFINED
+        texts = {
+            self.token_text(token)
+            for token in range(self.vocabulary_size)
+            if lib.llama_vocab_get_attr(self._vocabulary, token) & user_defined
+        }
+        markup = sorted(text for text in texts if len(text) > 1 and not text.isspace() and not text.isalnum())
+        return re.compile("(?=" + "|".join(map(re.escape, markup)) + ")" if markup else r"(?!)")
+
+    def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+        if not self.handle:  # a request that comes while the worker stops
+            raise EngineStopped("the model is closed")
+        raw = text.encode("utf-8", "surrogatepass" if parse_special else "replace")
+        room = len(raw) + 2
+        while True:
+            buffer = (lib.llama_token * room)()
+            count = lib.llama_tokenize(self._vocabulary, raw, len(raw), buffer, room, add_special, parse_special)
+            if count >= 0:
+                return list(buffer[:count])
+            room = -count

@@ -1,0 +1,132 @@
+"""What steps cost with each attention, as JSON.
+
+`python -m inference.provisioning.attention_bench MODEL [--threads N] [--gpu-layers N]`
+
+For a subprocess, as `speed` is. The kinds take turns, so that what else the machine does slows them alike, and the
+fastest step of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from time import perf_counter
+
+from inference.attention import ALL, Attention
+from inference.backend import Rows
+from inference.config import default_threads
+from inference.llama import LlamaContext, LlamaModel
+from inference.provisioning.apart import run_apart
+
+STREAMS = (1, 8, 16)
+PROMPTS, PROMPT_ROWS = 2, 60  # no multiple of the kernels' tiles, which questions are not either
+HISTORY_TOKENS = 6 * PROMPT_ROWS  # in every slot: a system prompt and a turn or two
+ROUNDS = 8  # the number of threads is tried out too
+BUDGET_S = 10.0  # for filling the slots, and again for the steps: a large model gets a shorter history and fewer rounds
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Milliseconds of the fastest step, by what it computes."""
+
+    attention: Attention
+    steps_ms: Mapping[str, float]
+
+    def __str__(self) -> str:
+        return f"{self.attention!s:<29}" + "".join(f" | {name} {ms:.1f}" for name, ms in self.steps_ms.items())
+
+    def slower_than(self, other: Pace) -> float:
+        """How many times as long steps take as with the other, on the mean of all kinds of steps."""
+        return geometric_mean(ms / other.steps_ms[name] for name, ms in self.steps_ms.items())
+
+
+def fastest(paces: Sequence[Pace]) -> Pace:
+    return min(paces, key=lambda pace: pace.slower_than(paces[0]))
+
+
+def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
+    """Blocks for seconds, or for a minute with a large model. Raises InferenceError."""
+    model = LlamaModel.load(path, gpu_layers=gpu_layers)
+    made = {
+        attention: LlamaContext(
+            model,
+            slots=max(STREAMS),
+            context=HISTORY_TOKENS + PROMPT_ROWS,
+            rows_max=PROMPTS * PROMPT_ROWS,
+            threads=threads,
+            attention=attention,
+        )
+        for attention in ALL
+    }
+    held = _fill(list(made.values()))
+    steps = {_streams(n): [Rows(slot, held, [slot]) for slot in range(n)] for n in STREAMS}
+    steps[f"{PROMPTS} prompts of {PROMPT_ROWS}"] = [Rows(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
+    best = {attention: dict.fromkeys(steps, float("inf")) for attention in made}
+    began = perf_counter()
+    for _ in range(ROUNDS):
+        for name, chunks in steps.items():
+            for attention, context in made.items():
+                best[attention][name] = min(best[attention][name], _step_ms(context, chunks))
+        if perf_counter() - began > BUDGET_S:
+            break
+    for context in made.values():
+        context.close()
+    model.close()
+    return [Pace(attention, steps_ms) for attention, steps_ms in best.items()]
+
+
+def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
+    """The same in a separate process. Raises RunFailed."""
+    return read(
+        run_apart("inference.provisioning.attention_bench", *arguments(path, threads, gpu_layers), timeout_s=TIMEOUT_S)
+    )
+
+
+def arguments(path: Path, threads: int, gpu_layers: int) -> list[str]:
+    return [str(path), "--threads", str(threads), "--gpu-layers", str(gpu_layers)]
+
+
+def read(printed: str) -> list[Pace]:
+    return [Pace(Attention(**each["attention"]), each["steps_ms"]) for each in json.loads(printed)]
+
+
+def _fill(contexts: Sequence[LlamaContext]) -> int:
+    """Give all slots the same history of their own, in every context; returns its tokens."""
+    began, held = perf_counter(), 0
+    while held < HISTORY_TOKENS and perf_counter() - began < BUDGET_S:
+        for context in contexts:
+            context.decode([Rows(0, held, range(PROMPT_ROWS))])
+        held += PROMPT_ROWS
+    for context in contexts:
+        state = context.save(0)
+        for slot in range(1, context.slots):
+            context.restore(slot, state)  # a fork would share the cells, and nothing would be looked at twice
+    return held
+
+
+def _step_ms(context: LlamaContext, chunks: Sequence[Rows]) -> float:
+    started = perf_counter()
+    context.decode(chunks)
+    took = perf_counter() - started
+    for chunk in chunks:
+        context.truncate(chunk.slot, chunk.position)
+    return took * 1e3
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count} streams"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--gpu-layers", type=int, default=-1)
+    options = parser.parse_args()
+    paces = measure(options.model, threads=options.threads or default_threads(), gpu_layers=options.gpu_layers)
+    print(json.dumps([asdict(pace) for pace in paces]))

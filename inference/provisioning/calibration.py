@@ -1,0 +1,98 @@
+"""Which attention is fastest for a model on a machine: measured once, and kept in a file for the starts that follow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from inference.attention import ALL, AUTO, Attention
+from inference.attention import attention as usual
+from inference.config import EngineConfig, default_threads
+from inference.llama import LlamaModel, build_features, devices, has_gpu
+from inference.provisioning import machine
+from inference.provisioning.attention_bench import HISTORY_TOKENS, PROMPT_ROWS, STREAMS, Pace, fastest
+from inference.provisioning.memory import Footprint, Proportions
+
+SLOWDOWN_MIN = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
+MEMORY_SHARE_MAX = 0.5  # of what is free, for a measurement that was not requested
+KEPT_MAX = 64  # models and settings; the oldest go first
+
+
+def chosen(paces: Sequence[Pace], rule: Attention) -> Attention:
+    """The fastest, unless the one by rule is about as fast: with that, answers can be deterministic."""
+    best, ours = fastest(paces), next(pace for pace in paces if pace.attention == rule)
+    return best.attention if ours.slower_than(best) > SLOWDOWN_MIN else rule
+
+
+def affordable(config: EngineConfig) -> bool:
+    """Whether measuring beside a worker that serves is safe: it loads the model again and makes a context of each kind.
+
+    On a GPU it is not: what it takes there may be what the next step of the worker needs.
+    """
+    if has_gpu():
+        return False
+    free = machine.memory_available()
+    if free is None:
+        return True
+    made = replace(config, parallel=max(STREAMS), resident=0, context=HISTORY_TOKENS + PROMPT_ROWS, draft_path=None)
+    with closing(LlamaModel.load(config.model_path, weights=False)) as model:
+        model_alone = Proportions.of(model)
+    contexts = [Footprint.of(model_alone, made.with_measured(attention)) for attention in ALL]
+    return model_alone.weight_bytes + sum(each.kv_cache + each.working for each in contexts) < MEMORY_SHARE_MAX * free
+
+
+class Calibrations:
+    """What was measured, by everything that it depends on. A file that cannot be used is as good as none."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def applied(self, config: EngineConfig) -> EngineConfig:
+        """With what is known to be fastest in place of what is so as a rule."""
+        return config.with_measured(self.get(config))
+
+    def get(self, config: EngineConfig) -> Attention | None:
+        try:
+            return Attention(**self._read()[_key(config)])
+        except (KeyError, TypeError, OSError):
+            return None
+
+    def put(self, config: EngineConfig, paces: Sequence[Pace]) -> Attention:
+        """Returns what was chosen."""
+        attention = chosen(paces, usual(AUTO, AUTO, gpu=has_gpu()))
+        kept = [*self._read().items(), (_key(config), asdict(attention))][-KEPT_MAX:]
+        new = self._file.with_name(f"{self._file.name}.{os.getpid()}")  # several workers may share a home
+        try:
+            new.write_text(json.dumps(dict(kept), indent=1))
+            new.replace(self._file)
+        except OSError:
+            new.unlink(missing_ok=True)
+        return attention
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            read = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return read if isinstance(read, dict) else {}
+
+
+def _key(config: EngineConfig) -> str:
+    """Another processor, device, build, model or number of threads is another question."""
+    model = config.model_path.stat()
+    facts = (
+        machine.cpu_name(),
+        [device.description for device in devices()],
+        version("llama_cpp_python"),
+        build_features(),
+        (config.model_path.name, model.st_size, model.st_mtime_ns),
+        (config.threads or default_threads(), config.gpu_layers),
+    )
+    return f"{config.model_path.stem} {hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"

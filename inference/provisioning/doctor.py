@@ -1,0 +1,224 @@
+"""Whether this machine and this build can serve a model: one finding per question, each with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from inference.attention import Q8_0, Attention
+from inference.config import EngineConfig, default_threads
+from inference.errors import InferenceError
+from inference.llama import Device, LlamaModel, build_features, devices
+from inference.provisioning import attention_bench, machine
+from inference.provisioning.apart import RunFailed, run_apart
+from inference.provisioning.attention_bench import Pace
+from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
+from inference.provisioning.fit import CannotServe, allow
+from inference.provisioning.machine import Room, room_of
+from inference.provisioning.memory import Footprint, Proportions, in_words
+from inference.provisioning.probe import measure_apart
+from inference.speculative.draft_model import same_vocabulary
+
+SELF_TEST_TIMEOUT_S = 120.0
+REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
+CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
+READING_TOKENS_PER_S = 5.0  # slower than reading speed
+
+# What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
+FEATURES = {
+    "AVX2": ("avx2",),
+    "FMA": ("fma",),
+    "F16C": ("f16c",),
+    "AVX512": ("avx512f", "avx512bw", "avx512vl"),
+    "AVX512_VNNI": ("avx512_vnni",),
+    "AVX512_BF16": ("avx512_bf16",),
+    "AMX_INT8": ("amx_tile", "amx_int8"),
+    "NEON": ("asimd",),
+    "DOTPROD": ("asimddp",),
+    "MATMUL_INT8": ("i8mm",),
+    "SVE": ("sve",),
+}
+
+
+class Level(Enum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    level: Level
+    text: str
+    todo: str = ""  # what to do about it; empty when all is well
+    numbers: Mapping[str, float] = field(default_factory=dict)  # the same for programs, units in the names
+
+
+def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Finding]:
+    """Each finding as soon as it is known; the last ones load the model and take seconds. Blocks. What is measured of
+    attention is kept for the next start."""
+    yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
+    yield backend_finding(devices(), config.gpu_layers, nvidia=machine.has_nvidia_driver())
+    yield threads_finding(config.threads or default_threads(), machine.cores())
+    files = list(_files(config))
+    yield from files
+    if not any(finding.level is Level.PROBLEM for finding in files):
+        yield self_test(config.model_path)
+        yield speed(config)
+        yield attention(config, calibrations)
+
+
+def _files(config: EngineConfig) -> Iterator[Finding]:
+    """The model, its draft, and the memory that they take together."""
+    with ExitStack() as stack:
+
+        def opened(path: Path) -> LlamaModel:
+            return stack.enter_context(closing(LlamaModel.load(path, weights=False)))
+
+        try:
+            model = opened(config.model_path)
+            draft = opened(config.draft_path) if config.draft_path else None
+        except InferenceError as error:
+            yield Finding("model", Level.PROBLEM, str(error), "choose another: see `firsttoken models list`")
+            return
+        yield model_finding(model)
+        if draft:
+            yield draft_finding(draft, model)
+        yield memory_finding(config, Proportions.of(model), Proportions.of(draft) if draft else None, room_of(config))
+
+
+def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -> Finding:
+    """Compare what the processor can with what the library was compiled for."""
+    built = {feature for feature in FEATURES if build.get(feature, "0") != "0"}
+    present = {feature for feature, needs in FEATURES.items() if features.issuperset(needs)}
+    used = f"{name}; the build uses {', '.join(f for f in FEATURES if f in built) or 'none of its extensions'}"
+    if not features:  # unknown
+        return Finding("cpu", Level.OK, used)
+    if lacking := built - present:
+        text = f"{name} has no {', '.join(sorted(lacking))}, which the build uses: it may crash at any step"
+        return Finding("cpu", Level.PROBLEM, text, REBUILD)
+    if unused := present - built:
+        text = f"{used}, not {', '.join(f for f in FEATURES if f in unused)}"
+        return Finding("cpu", Level.WARNING, text, REBUILD)
+    return Finding("cpu", Level.OK, used)
+
+
+def backend_finding(found: Sequence[Device], gpu_layers: int, *, nvidia: bool) -> Finding:
+    gpus = [device for device in found if device.is_gpu]
+    if gpus:
+        names = ", ".join(
+            f"{gpu.description} ({in_words(gpu.free_bytes)} of {in_words(gpu.memory_bytes)} free)" for gpu in gpus
+        )
+        if gpu_layers == 0:
+            return Finding("backend", Level.WARNING, f"GPU not used: {names}", "remove --gpu-layers 0")
+        return Finding(
+            "backend", Level.OK, f"GPU: {names}", numbers={"gpu_free_bytes": sum(g.free_bytes for g in gpus)}
+        )
+    if nvidia:
+        return Finding("backend", Level.WARNING, "CPU only, although the machine has an NVIDIA GPU", CUDA)
+    return Finding("backend", Level.OK, "CPU, the only device of this machine")
+
+
+def threads_finding(threads: int, cores: int) -> Finding:
+    text = f"{threads} of {cores} cores compute"
+    numbers = {"threads": threads, "cores": cores}
+    if threads > cores:
+        todo = f"set --threads {default_threads()} or leave it out"
+        return Finding(
+            "threads", Level.WARNING, f"{threads} threads on {cores} cores slow each other down", todo, numbers
+        )
+    return Finding("threads", Level.OK, text, numbers=numbers)
+
+
+def model_finding(model: LlamaModel) -> Finding:
+    text = f"{model.name}, {model.quantisation}, {_count(model.parameters)} parameters"
+    if model.chat_template is None:
+        return Finding("model", Level.PROBLEM, f"{text}: no chat template", "use an instruct model of the same family")
+    return Finding("model", Level.OK, text, numbers={"parameters": model.parameters})
+
+
+def draft_finding(draft: LlamaModel, model: LlamaModel) -> Finding:
+    if not same_vocabulary(draft.vocabulary(), model.vocabulary()):
+        text = f"{draft.name} cannot draft for {model.name}: their vocabularies differ"
+        return Finding("draft", Level.PROBLEM, text, "choose one of the same family with --draft, or --draft-tokens 0")
+    return Finding("draft", Level.OK, f"{draft.name}, {draft.quantisation}, {_count(draft.parameters)} parameters")
+
+
+def memory_finding(config: EngineConfig, model: Proportions, draft: Proportions | None, room: Room) -> Finding:
+    """What `serve` will make of the memory that is free now."""
+    try:
+        allowance = allow(config, model, draft, room)
+    except CannotServe as error:
+        return Finding("memory", Level.PROBLEM, error.reason, error.todo, _numbers(error.need, room))
+    return Finding("memory", Level.OK, allowance.text, numbers=_numbers(allowance.need, room))
+
+
+def _numbers(need: Footprint, room: Room) -> dict[str, float]:
+    numbers: dict[str, float] = {
+        "needed_bytes": need.total,
+        "kv_cache_bytes": need.kv_cache,
+        "weight_bytes": need.weights,
+    }
+    return numbers if room.host_free is None else {**numbers, "available_bytes": room.host_free}
+
+
+def self_test(model: Path) -> Finding:
+    """Decode 1, 5 and 64 rows where a crash does no harm."""
+    try:
+        printed = run_apart("inference.provisioning.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
+    except RunFailed as failure:
+        return Finding("self-test", Level.PROBLEM, str(failure), REBUILD)
+    return Finding("self-test", Level.OK, printed.strip())
+
+
+def speed(config: EngineConfig) -> Finding:
+    """One stream; several at once share a step and are faster together."""
+    threads = config.threads or default_threads()
+    try:
+        found = measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
+    except RunFailed as failure:
+        return Finding("speed", Level.PROBLEM, str(failure), "choose a smaller model or quantisation")
+    return speed_finding(found.prefill, found.decode)
+
+
+def speed_finding(prefill: float, decode: float) -> Finding:
+    text = f"prefill {prefill:.0f}, decode {decode:.0f} tokens/s in one stream"
+    numbers = {"prefill_tokens_per_s": prefill, "decode_tokens_per_s": decode}
+    if decode < READING_TOKENS_PER_S:
+        todo = "slower than reading speed: choose a smaller model or quantisation"
+        return Finding("speed", Level.WARNING, text, todo, numbers)
+    return Finding("speed", Level.OK, text, numbers=numbers)
+
+
+def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
+    """What steps cost with each layout of the KV cache, with and without flash attention."""
+    if config.kv_type == Q8_0:
+        used = config.attention(gpu=any(device.is_gpu for device in devices()))
+        return Finding("attention", Level.OK, f"{used}, without which there is no {Q8_0} KV cache")
+    threads = config.threads or default_threads()
+    try:
+        paces = attention_bench.measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
+    except RunFailed as failure:
+        return Finding("attention", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
+    measured = config.with_measured(calibrations.put(config, paces))
+    return attention_finding(paces, measured.attention(gpu=any(device.is_gpu for device in devices())))
+
+
+def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:
+    """A choice that is only a little slower is kept: so much is noise."""
+    ours, best = next(each for each in paces if each.attention == used), attention_bench.fastest(paces)
+    text = "\n".join([f"{used}; milliseconds of a step with", *map(str, paces)])
+    slower = ours.slower_than(best)
+    numbers = {f"{each.attention} {step}_ms": ms for each in paces for step, ms in each.steps_ms.items()}
+    if slower > SLOWDOWN_MIN:
+        todo = f"{best.attention} takes {100 / slower:.0f} % of the time: {best.attention.flags}"
+        return Finding("attention", Level.WARNING, text, todo, numbers)
+    return Finding("attention", Level.OK, text, numbers=numbers)
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.1f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"

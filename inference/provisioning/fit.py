@@ -1,0 +1,218 @@
+"""Fits a configuration to the memory of this machine: streams, context, kept conversations, and layers on the GPU. Pure
+but for `here` and `gpu_layers`, which query the machine.
+
+Settings of the user are kept or refused. Of the rest, the least important is reduced first: the slots of idle
+conversations (they come back from host memory at a thousandth of their prefill), then context beyond what an agent
+needs, then streams, then the memory for conversations that left their slot, and last the precision of keys and values.
+On a GPU all of these are reduced before a single layer is: a layer that a CPU computes slows every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from math import isinf
+from pathlib import Path
+from typing import Any
+
+from inference.attention import F16, Q8_0
+from inference.config import ADJUSTABLE, EngineConfig
+from inference.errors import InferenceError
+from inference.kvcache.host_cache import default_bytes
+from inference.llama import LlamaModel, has_gpu
+from inference.provisioning.machine import Room, room_of
+from inference.provisioning.memory import Footprint, Proportions, in_words
+
+# Instructions, tools, passages and a question fit 2,048 tokens, as the bundled model shows; the rest is for more turns.
+CONTEXT_FLOOR = 4096
+CONTEXT_STEP = 512  # about a question and its answer
+ALL_LAYERS = -1
+
+
+def gpu_layers(config: EngineConfig) -> int:
+    """Layers to offload, -1 for all: what was configured, or what fits. Raises ModelNotLoaded."""
+    if config.gpu_layers >= 0 or not has_gpu():
+        return config.gpu_layers
+    with closing(LlamaModel.load(config.model_path, weights=False)) as model:
+        proportions = Proportions.of(model)
+    need = Footprint.of(proportions, config.offloaded, gpu=True)
+    return layers_that_fit(need, proportions.layers, room_of(config).gpu)
+
+
+def layers_that_fit(need: Footprint, layers: int, gpu_bytes: float) -> int:
+    """-1 when all of a model's layers fit into `gpu_bytes`, next to their share of the KV cache."""
+    left = gpu_bytes - need.draft - need.working
+    each = (need.weights + need.kv_cache) / (layers + 1)  # llama.cpp counts the output as one more layer
+    fitting = max(0, int(left / each))
+    return ALL_LAYERS if fitting > layers else fitting
+
+
+def are_all(offloaded: int, layers: int) -> bool:
+    return offloaded == ALL_LAYERS or offloaded > layers
+
+
+def split(need: Footprint, layers: int, offloaded: int) -> tuple[float, float]:
+    """Bytes on the host and on the GPU with that many of a model's layers there; draft and steps go with the first."""
+    if not offloaded:
+        return float(need.total + need.parked_max), 0.0
+    share = 1.0 if are_all(offloaded, layers) else offloaded / (layers + 1)
+    divided = need.weights + need.kv_cache
+    return need.parked_max + (1 - share) * divided, share * divided + need.working + need.draft
+
+
+class CannotServe(InferenceError):
+    """Not even the smallest acceptable configuration fits: `reason`, and what the user can do about it, `todo`."""
+
+    def __init__(self, reason: str, todo: str, need: Footprint) -> None:
+        super().__init__(f"{reason}: {todo}")
+        self.reason, self.todo, self.need = reason, todo, need
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """`config` is what is served, `wanted` what would be with more memory; and what both of them need."""
+
+    config: EngineConfig
+    wanted: EngineConfig
+    need: Footprint
+    need_wanted: Footprint
+    room: Room
+
+    @property
+    def is_less(self) -> bool:
+        return any(getattr(self.config, name) != getattr(self.wanted, name) for name in {*ADJUSTABLE, "gpu_layers"})
+
+    @property
+    def reason(self) -> str:
+        """Why it is less, in a line for the user; empty when it is not."""
+        if not self.is_less:
+            return ""
+        wanted = self.need_wanted.total + self.need_wanted.parked_max
+        return f"{described(self.wanted)} would take {in_words(wanted)}; {self.room}"
+
+    def __str__(self) -> str:
+        layers = f", {self.config.gpu_layers} layers on the GPU" if self.config.gpu_layers > 0 else ""
+        return f"{described(self.config)}{layers}"
+
+    @property
+    def text(self) -> str:
+        """All of it, for reports."""
+        return "; ".join(filter(None, (f"{self}: {self.need}", self.reason)))
+
+
+def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, room: Room) -> Allowance:
+    """The largest configuration up to `wanted` that fits. Raises CannotServe."""
+    wanted = replace(wanted, context=wanted.context_of(model.context))
+    takes_q8_0 = model.takes_q8_0 and (draft is None or draft.takes_q8_0)
+    on_gpu = room.gpu_free is not None
+
+    def need(config: EngineConfig) -> Footprint:
+        return Footprint.of(model, config, draft, gpu=on_gpu)
+
+    if wanted.kv_type == Q8_0 and not takes_q8_0:
+        reason = f"{wanted.model_path.name} or its draft has heads that a {Q8_0} KV cache cannot store"
+        raise CannotServe(reason, "leave out --kv-type", need(wanted))
+    steps = list(rungs(wanted, takes_q8_0=takes_q8_0))
+    for config in _placed(steps, model.layers, need, room):
+        needed = need(config)
+        on_host, on_device = split(needed, model.layers, config.gpu_layers if on_gpu else 0)
+        if on_host <= room.host and on_device <= room.gpu:
+            config = _with_more_parked(config, wanted, needed, room.host - on_host)
+            parked_max = max(wanted.parked_bytes_max, config.parked_bytes_max)
+            wanted = replace(wanted, parked_bytes_max=parked_max)
+            return Allowance(config, wanted, need(config), need(wanted), room)
+    raise _refusal(steps[-1], need(steps[-1]), room, takes_q8_0=takes_q8_0)
+
+
+def here(wanted: EngineConfig) -> Allowance:
+    """The same for the files of a configuration and this machine. Raises ModelNotLoaded, CannotServe."""
+    with ExitStack() as stack:
+
+        def proportions(path: Path) -> Proportions:
+            return Proportions.of(stack.enter_context(closing(LlamaModel.load(path, weights=False))))
+
+        model = proportions(wanted.model_path)
+        draft = proportions(wanted.draft_path) if wanted.draft_path else None
+    return allow(wanted, model, draft, room_of(wanted))
+
+
+def rungs(wanted: EngineConfig, *, takes_q8_0: bool) -> Iterator[EngineConfig]:
+    """From all that is wanted down to the least, each with one reduction more than the one before.
+
+    Slots go several at a time: states on disk belong to a number of slots (see inference.llama.state), and a bit
+    more or less of free memory at the next start should not make them useless.
+    """
+    config, parked = wanted, wanted.parked_bytes_max
+    ladder: dict[str, Iterable[int]] = {
+        "resident": _halves(wanted.resident),
+        "context": range((wanted.context - 1) // CONTEXT_STEP * CONTEXT_STEP, CONTEXT_FLOOR - 1, -CONTEXT_STEP),
+        "parallel": _three_quarters(wanted.parallel),
+        "parked_bytes_max": (parked // 2, parked // 4, 0) if parked else (),
+    }
+    yield config
+    for name, values in ladder.items():
+        for value in values if name in wanted.adjustable else ():
+            changes: dict[str, Any] = {name: value}
+            yield (config := replace(config, **changes))
+    if takes_q8_0 and "kv_type" in wanted.adjustable and wanted.kv_type == F16 and wanted.flash_attention != "off":
+        yield from rungs(replace(wanted, kv_type=Q8_0), takes_q8_0=False)
+
+
+def _halves(count: int) -> Iterator[int]:
+    while count:
+        yield (count := count // 2)
+
+
+def _three_quarters(count: int) -> Iterator[int]:
+    while count > 1:
+        yield (count := count - max(1, count // 4))
+
+
+def _placed(
+    steps: list[EngineConfig], layers: int, need: Callable[[EngineConfig], Footprint], room: Room
+) -> Iterator[EngineConfig]:
+    """The steps with their layers placed: all on the GPU; where no step fits so, as many as its memory holds."""
+    if room.gpu_free is None or steps[0].gpu_layers >= 0:
+        yield from (step.offloaded if room.gpu_free and are_all(step.gpu_layers, layers) else step for step in steps)
+        return
+    yield from (step.offloaded for step in steps)
+    least = steps[-1]
+    for step in steps:
+        if (step.resident, step.context) == (least.resident, least.context):  # they would push layers out
+            fitting = layers_that_fit(need(step), layers, room.gpu)
+            yield replace(step, gpu_layers=layers if fitting == ALL_LAYERS else fitting)
+
+
+def _with_more_parked(config: EngineConfig, wanted: EngineConfig, need: Footprint, left: float) -> EngineConfig:
+    """Of what is left of the host's memory, parked conversations get what suits the model, unless it was said."""
+    if "parked_bytes_max" not in wanted.adjustable or config.parked_bytes_max < wanted.parked_bytes_max:
+        return config
+    suits = default_bytes(need.kv_cache / (config.context * config.slots), None if isinf(left) else int(left))
+    return replace(config, parked_bytes_max=max(config.parked_bytes_max, suits))
+
+
+def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_q8_0: bool) -> CannotServe:
+    """`least` is what remains of the wishes when all that may be given up is."""
+    reason = f"{least.model_path.name} with {described(least)} needs {need}; {room}"
+    lowered = {
+        "--context": True,
+        "--streams": least.parallel > 1,
+        "--resident": least.resident > 0,
+        "--parked-mb": least.parked_bytes_max > 0,
+    }
+    todo = [
+        "choose a smaller model or quantisation",
+        f"lower {', '.join(flag for flag, helps in lowered.items() if helps)}",
+        *(["set --kv-type q8_0"] if takes_q8_0 and least.kv_type == F16 and least.flash_attention != "off" else []),
+        *(["leave out --draft"] if need.draft else []),
+        f"{'raise' if room.given else 'set'} --memory-mb to the memory that may be used",
+    ]
+    return CannotServe(reason, f"{', '.join(todo[:-1])} or {todo[-1]}", need)
+
+
+def described(config: EngineConfig) -> str:
+    """What is served, in a phrase for the user."""
+    streams = "1 stream" if config.parallel == 1 else f"{config.parallel} streams"
+    slots = f"{streams} and {config.resident} resident slots" if config.resident else streams
+    return f"{slots} of {config.context} tokens in {config.kv_type}"

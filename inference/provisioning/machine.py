@@ -1,0 +1,177 @@
+"""The resources of this machine, as the operating system reports them: processor, memory, disk, and how much memory
+models and conversations may use. Linux in full; elsewhere what Python knows.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference.config import EngineConfig
+from inference.llama import devices, has_gpu
+from inference.provisioning.memory import in_words
+
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUP_UNLIMITED_BYTES = 2**60  # version 1 of control groups reports "no limit" as a number of about that size
+# Of free host memory; the rest is for other programs, and for the file cache that keeps everything fast.
+HOST_SHARE = 0.9
+# For this process and its database, which have not started when memory is measured: 0.16 GB and 0.06 GB idle; a working
+# embedder, requests in progress and the buffers of Postgres take the same again.
+HOST_RESERVE_BYTES = 500 * 10**6
+GPU_SHARE = 0.95  # of its free memory; the rest is for other programs that use the GPU
+GPU_RESERVE_BYTES = 300 * 10**6  # the driver's own, and the allocator's pools
+
+
+def cpu_name() -> str:
+    names = [value for name, value in _lines(CPUINFO) if name == "model name"]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def cpu_features() -> frozenset[str]:
+    """Instruction sets of the first processor (x86 says flags, ARM says Features); empty if unknown."""
+    for name, value in _lines(CPUINFO):
+        if name in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_available() -> int | None:
+    """Bytes that are available without swapping, within the limit of a container; None if unknown."""
+    free = [int(value.split()[0]) * 1024 for name, value in _lines(MEMINFO) if name == "MemAvailable"]
+    group = cgroup_memory_free()
+    return min([*free, *([] if group is None else [group])], default=None)
+
+
+def has_nvidia_driver() -> bool:
+    return NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None
+
+
+def disk_free(folder: Path) -> int:
+    """Bytes; of the nearest parent where the folder does not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _lines(path: Path) -> list[tuple[str, str]]:
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in text.splitlines())
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def cgroup_memory_free(mount: Path = CGROUP_MOUNT, own: Path = OWN_CGROUPS) -> int | None:
+    """Bytes up to the tightest memory limit of this process's control groups (containers, services, slices; Linux).
+
+    None without a limit, or if unknown. The limit of any group above counts as well. Memory that only caches files does
+    not: the kernel gives it back.
+    """
+    return min(
+        (free for group in _memory_groups(mount, own) if (free := _free_below_limits(group)) is not None), default=None
+    )
+
+
+def _memory_groups(mount: Path, own: Path) -> Iterator[Path]:
+    """The folders of this process's groups, innermost first. In a container the path may be that of the host, and the
+    group itself is the root of what is mounted."""
+    for line in _text(own).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = mount / "memory" if controllers else mount
+        group = root / path.lstrip("/")
+        while group != root and root in group.parents:
+            yield group
+            group = group.parent
+        yield root
+
+
+def _free_below_limits(group: Path) -> int | None:
+    """Bytes that are left below the limits of one group, in the format of version 2 or of version 1."""
+    limits = [
+        int(text) for name in ("memory.max", "memory.high", "memory.limit_in_bytes") if (text := _number(group, name))
+    ]
+    used = _number(group, "memory.current") or _number(group, "memory.usage_in_bytes")
+    limit = min(limits, default=CGROUP_UNLIMITED_BYTES)
+    if limit >= CGROUP_UNLIMITED_BYTES or not used:
+        return None
+    return max(0, limit - max(0, int(used) - _file_cache(group)))
+
+
+def _file_cache(group: Path) -> int:
+    facts = dict(line.split(" ", 1) for line in _text(group / "memory.stat").splitlines() if " " in line)
+    return sum(int(facts.get(f"total_{name}", facts.get(name, 0))) for name in ("inactive_file", "active_file"))
+
+
+def _number(group: Path, name: str) -> str:
+    """As digits; empty for a file that is not there, or says "max"."""
+    text = _text(group / name).strip()
+    return text if text.isdigit() else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much memory models and conversations may use, in bytes: what is free, minus what others will need.
+
+    `gpu_free` is None without a GPU, `host_free` if unknown. `given`: the limit that the user set where the KV cache
+    is, 0 if unset; then no reserve is kept there.
+    """
+
+    host_free: int | None
+    gpu_free: int | None = None
+    beside: int = 0  # host memory that other models of this process will take
+    given: int = 0
+
+    @property
+    def host(self) -> float:
+        if self.given and self.gpu_free is None:
+            return self.given
+        if self.host_free is None:
+            return float("inf")
+        return max(0.0, self.host_free * HOST_SHARE - HOST_RESERVE_BYTES - self.beside)
+
+    @property
+    def gpu(self) -> float:
+        if self.gpu_free is None:
+            return 0.0
+        return self.given or max(0.0, self.gpu_free * GPU_SHARE - GPU_RESERVE_BYTES)
+
+    def __str__(self) -> str:
+        """A phrase for messages to the user."""
+        if self.given:
+            return f"{in_words(self.given)} may be used (--memory-mb)"
+        host = "" if self.host_free is None else _share_in_words(self.host, self.host_free, "memory")
+        gpu = "" if self.gpu_free is None else _share_in_words(self.gpu, self.gpu_free, "the GPU's memory")
+        return " and ".join(part for part in (gpu, host) if part) or "its size is unknown"
+
+
+def _share_in_words(share: float, free: int, what: str) -> str:
+    return f"{in_words(int(share))} of the {in_words(free)} of {what} that are free may be used"
+
+
+def room_of(config: EngineConfig) -> Room:
+    """The memory of this machine that a configuration may use."""
+    uses_gpu = has_gpu() and config.gpu_layers != 0
+    gpu_free = sum(device.free_bytes for device in devices() if device.is_gpu) if uses_gpu else None
+    return Room(memory_available(), gpu_free, config.beside_bytes, config.memory_bytes_max)

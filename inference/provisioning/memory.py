@@ -1,0 +1,121 @@
+"""The memory that a configuration needs, computed before anything is loaded. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.attention import F16, Q8_0, Attention
+from inference.config import EngineConfig
+from inference.llama import LlamaModel
+from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
+
+KV_BYTES = {F16: 2.0, Q8_0: 34 / 32}  # of a number; q8_0 adds two bytes of scale to 32 numbers
+ACTIVATION_BYTES, MASK_BYTES = 4, 2
+# A layer's intermediate results in widths of the model; without flash attention most of them share the scores' memory.
+HIDDEN_WIDTHS, HIDDEN_WIDTHS_BESIDE_SCORES = 10, 4
+Q8_0_BLOCK = 32  # numbers that q8_0 scales together: it stores a head only where they divide its length
+
+
+@dataclass(frozen=True, slots=True)
+class Proportions:
+    """The dimensions of a model that its memory follows from: read from its file, or known to the catalogue.
+
+    `width` is that of a layer's result; `key` and `value` are the numbers that a head keeps of a token.
+    """
+
+    weight_bytes: int
+    context: int  # tokens it was trained on
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    key: int
+    value: int
+
+    @property
+    def kv_numbers(self) -> int:
+        """Of one token in all layers. For models that keep keys and values in some layers only, it is an
+        upper bound."""
+        return self.layers * self.kv_heads * (self.key + self.value)
+
+    @property
+    def takes_q8_0(self) -> bool:
+        return self.key % Q8_0_BLOCK == 0 and self.value % Q8_0_BLOCK == 0
+
+    @classmethod
+    def of(cls, model: LlamaModel) -> Proportions:
+        layers, heads, kv_heads = model.kv_shape
+        metadata = model.metadata()
+        prefix, usual = f"{metadata.get('general.architecture', '')}.attention", model.dimensions // max(1, heads)
+        key, value = (int(metadata.get(f"{prefix}.{part}_length", usual)) for part in ("key", "value"))
+        return cls(
+            weight_bytes=model.weight_bytes,
+            context=model.context_length,
+            layers=layers,
+            width=model.dimensions,
+            heads=heads,
+            kv_heads=kv_heads,
+            key=key,
+            value=value,
+        )
+
+
+def in_words(size: int) -> str:
+    """Bytes for messages to the user: decimal units, as disks and model hubs count."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes. For models that keep keys and values in some layers only it is an upper bound."""
+
+    weights: int
+    kv_cache: int
+    working: int  # intermediate results of the largest step
+    draft: int  # everything that the draft model needs
+    parked_max: int  # conversations in host memory, once there are any
+
+    @property
+    def total(self) -> int:
+        """Of everything that is allocated at start."""
+        return self.weights + self.kv_cache + self.working + self.draft
+
+    def __str__(self) -> str:
+        parts = {"weights": self.weights, "KV cache": self.kv_cache, "steps": self.working, "draft": self.draft}
+        listed = ", ".join(f"{name} {in_words(size)}" for name, size in parts.items() if size)
+        parked = f", and up to {in_words(self.parked_max)} for parked conversations" if self.parked_max else ""
+        return f"{in_words(self.total)} ({listed}){parked}"
+
+    @classmethod
+    def of(
+        cls, model: Proportions, config: EngineConfig, draft: Proportions | None = None, *, gpu: bool = False
+    ) -> Footprint:
+        """`gpu`: whether steps are computed on a GPU."""
+        context, attention = config.context_of(model.context), config.attention(gpu=gpu)
+        return cls(
+            weights=model.weight_bytes,
+            kv_cache=_kv_cache(model, context * config.slots, config.kv_type),
+            working=_working(model, config.rows_max, context, config.slots, attention),
+            draft=0 if draft is None else _of_draft(draft, config, context, config.attention_of_draft(gpu=gpu)),
+            parked_max=config.parked_bytes_max,
+        )
+
+
+def _of_draft(draft: Proportions, config: EngineConfig, context: int, attention: Attention) -> int:
+    """It has a slot for each of the model's, and smaller steps."""
+    rows = max(CATCH_UP_TOKENS_MAX, config.slots)
+    kv_cache = _kv_cache(draft, context * config.slots, config.kv_type)
+    return draft.weight_bytes + kv_cache + _working(draft, rows, context, config.slots, attention)
+
+
+def _kv_cache(model: Proportions, cells: int, kv_type: str) -> int:
+    return int(model.kv_numbers * KV_BYTES[kv_type] * cells)
+
+
+def _working(model: Proportions, rows: int, context: int, slots: int, attention: Attention) -> int:
+    """Compared with what llama.cpp reserves in each mode: 0 to 40 % more. Without flash attention the scores of all
+    heads exist at once, and the mask twice. In a unified cache a row looks at the cells of all slots."""
+    cells = context * slots if attention.unified else context
+    if attention.flash:
+        return rows * (cells * MASK_BYTES + model.width * HIDDEN_WIDTHS * ACTIVATION_BYTES)
+    return rows * (cells * (model.heads + 2) + model.width * HIDDEN_WIDTHS_BESIDE_SCORES) * ACTIVATION_BYTES

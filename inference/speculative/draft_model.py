@@ -1,0 +1,111 @@
+"""The drafter: a small model that guesses what the large one will say. Owned by the engine's thread.
+
+Its cache follows the requests lazily: it catches up when it is asked, so a first token never waits for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from inference.backend import Backend
+from inference.engine.step_cost import StepCost
+from inference.kvcache.radix import common_length
+from inference.request import Request
+from inference.speculative.draft_length import Stream
+
+# Tokens of a prompt that the drafter may catch up on in one step; until it has, that stream goes without a draft.
+CATCH_UP_TOKENS_MAX = 128
+# Files of one family are padded to different lengths (gemma-3: 262,144 and 262,208 tokens). llama.cpp allows as many.
+PADDING_TOKENS_MAX = 128
+
+
+def same_vocabulary(draft: Sequence[bytes], model: Sequence[bytes]) -> bool:
+    """Whether two models mean the same by every token that both have. Takes the raw texts of their tokens: what is
+    heard of a token depends on the chat template, which may differ."""
+    shared = min(len(draft), len(model))
+    return max(len(draft), len(model)) - shared <= PADDING_TOKENS_MAX and draft[:shared] == model[:shared]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    slot: int
+    position: int
+    tokens: Sequence[int]
+    outputs: int
+    apart: bool = False
+
+
+class DraftModel:
+    """Greedy drafts, made for all streams of a step together. Uses the slots of the same numbers in its own context.
+
+    `vocabulary` is how many tokens both models have: others are neither drafted nor read.
+    """
+
+    def __init__(self, backend: Backend, vocabulary: int = sys.maxsize) -> None:
+        self._backend = backend
+        self._vocabulary = vocabulary
+        self._held: dict[int, list[int]] = {}
+        self.cost = StepCost()
+
+    def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
+        """What must be read for each request, and how long its draft may be: within its room and our own slot."""
+        return [self._stream(request, room) for request, room in wanted]
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
+        """Requests in order of their slots, and how many tokens to draft for each -> drafts by slot; none for who must
+        catch up. Raises InferenceError; what the drafter holds is forgotten then.
+        """
+        lengths = {request.slot: length for request, length in wanted if request.slot is not None}
+        try:
+            drafts = self._catch_up((request.slot, request.tokens) for request, _ in wanted if request.slot is not None)
+            for length in range(1, max(lengths.values())):
+                self._extend({slot: draft for slot, draft in drafts.items() if lengths[slot] > length})
+        except Exception:
+            self._held.clear()
+            raise
+        return drafts
+
+    def close(self) -> None:
+        self._backend.close()
+
+    def _stream(self, request: Request, room: int) -> Stream:
+        assert request.slot is not None
+        tokens = request.tokens
+        missing = len(tokens) - common_length(self._held.get(request.slot, []), tokens)
+        room = max(0, min(room, self._backend.context - len(tokens)))
+        return Stream(request.slot, request.acceptance, len(request.generated), missing, room)
+
+    def _catch_up(self, streams: Iterable[tuple[int, list[int]]]) -> dict[int, list[int]]:
+        """Compute what the drafter has not seen yet; returns the first drafted token of those who are level."""
+        chunks: list[_Chunk] = []
+        room = CATCH_UP_TOKENS_MAX
+        for slot, tokens in streams:
+            known = min(common_length(self._held.get(slot, []), tokens), len(tokens) - 1)
+            missing = tokens[known : known + room]
+            if max(missing, default=0) >= self._vocabulary:
+                continue
+            self._backend.truncate(slot, known)
+            self._held[slot] = tokens[: known + len(missing)]
+            if missing:
+                chunks.append(_Chunk(slot, known, missing, outputs=int(known + len(missing) == len(tokens))))
+                room -= len(missing)
+        return self._decode(chunks)
+
+    def _extend(self, drafts: dict[int, list[int]]) -> None:
+        chunks = []
+        for slot, draft in drafts.items():
+            chunks.append(_Chunk(slot, len(self._held[slot]), draft[-1:], outputs=1))
+            self._held[slot].append(draft[-1])
+        for slot, tokens in self._decode(chunks).items():
+            drafts[slot] += tokens
+
+    def _decode(self, chunks: Sequence[_Chunk]) -> dict[int, list[int]]:
+        if not chunks:
+            return {}
+        started = perf_counter()
+        best = self._backend.decode(chunks)[:, : self._vocabulary].argmax(axis=1)
+        self.cost.observe(sum(len(chunk.tokens) for chunk in chunks), perf_counter() - started)
+        return {chunk.slot: [int(token)] for chunk, token in zip([c for c in chunks if c.outputs], best, strict=True)}

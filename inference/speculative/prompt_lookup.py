@@ -1,0 +1,126 @@
+"""Prompt lookup: a draft is what followed when a text's newest tokens last occurred in it. Needs no model. Pure.
+
+Saxena, "Prompt Lookup Decoding" (2023); vLLM calls it ngram. Answers copy: names and numbers from tool results,
+sentences from passages, lines from what is to be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from inference.core import Acceptance
+from inference.engine.step_cost import StepCost
+from inference.request import Request
+from inference.speculative.draft_length import Stream
+
+# Tokens that must recur, most first. More of them recur too seldom, and a single one says nothing.
+ORDERS = (3, 2)
+# Tokens read in one step, over all streams: some two milliseconds. A long prompt is read over several steps.
+READ_TOKENS_MAX = 2048
+# A token read takes some 300 bytes: 10 MB a stream. Of longer prompts the end is read, where results and passages are;
+# an answer that grows beyond twice as much is read again.
+KEPT_TOKENS_MAX = 32_768
+
+
+@dataclass(slots=True)
+class _Order:
+    """The n-grams of one length: where each was followed last, and how often that came again."""
+
+    n: int
+    follows: dict[tuple[int, ...], int] = field(default_factory=dict)
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Tokens that may come, and how often guesses of this kind were right in this text."""
+
+    tokens: list[int]
+    acceptance: Acceptance
+
+
+class Ngrams:
+    """A text from its token `begin` on, with an index that grows with it: reading and guessing take the same time
+    however long it is."""
+
+    def __init__(self, begin: int = 0) -> None:
+        self._begin = begin
+        self._tokens: list[int] = []
+        self._orders = tuple(_Order(n) for n in ORDERS)
+
+    @property
+    def size(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def end(self) -> int:
+        return self._begin + self.size
+
+    def read(self, tokens: Sequence[int], *, written: bool = False) -> None:
+        """Continue with these tokens. Those that the model has `written` show how good the guesses are."""
+        for token in tokens:
+            if written and (guess := self.guess(1)):
+                guess.acceptance.observe(1, int(guess.tokens == [token]))
+            for order in self._orders:
+                if len(self._tokens) >= order.n:
+                    order.follows[tuple(self._tokens[-order.n :])] = len(self._tokens)
+            self._tokens.append(token)
+
+    def guess(self, length: int) -> Guess | None:
+        """At most that many tokens; None where the newest ones never occurred before."""
+        for order in self._orders:
+            start = order.follows.get(tuple(self._tokens[-order.n :]))
+            if start is not None:
+                return Guess(self._tokens[start : start + length], order.acceptance)
+        return None
+
+
+class PromptLookup:
+    """Drafts from the requests' own texts, in place of a draft model's."""
+
+    def __init__(self) -> None:
+        self._read: dict[Request, Ngrams] = {}  # those of the last step
+        self.cost = StepCost()  # nothing is observed: a guess takes microseconds
+
+    def look(self, wanted: Sequence[tuple[Request, int]]) -> list[Stream]:
+        """Read what is new, and see how many tokens can be guessed for each request, within its room."""
+        self._read = {request: self._ngrams(request) for request, room in wanted if room}
+        budget = READ_TOKENS_MAX
+        for request, ngrams in self._read.items():
+            budget -= _catch_up(ngrams, request, budget)
+        return [self._stream(request, room) for request, room in wanted]
+
+    def propose(self, wanted: Sequence[tuple[Request, int]]) -> dict[int, list[int]]:
+        """Guesses by slot, of the lengths that are wanted and were found by `look`."""
+        guesses = {request.slot: self._read[request].guess(length) for request, length in wanted}
+        return {slot: guess.tokens for slot, guess in guesses.items() if slot is not None and guess}
+
+    def close(self) -> None:
+        self._read.clear()
+
+    def _ngrams(self, request: Request) -> Ngrams:
+        known = self._read.get(request)
+        length = len(request.prompt) + len(request.generated)
+        if known and known.size <= 2 * KEPT_TOKENS_MAX:
+            return known
+        return Ngrams(max(0, length - KEPT_TOKENS_MAX))
+
+    def _stream(self, request: Request, room: int) -> Stream:
+        ngrams = self._read.get(request)
+        level = ngrams is not None and ngrams.end == len(request.prompt) + len(request.generated)
+        guess = ngrams.guess(room) if ngrams and level else None
+        assert request.slot is not None
+        if guess is None:
+            return Stream(request.slot, request.acceptance, len(request.generated), missing=0, room=0)
+        return Stream(request.slot, guess.acceptance, len(request.generated), missing=0, room=len(guess.tokens))
+
+
+def _catch_up(ngrams: Ngrams, request: Request, budget: int) -> int:
+    """Read at most that many tokens; returns how many."""
+    before, answered = ngrams.end, ngrams.end - len(request.prompt)
+    if answered < 0:
+        ngrams.read(request.prompt[before : before + budget])
+    else:
+        ngrams.read(request.generated[answered : answered + budget], written=True)
+    return ngrams.end - before

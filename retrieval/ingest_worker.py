@@ -1,0 +1,140 @@
+"""Reads the files that callers put into vector stores: one at a time, beside the chats, whatever worker took them in.
+
+The queue is in Postgres: a file that a worker was reading when it died is read by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from inference.embedding.registry import Embedders
+from inference.errors import EmbedderNotLoaded, EngineStopped
+from migrations.pool import DATABASE_AWAY
+from retrieval.embedding import writer_of
+from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, FileNotFound, StoreNotFound, UnreadableFile
+from retrieval.ingest import read_document
+from retrieval.loaders import formats
+from retrieval.loaders.pool import LoaderPool
+from retrieval.loaders.source import checked
+from retrieval.records import EmbeddedChunk
+from retrieval.sources import Content
+from retrieval.split import embedded_text
+from retrieval.store import Claim, FileQueue, PassageStore, UploadStore
+
+log = logging.getLogger("firsttoken.intake")
+
+BITE_CHUNKS = 8  # embedded at a time: about a fifth of a second on one core
+REST_SHARE = 3.0  # of the time of a bite, while somebody waits for tokens: a core is taken for a quarter of the time
+ATTEMPTS_MAX = 5  # to read one file: workers and databases end for other reasons too, but not every time
+FILE_S_MAX = 3600.0  # for one file: 20,000 chunks beside chats take half of it
+GIVE_BACK_S = 1.0  # for the database to hear of it when the worker stops
+POLL_S = 5.0  # files that another worker took in and nobody reads are noticed within so long
+
+
+class IngestWorker:
+    """`worker` is the number of the advisory lock by which others know that this worker lives; `chatting` says whether
+    anybody waits for tokens, who would feel that a core is taken.
+    """
+
+    def __init__(
+        self,
+        file_queue: FileQueue,
+        uploads: UploadStore,
+        passages: PassageStore,
+        embedders: Embedders,
+        loaders: LoaderPool,
+        worker: int,
+        chatting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._file_queue = file_queue
+        self._uploads = uploads
+        self._passages = passages
+        self._embedders = embedders
+        self._loaders = loaders
+        self._worker = worker
+        self._chatting = chatting
+        self._arrived = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._reader = asyncio.create_task(self._run(), name="intake")
+
+    async def close(self) -> None:
+        """Stop at once; what was being read stays queued."""
+        if self._reader:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    def wake(self) -> None:
+        """There is something new in the queue."""
+        self._arrived.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._arrived.clear()
+            try:
+                while (claim := await self._file_queue.claim(self._worker)) is not None:
+                    await self._take(claim)
+            except DATABASE_AWAY as error:
+                log.warning("files wait, because the database is away: %r", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._arrived.wait()
+
+    async def _take(self, claim: Claim) -> None:
+        """Read one file; whatever is wrong with it becomes its own status."""
+        limit = asyncio.timeout(FILE_S_MAX)
+        try:
+            async with limit:
+                await self._read(claim)
+        except asyncio.CancelledError:
+            await self._give_back(claim)
+            raise
+        except UnreadableFile as error:
+            await self._file_queue.fail(claim, "invalid_file", f"The file {error}.")
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            reason = f"takes longer than {FILE_S_MAX / 60:.0f} minutes to read and embed; split it into smaller files"
+            await self._file_queue.fail(claim, "invalid_file", f"The file {reason}.")
+        except (EmbeddingModelMissing, EmbeddingModelChanged, EmbedderNotLoaded) as error:
+            await self._file_queue.fail(claim, "server_error", f"{error}.")
+        except (FileNotFound, StoreNotFound, EngineStopped):
+            pass  # deleted meanwhile, or the worker is shutting down
+        except DATABASE_AWAY:
+            raise
+        except Exception:  # the boundary: one odd file must not keep the others waiting for ever
+            log.exception("reading file %s failed", claim.file_id)
+            await self._file_queue.fail(claim, "server_error", "The file could not be read.")
+
+    async def _give_back(self, claim: Claim) -> None:
+        with suppress(TimeoutError, *DATABASE_AWAY):  # then it counts as an attempt
+            async with asyncio.timeout(GIVE_BACK_S):
+                await self._file_queue.give_back(claim)
+
+    async def _read(self, claim: Claim) -> None:
+        tenant_id, store_id, file_id = claim
+        if await self._file_queue.begin(claim) > ATTEMPTS_MAX:
+            raise UnreadableFile(
+                f"was begun {ATTEMPTS_MAX} times, and each time the worker ended before it was read; save it anew, or "
+                "split it into smaller files"
+            )
+        store = await self._passages.get(tenant_id, store_id)
+        embedder = await writer_of(tenant_id, store, self._passages, self._embedders)
+        upload = await self._uploads.get(tenant_id, file_id)
+        path = Path(upload.filename)
+        data = checked(await self._uploads.read(tenant_id, file_id), formats.bytes_max(path))
+        document, chunks = await read_document(self._loaders, Content(path, data), embedder.count, owner="intake")
+        embedded: list[EmbeddedChunk] = []
+        for start in range(0, len(chunks), BITE_CHUNKS):
+            part, began = chunks[start : start + BITE_CHUNKS], time.monotonic()
+            vectors = await embedder.embed_windows([embedded_text(document.title, chunk) for chunk in part])
+            embedded += zip(part, vectors, strict=True)
+            if self._chatting():
+                await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
+        await self._file_queue.fill(claim, document, embedded)

@@ -1,0 +1,204 @@
+"""The files of vector stores as callers put them there: queued, read by some worker, in or failed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from migrations.pool import Database
+from retrieval.errors import FileNotFound
+from retrieval.loaders.document import Document
+from retrieval.records import EmbeddedChunk, StoreFile
+from retrieval.store.chunks import locked, remove, write
+
+if TYPE_CHECKING:
+    from migrations.pool import Connection
+
+_FILES = """
+select v.file_id as id, v.vector_store_id, v.status, v.error, v.attributes, v.batch_id, v.created_at, f.bytes
+  from vector_store_files v join files f on f.tenant_id = v.tenant_id and f.id = v.file_id
+ where v.tenant_id = $1 and v.vector_store_id = $2
+"""
+
+
+class Claim(NamedTuple):
+    tenant_id: UUID
+    store_id: str
+    file_id: str
+
+
+class FileQueue:
+    """Every method sees the rows of `tenant_id` only, but for `claim`, which is the worker's own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(
+        self, tenant_id: UUID, store_id: str, files: Mapping[str, Mapping[str, Any]], *, batch: bool = False
+    ) -> str | None:
+        """Queue files, each with its attributes; one that already exists is read again. The id of the batch, if any.
+
+        Raises StoreNotFound, FileNotFound.
+        """
+        batch_id = f"vsfb_{secrets.token_hex(24)}" if batch else None
+        async with self._database.tenant(tenant_id) as connection:
+            await locked(connection, tenant_id, store_id)
+            for file_id, attributes in files.items():
+                if not await connection.fetchval(
+                    "select true from files where tenant_id = $1 and id = $2 and uploaded", tenant_id, file_id
+                ):
+                    raise FileNotFound(file_id)
+                await connection.execute(
+                    """insert into vector_store_files (tenant_id, vector_store_id, file_id, path, status, attributes,
+                                                       batch_id)
+                       values ($1, $2, $3, 'upload:' || $3, 'in_progress', $4, $5)
+                       on conflict (tenant_id, vector_store_id, file_id) do update
+                          set status = 'in_progress', error = null, worker = null, attempts = 0,
+                              attributes = excluded.attributes, batch_id = excluded.batch_id""",
+                    *(tenant_id, store_id, file_id, dict(attributes), batch_id),
+                )
+        return batch_id
+
+    async def claim(self, worker: int) -> Claim | None:
+        """The next file to read, of any tenant; None when there is none. Tenants take turns."""
+        async with self._database.anonymous() as connection:
+            row = await connection.fetchrow("select * from claim_file($1)", worker)
+        return Claim(*row) if row else None
+
+    async def begin(self, claim: Claim) -> int:
+        """Count an attempt to read the file, before anything of it is read: which one is this? Raises FileNotFound."""
+        async with self._database.tenant(claim.tenant_id) as connection:
+            attempts: int | None = await connection.fetchval(
+                "update vector_store_files set attempts = attempts + 1, begun_at = now() "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 returning attempts",
+                *claim,
+            )
+        if attempts is None:
+            raise FileNotFound(claim.file_id)
+        return attempts
+
+    async def give_back(self, claim: Claim) -> None:
+        """The file was not read, through no fault of its own: the attempt does not count, any worker may start
+        again."""
+        async with self._database.tenant(claim.tenant_id) as connection:
+            await connection.execute(
+                "update vector_store_files set attempts = greatest(attempts - 1, 0), worker = null "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress'",
+                *claim,
+            )
+
+    async def fill(self, claim: Claim, document: Document, chunks: Sequence[EmbeddedChunk]) -> None:
+        """The file has been read: its passages can be found from now on. Nothing when it was taken out in the
+        meantime."""
+        tenant_id, store_id, file_id = claim
+        async with self._database.tenant(tenant_id) as connection:
+            await locked(connection, tenant_id, store_id)
+            if not await _waits(connection, claim):
+                return
+            await remove(connection, tenant_id, store_id, [file_id])
+            await connection.execute(
+                "update files set title = $3, media_type = $4, content = $5 where tenant_id = $1 and id = $2",
+                *(tenant_id, file_id, document.title, document.media_type, document.text),
+            )
+            await write(connection, tenant_id, store_id, file_id, chunks)
+            await connection.execute(
+                "update vector_store_files set status = 'completed', worker = null, chunks = $4 "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3",
+                *(tenant_id, store_id, file_id, len(chunks)),
+            )
+
+    async def fail(self, claim: Claim, code: str, message: str) -> None:
+        async with self._database.tenant(claim.tenant_id) as connection:
+            await connection.execute(
+                "update vector_store_files set status = 'failed', worker = null, error = $4 "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress'",
+                *claim,
+                {"code": code, "message": message},
+            )
+
+    async def get(self, tenant_id: UUID, store_id: str, file_id: str) -> StoreFile:
+        """Raises FileNotFound."""
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(f"{_FILES} and v.file_id = $3", tenant_id, store_id, file_id)
+        if row is None:
+            raise FileNotFound(file_id)
+        return StoreFile(**row)
+
+    async def list(self, tenant_id: UUID, store_id: str, *, batch_id: str | None = None) -> list[StoreFile]:
+        """All files of a store, or of one batch, oldest first."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                f"{_FILES} and ($3::text is null or v.batch_id = $3) order by v.created_at, v.file_id",
+                *(tenant_id, store_id, batch_id),
+            )
+        return [StoreFile(**row) for row in rows]
+
+    async def attributes(self, tenant_id: UUID, store_id: str, files: Collection[str]) -> dict[str, Mapping[str, Any]]:
+        """Those of these files, by their ids."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                "select file_id, attributes from vector_store_files "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = any($3)",
+                *(tenant_id, store_id, list(files)),
+            )
+        return {row["file_id"]: row["attributes"] for row in rows}
+
+    async def describe(self, tenant_id: UUID, store_id: str, file_id: str, attributes: Mapping[str, Any]) -> StoreFile:
+        """Replace the attributes of a file. Raises FileNotFound."""
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                "update vector_store_files set attributes = $4 "
+                "where tenant_id = $1 and vector_store_id = $2 and file_id = $3",
+                *(tenant_id, store_id, file_id, dict(attributes)),
+            )
+        return await self.get(tenant_id, store_id, file_id)
+
+    async def remove(self, tenant_id: UUID, store_id: str, file_id: str) -> None:
+        """Take a file out of a store; the file itself stays. Raises StoreNotFound, FileNotFound."""
+        async with self._database.tenant(tenant_id) as connection:
+            await locked(connection, tenant_id, store_id)
+            await remove(connection, tenant_id, store_id, [file_id])
+            gone = await connection.fetchval(
+                "delete from vector_store_files where tenant_id = $1 and vector_store_id = $2 and file_id = $3 "
+                "returning true",
+                *(tenant_id, store_id, file_id),
+            )
+        if not gone:
+            raise FileNotFound(file_id)
+
+    async def cancel(self, tenant_id: UUID, store_id: str, batch_id: str) -> None:
+        """Files of a batch that are not read yet are left out."""
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                "update vector_store_files set status = 'cancelled', worker = null "
+                "where tenant_id = $1 and vector_store_id = $2 and batch_id = $3 and status = 'in_progress'",
+                *(tenant_id, store_id, batch_id),
+            )
+
+    async def delete_file(self, tenant_id: UUID, file_id: str) -> None:
+        """Delete a file for good, from every store it is in. Raises FileNotFound."""
+        async with self._database.tenant(tenant_id) as connection:
+            stores = await connection.fetch(
+                "select vector_store_id from vector_store_files where tenant_id = $1 and file_id = $2 order by 1",
+                *(tenant_id, file_id),
+            )
+            for row in stores:
+                await locked(connection, tenant_id, row["vector_store_id"])
+                await remove(connection, tenant_id, row["vector_store_id"], [file_id])
+            gone = await connection.fetchval(
+                "delete from files where tenant_id = $1 and id = $2 returning true", tenant_id, file_id
+            )
+        if not gone:
+            raise FileNotFound(file_id)
+
+
+async def _waits(connection: Connection, claim: Claim) -> bool:
+    return bool(
+        await connection.fetchval(
+            "select true from vector_store_files "
+            "where tenant_id = $1 and vector_store_id = $2 and file_id = $3 and status = 'in_progress' for update",
+            *claim,
+        )
+    )

@@ -1,0 +1,269 @@
+"""Every dialect, on answers as its models write them: cut anywhere, broken anywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.parser.choose import Dialect, Format, choose
+from agents.parser.deltas import CallArguments, CallBroken, CallFinished, CallStarted, ParserEvent, Text, Thought
+from agents.parser.markup import ThoughtMarks, joined
+from agents.tool import function_schema
+
+PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "tags": {"type": "array"}}
+SCHEMAS = [function_schema("weather", "Weather", {"type": "object", "properties": PROPERTIES})]
+
+HERMES = Dialect(Format.HERMES, ThoughtMarks("<think>", "</think>"))
+LLAMA = Dialect(Format.LLAMA)
+MISTRAL = Dialect(Format.MISTRAL, ThoughtMarks("[THINK]", "[/THINK]"))
+CODER = Dialect(Format.QWEN_CODER, ThoughtMarks("<think>", "</think>"))
+GEMMA = Dialect(Format.GEMMA, ThoughtMarks("<|channel>", "<channel|>"))
+FUNCTION_GEMMA = Dialect(Format.FUNCTION_GEMMA)
+HARMONY = Dialect(Format.HARMONY)
+
+
+class Said(NamedTuple):
+    """What an answer says, whatever its markup."""
+
+    text: str = ""
+    thought: str = ""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    broken: int = 0
+
+
+TALLINN = ("weather", {"city": 'The "old" {Tallinn}', "days": 3})
+PARIS = ("weather", {"city": "Paris"})
+J1, J2 = (json.dumps(arguments) for _, arguments in (TALLINN, PARIS))
+
+ANSWERS: dict[str, tuple[Dialect, str, Said]] = {
+    "hermes": (
+        HERMES,
+        f'<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{{"name": "weather", "arguments": {J1}}}\n</tool_call>',
+        Said("I look.", "Hm.", (TALLINN,)),
+    ),
+    "hermes thinks of calls": (
+        HERMES,
+        '<think>I could <tool_call>{"name": "weather"}</tool_call></think>No.',
+        Said("No.", 'I could  {"name": "weather"}', ()),
+    ),
+    "llama": (LLAMA, f'{{"name": "weather", "parameters": {J1}}}', Said(calls=(TALLINN,))),
+    "llama with its tag": (LLAMA, f'<|python_tag|>{{"name": "weather", "parameters": {J1}}}', Said(calls=(TALLINN,))),
+    "llama twice": (
+        LLAMA,
+        f'{{"name": "weather", "parameters": {J1}}}; {{"type": "function", "name": "weather", "parameters": {J2}}}',
+        Said(calls=(TALLINN, PARIS)),
+    ),
+    "llama answers in JSON": (LLAMA, '{"name": "Anna", "age": 3}', Said('{"name": "Anna", "age": 3}')),
+    "llama answers in broken JSON": (LLAMA, '{"name": {{ "x"', Said('{"name": {{ "x"')),
+    "llama quotes a call": (LLAMA, 'Say {"name": "f", "parameters": {}}', Said('Say {"name": "f", "parameters": {}}')),
+    "mistral": (
+        MISTRAL,
+        f'[THINK]Hm.[/THINK]I look.[TOOL_CALLS] [{{"name": "weather", "arguments": {J1}, "id": "abcdefghi"}}, '
+        f'{{"name": "weather", "arguments": {J2}}}]',
+        Said("I look.", "Hm.", (TALLINN, PARIS)),
+    ),
+    "mistral since 2025": (
+        MISTRAL,
+        f"[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{J1}[TOOL_CALLS]weather{J2}",
+        Said(calls=(TALLINN, PARIS)),
+    ),
+    "mistral with brackets": (MISTRAL, "a[0] = [1, [2]]", Said("a[0] = [1, [2]]")),
+    "qwen coder": (
+        CODER,
+        "<think>Hm.</think>\nI look.\n<tool_call>\n<function=weather>\n<parameter=city>\n"
+        'The "old" {Tallinn}\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call>\n<function=weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+        Said("I look.", "Hm.", (TALLINN, PARIS)),
+    ),
+    "qwen coder, types": (
+        CODER,
+        "<function=weather><parameter=city>12</parameter><parameter=days>True</parameter>"
+        "<parameter=tags>[1, <b>]</parameter></function>",
+        Said(calls=(("weather", {"city": "12", "days": True, "tags": "[1, <b>]"}),)),
+    ),
+    "qwen coder forgets to close": (
+        CODER,
+        "<tool_call><function=weather><parameter=city>Paris</tool_call>",
+        Said(calls=(PARIS,)),
+    ),
+    "gemma": (
+        GEMMA,
+        '<|channel>thought\nHm.<channel|>I look.<|tool_call>call:weather{city:<|"|>The "old" {Tallinn}<|"|>,days:3}'
+        '<tool_call|><|tool_call>call:weather{city:<|"|>Paris<|"|>}<tool_call|>',
+        Said("I look.", "Hm.", (TALLINN, PARIS)),
+    ),
+    "gemma nests": (
+        GEMMA,
+        '<|tool_call>call:f{a:[1,{<|"|>b<|"|>:null}],c:{d:true},e:bare}<tool_call|>',
+        Said(calls=(("f", {"a": [1, {"b": None}], "c": {"d": True}, "e": "bare"}),)),
+    ),
+    "function gemma": (
+        FUNCTION_GEMMA,
+        "<start_function_call>call:weather{city:<escape>Paris<escape>}<end_function_call>",
+        Said(calls=(PARIS,)),
+    ),
+    "harmony": (
+        HARMONY,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        f"<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{J1}<|call|>",
+        Said("I look.", "Hm.", (TALLINN,)),
+    ),
+    "harmony, recipient first": (
+        HARMONY,
+        f" to=functions.weather<|channel|>commentary json<|message|>{J2}",
+        Said(calls=(PARIS,)),
+    ),
+    "harmony answers": (
+        HARMONY,
+        "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant<|channel|>final<|message|>42 < 43",
+        Said("42 < 43", "Easy."),
+    ),
+    "harmony without a header": (HARMONY, "Plain answer.", Said("Plain answer.")),
+}
+MARKS = {
+    HERMES: ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"],
+    LLAMA: ["<|python_tag|>"],
+    MISTRAL: ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"],
+    CODER: ["<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>", "</think>"],
+    GEMMA: ["<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"],
+    FUNCTION_GEMMA: ["<start_function_call>", "<end_function_call>", "<escape>"],
+    HARMONY: ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"],
+}
+WORDS = [
+    "weather", "call:", "name", ">", "{", "}", "[", "]", '"', "\\", ",", ":", ";", "\n", " a ", "é😀", "1", "null", "<",
+    "<|", "<tool", "analysis", "final", "to=functions.f", "json", J1, '{"name": "f", "arguments": {"x": 1}}',
+    '{"name": "f", "parameters": {', "city:", "thought\n",
+]  # fmt: skip
+
+
+@st.composite
+def dialects_with_answers(draw: st.DrawFn) -> tuple[Dialect, str]:
+    """Honest answers, and marks and words in any order."""
+    dialect = draw(st.sampled_from(list(MARKS)))
+    honest = [answer for of, answer, _ in ANSWERS.values() if of == dialect]
+    pieces = st.lists(st.sampled_from([*MARKS[dialect] * 3, *WORDS]), max_size=14).map("".join)
+    return dialect, draw(st.one_of(st.sampled_from(honest), pieces))
+
+
+def parse(dialect: Dialect, *pieces: str, thinking: bool = False) -> list[ParserEvent]:
+    parser = dialect.parser(SCHEMAS, thinking=thinking)
+    return joined([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()])
+
+
+def said(events: list[ParserEvent]) -> Said:
+    text = "".join(event.text for event in events if isinstance(event, Text)).strip()
+    thought = "".join(event.text for event in events if isinstance(event, Thought)).strip()
+    calls = tuple((event.name, json.loads(event.arguments)) for event in events if isinstance(event, CallFinished))
+    return Said(text, thought, calls, sum(isinstance(event, CallBroken) for event in events))
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_says_what_it_says(name: str) -> None:
+    dialect, answer, expected = ANSWERS[name]
+    assert said(parse(dialect, answer)) == expected
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_it_says_the_same_when_cut_at_any_position(name: str) -> None:
+    dialect, answer, _ = ANSWERS[name]
+    whole = parse(dialect, answer)
+    for cut in range(len(answer) + 1):
+        assert parse(dialect, answer[:cut], answer[cut:]) == whole
+    assert parse(dialect, *answer) == whole
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_ends_anywhere_shows_no_markup_and_runs_no_half_call(name: str) -> None:
+    dialect, answer, expected = ANSWERS[name]
+    for cut in range(len(answer)):
+        part = said(parse(dialect, answer[:cut]))
+        assert not any(mark in part.text for mark in MARKS[dialect])
+        assert part.calls == expected.calls[: len(part.calls)]
+
+
+@given(dialects_with_answers(), st.data())
+def test_any_cutting_gives_the_same_events(given_answer: tuple[Dialect, str], data: st.DataObject) -> None:
+    dialect, answer = given_answer
+    cuts = data.draw(st.lists(st.integers(0, len(answer)), max_size=8).map(sorted))
+    pieces = [answer[start:end] for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
+    assert parse(dialect, *pieces) == parse(dialect, answer) == parse(dialect, *answer)
+
+
+@given(dialects_with_answers())
+def test_no_markup_reaches_the_text(given_answer: tuple[Dialect, str]) -> None:
+    dialect, answer = given_answer
+    for event in parse(dialect, answer):
+        assert not isinstance(event, Text | Thought) or not any(mark in event.text for mark in MARKS[dialect])
+
+
+@given(dialects_with_answers())
+def test_every_call_ends_once_and_its_pieces_are_its_arguments(given_answer: tuple[Dialect, str]) -> None:
+    pieces: dict[int, str] = {}
+    ended = []
+    for event in parse(*given_answer):
+        match event:
+            case CallStarted(index, _):
+                assert index not in pieces
+                pieces[index] = ""
+            case CallArguments(index, text):
+                pieces[index] += text
+            case CallFinished(index, _, arguments):
+                assert pieces[index] == arguments
+                assert isinstance(json.loads(arguments), dict)
+                ended.append(index)
+            case CallBroken(index):
+                ended.append(index)
+    assert ended == list(range(len(ended)))
+    assert set(pieces) <= set(ended)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "answer"),
+    [
+        (LLAMA, '{"name": "f", "parameters": {"x": }}'),
+        (LLAMA, "<|python_tag|>print(1)"),
+        (MISTRAL, "[TOOL_CALLS]f[ARGS][1]"),
+        (MISTRAL, "[TOOL_CALLS]" + "f" * 300 + "[ARGS]{}"),
+        (MISTRAL, "[TOOL_CALLS]weather"),
+        (CODER, "<tool_call><function=weather></tool_call><function="),
+        (CODER, "<function=weather><parameter=city>a</parameter><parameter=city>b</parameter></function>"),
+        (CODER, "<function=weather><parameter=city>" + "a" * 40_000),
+        (GEMMA, "<|tool_call>call:f{a:<tool_call|>"),
+        (GEMMA, "<|tool_call>call:f{a b:c:d}<tool_call|>"),
+        (GEMMA, '<|tool_call>call:f{a:<|"|>' + "a" * 40_000),
+        (HARMONY, "<|channel|>commentary to=functions.f<|message|>5"),
+        (HARMONY, '<|channel|>commentary to=functions.f<|message|>{"x": 1<|call|>'),
+    ],
+)
+def test_a_malformed_call_is_broken_and_none_of_it_is_shown(dialect: Dialect, answer: str) -> None:
+    part = said(parse(dialect, answer))
+    assert part.broken == 1
+    assert part.text == ""
+
+
+def test_a_thought_that_the_prompt_opened_ends_at_its_mark() -> None:
+    assert said(parse(HERMES, "Hm.</think>Yes.", thinking=True)) == Said("Yes.", "Hm.")
+    assert HERMES.opens_thought("<|im_start|>assistant\n<think>\n")
+    assert not HERMES.opens_thought("<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize(
+    ("template", "format", "thinks"),
+    [
+        ("plain chatml", Format.HERMES, False),
+        ("<tool_call>\n{...}</tool_call> ... </think>", Format.HERMES, True),
+        ("<tool_call>\n<function=example>\n</think>", Format.QWEN_CODER, True),
+        ("<|start_header_id|>...<|python_tag|>", Format.LLAMA, False),
+        ("[INST] [TOOL_CALLS] [THINK] [/THINK]", Format.MISTRAL, True),
+        ("<|turn>...<|tool_call>call: ... '<channel|>'", Format.GEMMA, True),
+        ("<start_of_turn> <start_function_call>", Format.FUNCTION_GEMMA, False),
+        ("<|start|>...<|channel|>analysis<|message|> </think>", Format.HARMONY, False),
+    ],
+)
+def test_the_template_tells_the_dialect(template: str, format: Format, thinks: bool) -> None:
+    dialect = choose(template)
+    assert (dialect.format, dialect.thoughts is not None) == (format, thinks)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.bundled import EMBEDDER
+from inference.embedding.embedder import ROWS_MAX, SEQUENCES_MAX, TOKENS_MAX, Embedder, batches
+from inference.errors import EngineStopped, ModelNotLoaded
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    embedder = Embedder.load(EMBEDDER)
+    yield embedder
+    embedder.close()
+
+
+async def test_vectors_have_length_one_and_come_in_the_order_of_the_texts(embedder: Embedder) -> None:
+    texts = ["a long text about the sea and its many fishes " * 5, "sea", "", "a database server"]
+    vectors = await embedder.embed(texts)
+    assert vectors.shape == (4, embedder.dimensions)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    one_at_a_time = np.concatenate([await embedder.embed([text]) for text in texts])
+    assert np.einsum("ij,ij->i", vectors, one_at_a_time).min() > 0.999
+
+
+async def test_what_means_the_same_is_nearer_than_what_does_not(embedder: Embedder) -> None:
+    question, answer, other = await embedder.embed(
+        ["How do I start the server?", "Run the command serve to launch the service.", "Cats sleep most of the day."]
+    )
+    assert question @ answer > question @ other + 0.2
+
+
+async def test_no_texts_give_no_vectors(embedder: Embedder) -> None:
+    assert (await embedder.embed([])).shape == (0, embedder.dimensions)
+    assert await embedder.embed_windows([]) == []
+
+
+async def test_of_a_text_that_is_too_long_the_beginning_counts(embedder: Embedder) -> None:
+    beginning = "apples and pears " * TOKENS_MAX
+    assert embedder.count(beginning) > TOKENS_MAX
+    first, second = await embedder.embed([beginning, beginning + "the end of the story"])
+    assert first @ second > 0.99999
+
+
+async def test_text_that_looks_like_a_special_token_is_only_text(embedder: Embedder) -> None:
+    assert embedder.count("[SEP]") > embedder.count("") + 1
+
+
+async def test_a_query_that_is_asked_together_is_embedded_once(embedder: Embedder) -> None:
+    first, second = await asyncio.gather(
+        embedder.embed_query("who guards the gate"), embedder.embed_query("who  guards the gate ")
+    )
+    assert first is second
+    assert embedder.knows("who guards\nthe gate")
+    assert await embedder.embed_query("who guards the gate") is first
+
+
+async def test_who_stops_waiting_for_a_query_leaves_the_others_waiting(embedder: Embedder) -> None:
+    impatient = asyncio.create_task(embedder.embed_query("where is the mill"))
+    patient = asyncio.create_task(embedder.embed_query("where is the mill"))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert (await patient).vector.shape == (embedder.dimensions,)
+    assert impatient.cancelled()
+
+
+async def test_a_passage_keeps_its_mean_and_its_windows(embedder: Embedder) -> None:
+    text = "The worker starts Postgres, applies the migrations and loads the model. " * 4
+    [passage] = await embedder.embed_windows([text])
+    assert passage.vector @ (await embedder.embed([text]))[0] > 0.9999
+    assert passage.windows.shape == (len(passage.scales), embedder.dimensions)
+    lengths = np.linalg.norm(passage.windows * passage.scales.astype(np.float32)[:, None], axis=1)
+    assert np.allclose(lengths, 1, atol=0.01)
+
+
+async def test_a_query_has_a_vector_for_each_word_without_the_frame(embedder: Embedder) -> None:
+    query = await embedder.embed_query("start the server")
+    assert query.tokens.shape == (3, embedder.dimensions)
+    assert np.allclose(np.linalg.norm(query.tokens, axis=1), 1, atol=1e-5)
+
+
+async def test_a_query_asked_again_is_not_computed_again(embedder: Embedder) -> None:
+    assert not embedder.knows("what is new?")
+    first = await embedder.embed_query("what is new?")
+    assert embedder.knows("what is new?")
+    assert await embedder.embed_query("what is new?") is first
+
+
+async def test_the_query_that_was_not_asked_for_longest_is_forgotten() -> None:
+    embedder = Embedder.load(EMBEDDER, queries_max=2)
+    for query in ("one", "two", "one", "three"):
+        await embedder.embed_query(query)
+    assert [embedder.knows(query) for query in ("one", "two", "three")] == [True, False, True]
+    embedder.close()
+
+
+async def test_a_query_does_not_wait_for_the_whole_of_an_ingest(embedder: Embedder) -> None:
+    ingest = asyncio.ensure_future(embedder.embed_windows(["many words in a passage " * 40] * 12))
+    await asyncio.sleep(0)
+    await embedder.embed_query("somebody is waiting for this")
+    assert not ingest.done()
+    assert len(await ingest) == 12
+
+
+def test_a_closed_embedder_counts_no_more() -> None:
+    embedder = Embedder.load(EMBEDDER)
+    embedder.close()
+    with pytest.raises(EngineStopped):
+        embedder.count("too late")
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotLoaded, match=r"no model file at .*nothing\.gguf"):
+        Embedder.load(tmp_path / "nothing.gguf")
+
+
+@given(st.lists(st.integers(1, TOKENS_MAX), max_size=100))
+def test_every_text_is_in_one_batch_and_no_batch_is_too_large(lengths: list[int]) -> None:
+    groups = batches(lengths)
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    for group in groups:
+        assert 0 < len(group) <= SEQUENCES_MAX
+        assert sum(lengths[index] for index in group) <= ROWS_MAX

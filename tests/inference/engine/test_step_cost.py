@@ -1,0 +1,36 @@
+"""The cost of steps is learned."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.engine.step_cost import StepCost
+
+
+def test_nothing_is_predicted_from_nothing_comparable() -> None:
+    cost = StepCost()
+    assert cost.predict(8) is None
+    cost.observe(64, 1.0)
+    assert cost.predict(8) is None  # a large step says nothing about the price of a small one
+
+
+def test_between_two_sizes_the_cost_is_straight() -> None:
+    cost = StepCost()
+    cost.observe(1, 0.5)
+    cost.observe(9, 0.9)
+    assert cost.predict(5) == pytest.approx(0.7)
+
+
+def test_beyond_the_largest_size_a_row_costs_what_it_does_there() -> None:
+    cost = StepCost()
+    cost.observe(1, 0.5)
+    cost.observe(8, 0.8)
+    assert cost.predict(100) == pytest.approx(10.0)
+
+
+def test_the_prediction_follows_the_machine() -> None:
+    cost = StepCost()
+    cost.observe(8, 0.8)
+    for _ in range(30):
+        cost.observe(8, 1.6)
+    assert cost.predict(8) == pytest.approx(1.6, rel=0.02)

@@ -1,0 +1,179 @@
+"""Every question of the doctor, answered well and badly; and a native crash that harms nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inference.backend import Rows
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
+from inference.config import ADJUSTABLE, EngineConfig
+from inference.llama import Device, LlamaContext, LlamaModel
+from inference.provisioning.apart import RunFailed, run_apart
+from inference.provisioning.calibration import Calibrations
+from inference.provisioning.catalogue import PRESETS
+from inference.provisioning.doctor import (
+    FEATURES,
+    Finding,
+    Level,
+    backend_finding,
+    cpu_finding,
+    examine,
+    memory_finding,
+    self_test,
+    speed_finding,
+    threads_finding,
+)
+from inference.provisioning.machine import Room
+from inference.provisioning.memory import Footprint, Proportions
+
+AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
+AVX2_BUILD = {"AVX2": "1", "FMA": "1", "F16C": "1", "OPENMP": "1"}
+CPU = Device("CPU", "Some processor", False, 16 * 10**9, 8 * 10**9)
+GPU = Device("CUDA0", "Some GPU", True, 80 * 10**9, 79 * 10**9)
+QWEN = next(preset for preset in PRESETS if preset.name == "qwen3-4b").proportions
+
+
+def test_a_build_that_uses_what_the_processor_has_is_fine() -> None:
+    finding = cpu_finding("Some processor", AVX2_CPU, AVX2_BUILD)
+    assert finding.level is Level.OK and "AVX2, FMA, F16C" in finding.text and not finding.todo
+
+
+def test_a_build_for_a_lesser_processor_should_be_made_again() -> None:
+    finding = cpu_finding("Some processor", AVX2_CPU | {"amx_tile", "amx_int8"}, AVX2_BUILD)
+    assert finding.level is Level.WARNING and "not AMX_INT8" in finding.text and "deploy.setup --force" in finding.todo
+
+
+def test_a_build_for_a_greater_processor_is_a_problem() -> None:
+    finding = cpu_finding("Some processor", AVX2_CPU, AVX2_BUILD | {"AVX512": "1"})
+    assert finding.level is Level.PROBLEM and "AVX512" in finding.text and finding.todo
+
+
+def test_an_unknown_processor_is_not_judged() -> None:
+    assert cpu_finding("Some processor", frozenset(), AVX2_BUILD).level is Level.OK
+
+
+def test_features_are_spelled_as_llama_cpp_spells_them() -> None:
+    from inference.llama import build_features
+
+    assert set(build_features()) & set(FEATURES)
+
+
+def test_an_unused_gpu_is_named_with_the_way_to_use_it() -> None:
+    assert backend_finding([CPU], -1, nvidia=False).level is Level.OK
+    assert "FIRSTTOKEN_CUDA=1" in backend_finding([CPU], -1, nvidia=True).todo
+    assert "--gpu-layers" in backend_finding([GPU, CPU], 0, nvidia=True).todo
+    used = backend_finding([GPU, CPU], -1, nvidia=True)
+    assert (
+        used.level is Level.OK
+        and "79.0 GB of 80.0 GB free" in used.text
+        and used.numbers["gpu_free_bytes"] == 79 * 10**9
+    )
+
+
+def test_more_threads_than_cores_are_too_many() -> None:
+    assert threads_finding(4, 4).level is Level.OK
+    assert threads_finding(5, 4).level is Level.WARNING
+
+
+def test_memory_is_told_as_serve_will_use_it() -> None:
+    config = EngineConfig(adjustable=ADJUSTABLE)
+    finding = memory_finding(config, QWEN, None, Room(12 * 10**9))
+    assert finding.level is Level.OK and "8 streams of 5632 tokens in f16" in finding.text
+    assert "8 streams and 8 resident slots of 8192 tokens in f16 would take" in finding.text
+    assert finding.numbers["available_bytes"] == 12 * 10**9
+
+
+def test_a_model_that_does_not_fit_is_a_problem_with_the_flags_that_help() -> None:
+    finding = memory_finding(EngineConfig(adjustable=ADJUSTABLE), QWEN, None, Room(3 * 10**9))
+    assert finding.level is Level.PROBLEM and "2.2 GB of the 3.0 GB" in finding.text
+    assert "--context" in finding.todo and "--memory-mb" in finding.todo
+
+
+def test_memory_of_an_unknown_machine_is_only_stated() -> None:
+    finding = memory_finding(EngineConfig(), QWEN, None, Room(None))
+    assert finding.level is Level.OK and "8 streams and 8 resident slots" in finding.text
+
+
+def test_a_model_slower_than_reading_is_a_warning() -> None:
+    assert speed_finding(100, 20).level is Level.OK
+    assert speed_finding(10, 2).level is Level.WARNING
+
+
+def test_the_kv_cache_is_as_large_as_foretold() -> None:
+    model = LlamaModel.load(CHAT_MODEL)
+    config = EngineConfig(parallel=2, resident=1, context=512)
+    context = LlamaContext(model, slots=1, context=512, rows_max=256, threads=1)
+    context.decode([Rows(0, 0, [5] * 200)])
+    per_token = Footprint.of(Proportions.of(model), config).kv_cache / (3 * 512)
+    assert context.save(0).nbytes / 200 == pytest.approx(per_token, rel=0.02)  # the state adds a header and positions
+    context.close()
+    model.close()
+
+
+def test_more_context_needs_more_memory() -> None:
+    model = LlamaModel.load(CHAT_MODEL, weights=False)
+    proportions = Proportions.of(model)
+    small = Footprint.of(proportions, config := EngineConfig(context=1024))
+    large = Footprint.of(proportions, replace(config, context=2048))
+    assert large.kv_cache == 2 * small.kv_cache and large.weights == small.weights == model.weight_bytes
+
+
+def test_a_draft_needs_memory_of_its_own() -> None:
+    model, draft = (Proportions.of(LlamaModel.load(path, weights=False)) for path in (CHAT_MODEL, DRAFT_MODEL))
+    alone, together = Footprint.of(model, EngineConfig()), Footprint.of(model, EngineConfig(), draft)
+    assert alone.draft == 0
+    assert draft.weight_bytes < together.draft == together.total - alone.total < alone.total
+
+
+def test_the_bundled_pair_passes_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    calibrations, config = Calibrations(tmp_path / "calibrations.json"), EngineConfig(draft_path=DRAFT_MODEL, threads=1)
+    findings = {finding.name: finding for finding in examine(config, calibrations)}
+    assert calibrations.applied(config).is_calibrated
+    *files, self_tested, speed, attention = findings
+    assert files == ["cpu", "backend", "threads", "model", "draft", "memory"]
+    assert [self_tested, speed, attention] == ["self-test", "speed", "attention"]
+    assert len(findings["attention"].numbers) == 4 * 4 and all(ms > 0 for ms in findings["attention"].numbers.values())
+    assert findings["self-test"].level is Level.OK and findings["self-test"].text.startswith(
+        "1, 5 and 64 rows agree on the "
+    )
+    assert findings["speed"].numbers["decode_tokens_per_s"] > 0
+    assert findings["speed"].numbers["prefill_tokens_per_s"] > 0
+
+
+def test_a_model_that_cannot_be_opened_ends_the_examination(tmp_path: Path) -> None:
+    last = _last(EngineConfig(model_path=tmp_path / "none.gguf"))
+    assert last.name == "model" and last.level is Level.PROBLEM and "no model file" in last.text
+
+
+def test_a_model_that_cannot_chat_is_a_problem() -> None:
+    findings = _findings(EngineConfig(model_path=EMBEDDER))
+    assert findings["model"].level is Level.PROBLEM and "chat template" in findings["model"].text
+    assert "speed" not in findings
+
+
+def test_a_self_test_that_fails_becomes_a_finding() -> None:
+    finding = self_test(EMBEDDER)
+    assert finding.level is Level.PROBLEM and "encoder" in finding.text and finding.todo
+
+
+def test_a_native_crash_is_named_by_its_signal() -> None:
+    with pytest.raises(RunFailed, match="killed by SIGABRT"):
+        run_apart("tests.inference.dying", timeout_s=20)
+
+
+def test_a_module_that_fails_or_hangs_says_why() -> None:
+    with pytest.raises(RunFailed, match="No module named"):
+        run_apart("inference.no_such_module", timeout_s=20)
+    with pytest.raises(RunFailed, match="did not finish within"):
+        run_apart("inference.provisioning.selftest", timeout_s=0.001)
+
+
+def _findings(config: EngineConfig) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(config, Calibrations(Path("/nowhere/calibrations.json")))}
+
+
+def _last(config: EngineConfig) -> Finding:
+    return list(_findings(config).values())[-1]

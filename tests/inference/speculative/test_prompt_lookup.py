@@ -1,0 +1,174 @@
+"""What followed the newest tokens before is guessed again; it changes how fast an answer comes, never what it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from inference.config import EngineConfig
+from inference.core import CacheScope, ChatMessage, Sampling
+from inference.engine.detokenizer import TextStream
+from inference.engine.engine import Engine
+from inference.engine.handle import Handle
+from inference.engine.sampler import Sampler
+from inference.model import ChatModel
+from inference.request import Request
+from inference.speculative.prompt_lookup import KEPT_TOKENS_MAX, ORDERS, READ_TOKENS_MAX, Ngrams, PromptLookup
+from inference.testing import ScriptedBackend
+
+VOCABULARY = 26
+PIECES = [bytes([65 + token]) for token in range(VOCABULARY)]
+CONFIG = EngineConfig(lookup=True, parallel=3, resident=2, draft_min=4, draft_max=4)
+GREEDY = Sampling(temperature=0, max_tokens=60)
+
+
+def naive(tokens: Sequence[int], length: int) -> list[int]:
+    """A scan of the whole text, from its end."""
+    for n in ORDERS:
+        for end in range(len(tokens) - 1, n - 1, -1):
+            if tokens[end - n : end] == tokens[-n:]:
+                return list(tokens[end : end + length])
+    return []
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=12), max_size=8),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_a_guess_is_what_a_scan_of_the_whole_text_finds(parts: list[list[int]], length: int, written: bool) -> None:
+    ngrams, text = Ngrams(), list[int]()
+    for part in parts:
+        ngrams.read(part, written=written)
+        text += part
+        guess = ngrams.guess(length)
+        assert (guess.tokens if guess else []) == naive(text, length)
+
+
+def test_more_tokens_that_recur_go_before_newer_ones() -> None:
+    ngrams = Ngrams()
+    ngrams.read([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])
+    guess = ngrams.guess(2)
+    assert guess is not None and guess.tokens == [4, 9]
+
+
+def test_what_the_model_writes_tells_how_good_guesses_are() -> None:
+    copied, invented, passage = Ngrams(), Ngrams(), list(range(40))
+    copied.read(passage)
+    copied.read(passage[10:35], written=True)
+    for token in range(50, 80):  # always another one behind the same two
+        invented.read([7, 8, token], written=True)
+    invented.read([7, 8])
+    good, poor = copied.guess(1), invented.guess(1)
+    assert good is not None and good.acceptance.per_token > 0.9
+    assert poor is not None and poor.acceptance.per_token < 0.3
+
+
+def request(prompt: list[int], slot: int, generated: Sequence[int] = ()) -> Request:
+    sampler, text = Sampler(Sampling()), TextStream(PIECES)
+    return Request(
+        prompt, max_tokens=50, sampler=sampler, text=text, scope=CacheScope(""), slot=slot, generated=list(generated)
+    )
+
+
+def test_a_long_prompt_is_read_over_several_steps_and_waits_for_its_guess() -> None:
+    lookup, short = PromptLookup(), request([1, 2, 3, 4, 1, 2], 1, [3])
+    long = request([*range(2 * READ_TOKENS_MAX), 10, 11], 0, [12])
+    rooms = [[stream.room for stream in lookup.look([(long, 4), (short, 4)])] for _ in range(4)]
+    assert rooms == [[0, 0], [0, 0], [0, 0], [4, 4]]
+    assert lookup.propose([(long, 4), (short, 2)]) == {0: [13, 14, 15, 16], 1: [4, 1]}
+
+
+def test_of_a_very_long_prompt_the_end_is_looked_through() -> None:
+    begin, end = [1, 2, 3, 4], [5, 6, 7, 8]
+    filling = list(range(100, 100 + KEPT_TOKENS_MAX - 8))
+    lookup = PromptLookup()
+    asks_begin = request([*begin, *filling, *end, 1, 2], 0, [3])
+    asks_end = request([*begin, *filling, *end, 5, 6], 1, [7])
+    for _ in range(3 * KEPT_TOKENS_MAX // READ_TOKENS_MAX):
+        rooms = [stream.room for stream in lookup.look([(asks_begin, 4), (asks_end, 4)])]
+    assert rooms == [0, 4]
+    assert lookup.propose([(asks_end, 2)]) == {1: [8, 5]}
+
+
+def test_a_text_that_has_no_room_is_not_read() -> None:
+    lookup, full = PromptLookup(), request([1, 2, 3, 1, 2], 0, [3])
+    assert [stream.room for stream in lookup.look([(full, 0)])] == [0]
+
+
+# --- in the engine ---
+
+
+def parrot(prefix: Sequence[int]) -> int:
+    """Says again what stood nine tokens before, but for every 13th token."""
+    return (prefix[-9] + int(len(prefix) % 13 == 0)) % VOCABULARY if len(prefix) >= 9 else len(prefix)
+
+
+class Parrot(ScriptedBackend):
+    def _logits(self, prefix: Sequence[int]) -> NDArray[np.float32]:
+        row = np.zeros(self.vocabulary, np.float32)
+        row[parrot(prefix)] = 5.0
+        return row
+
+
+def expected(prompt: list[int], count: int) -> str:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(parrot(tokens))
+    return b"".join(PIECES[token] for token in tokens[len(prompt) :]).decode()
+
+
+async def text(handle: Handle) -> str:
+    return "".join([delta.text async for delta in handle])
+
+
+async def test_answers_that_copy_take_fewer_steps_and_are_the_same() -> None:
+    backend = Parrot(CONFIG.slots, context=200, rows_max=CONFIG.rows_max, vocabulary=VOCABULARY)
+    engine = Engine(backend, PIECES, frozenset(), CONFIG, PromptLookup())
+    engine.start()
+    prompts = [[n, n + 1, *range(15)] for n in range(7)]
+    answers = await asyncio.gather(*(text(engine.submit(prompt, GREEDY)) for prompt in prompts))
+    assert answers == [expected(prompt, 60) for prompt in prompts]
+    stats = engine.speculation.stats()
+    assert stats["accepted_total"] > 0.5 * stats["drafted_total"] > 0
+    assert len(backend.steps) < 7 * 60 / 3 / 1.5
+    to_the_end = engine.submit([4] * 150, replace(GREEDY, max_tokens=100))
+    assert await text(to_the_end) == expected([4] * 150, 50)
+    await asyncio.to_thread(engine.close)
+
+
+async def test_a_deterministic_answer_is_guessed_by_nobody() -> None:
+    backend = Parrot(CONFIG.slots, context=200, rows_max=CONFIG.rows_max, vocabulary=VOCABULARY)
+    engine = Engine(backend, PIECES, frozenset(), CONFIG, PromptLookup())
+    engine.start()
+    handle = engine.submit([*range(15)], replace(GREEDY, deterministic=True))
+    assert (await text(handle), handle.drafted) == (expected([*range(15)], 60), 0)
+    await asyncio.to_thread(engine.close)
+
+
+FACTS = {
+    "Who wrote the first program?": "Ada Lovelace wrote the first program for the Analytical Engine in 1843.",
+    "How long does the warranty of the blue kettle last?": "The warranty of the blue kettle lasts for 36 months.",
+    "Which port does the archive listen on?": "The archive listens on port 7421 and writes to the folder /srv/archive.",
+}
+
+
+async def test_the_bundled_model_copies_facts_the_same_with_and_without_lookup() -> None:
+    said = []
+    for lookup in (True, False):
+        config = EngineConfig(lookup=lookup, draft_min=3 * lookup, parallel=3, resident=0)
+        model = await asyncio.to_thread(ChatModel.load, config)
+        await model.start()
+        asks = [f"Passages:\n[1] Notes: {fact}\n\nQuestion: {question}" for question, fact in FACTS.items()]
+        talks = [[ChatMessage("system", "You are a helpful assistant."), ChatMessage("user", ask)] for ask in asks]
+        handles = [model.generate(model.encode(model.render(talk)), GREEDY) for talk in talks]
+        said.append(await asyncio.gather(*map(text, handles)))
+        assert (model.stats()["accepted_total"] > 10) is lookup
+        await model.close()
+    assert said[0] == said[1]

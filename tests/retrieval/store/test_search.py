@@ -1,0 +1,223 @@
+"""A search by index finds what the exact one finds, behind the same walls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from uuid import UUID
+
+import asyncpg
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inference.embedding.windows import PassageVectors, unit
+from migrations.pool import Database
+from retrieval.candidate import Candidate
+from retrieval.filter import Comparison
+from retrieval.records import NewFile
+from retrieval.split import Chunk
+from retrieval.store import PassageStore, SearchResult, search
+from retrieval.store.search import index_is_better, statement
+
+MODEL, DIMENSIONS = "test-embedder", 384
+CHUNKS = 400  # with five rows a side enough for the index to be worth it, were small stores not always searched exactly
+
+
+def vectors(seed: int, count: int, dimensions: int = DIMENSIONS) -> NDArray[np.float32]:
+    return unit(np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32))
+
+
+def new_file(name: str, seed: int, **attributes: str) -> NewFile:
+    texts = [f"{name} says {name}{n}" for n in range(CHUNKS // 4)]
+    return replace(text_file(name, texts, seed), attributes=dict(attributes))
+
+
+def text_file(name: str, texts: list[str], seed: int = 0, dimensions: int = DIMENSIONS) -> NewFile:
+    windows, scales = np.zeros((1, dimensions), np.int8), np.ones(1, np.float16)
+    passages = [PassageVectors(vector, windows, scales) for vector in vectors(seed, len(texts), dimensions)]
+    chunks = [(Chunk("", text, n, n + 1, 2), one) for n, (text, one) in enumerate(zip(texts, passages, strict=True))]
+    return NewFile(f"/{name}", name, name, "text/plain", 1, name.encode(), "", chunks)
+
+
+@pytest.fixture
+async def indexed(database: Database, tenant_id: UUID) -> AsyncIterator[PassageStore]:
+    """Holds four files in the store `notes`, and searches it by index."""
+    store = PassageStore(database, exact_chunks_max=0)
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    for n, name in enumerate(("ash", "birch", "cedar", "dogwood")):
+        await store.put(tenant_id, opened.id, new_file(name, n, colour="red" if n == 2 else "green"))
+    yield store
+    await store.delete(tenant_id, opened.id)  # a large store among the chunks of all tests would slow down theirs
+
+
+async def find(
+    store: PassageStore, tenant: UUID, query: str, vector: NDArray[np.float32] | None, colour: str | None = None
+) -> SearchResult:
+    filters = None if colour is None else Comparison(type="eq", key="colour", value=colour)
+    notes = await store.named(tenant, ["notes"])
+    found = await store.search(tenant, notes, query=query, vector=vector, limit=5, filters=filters)
+    return found._replace(candidates=list((await store.read(tenant, found.candidates)).values()))
+
+
+def names(result: SearchResult) -> set[tuple[str, int]]:
+    return {(c.filename, c.key.ordinal) for c in result.candidates if isinstance(c, Candidate)}
+
+
+async def test_the_index_finds_what_the_exact_search_finds(
+    indexed: PassageStore, store: PassageStore, tenant_id: UUID
+) -> None:
+    for query in vectors(99, 10):
+        by_index, exact = await find(indexed, tenant_id, "", query), await find(store, tenant_id, "", query)
+        assert (by_index.by_index, exact.by_index) == (True, False)
+        assert by_index.chunks == exact.chunks == CHUNKS
+        assert len(names(by_index) & names(exact)) >= 4
+        assert len(by_index.candidates) == 5
+
+
+@pytest.mark.parametrize(("dimensions", "by_index"), [(512, True), (768, True), (1024, True), (100, False)])
+async def test_models_of_the_usual_dimensions_have_an_index(
+    database: Database, tenant_id: UUID, dimensions: int, by_index: bool
+) -> None:
+    store = PassageStore(database, exact_chunks_max=0)
+    opened = await store.open(tenant_id, "wide", embedding_model="wide", dimensions=dimensions)
+    texts = [f"text {n}" for n in range(CHUNKS)]
+    await store.put(tenant_id, opened.id, text_file("wide", texts, 3, dimensions))
+    [wide] = await store.named(tenant_id, ["wide"])
+    found = await store.search(tenant_id, [wide], query="", vector=vectors(3, 9, dimensions)[8], limit=5)
+    assert found.by_index is by_index
+    assert max(found.candidates, key=lambda candidate: candidate.cosine or 0).key.ordinal == 8
+    assert {candidate.model for candidate in found.candidates} == {"wide"}
+    await store.delete(tenant_id, opened.id)
+
+
+@pytest.mark.usefixtures("indexed")
+async def test_row_level_security_leaves_the_index_usable(database: Database, tenant_id: UUID) -> None:
+    """As the worker's role: with a condition in place of the order it would not be, as those operators may leak."""
+    values = (tenant_id, ["vs"], "words", vectors(1, 1)[0].tolist(), 5, 64, CHUNKS, 1000)
+    async with database.tenant(tenant_id) as connection:
+        await connection.execute("set local enable_sort = off")
+        rows = await connection.fetch(f"explain {statement(None, DIMENSIONS)}", *values)
+        plan = "\n".join(row[0] for row in rows)
+        assert "Index Scan using chunks_nearest_384" in plan
+        rows = await connection.fetch(f"explain {statement(None, None)}", *values)
+        assert "chunks_nearest_384" not in "\n".join(row[0] for row in rows)
+
+
+async def test_a_filter_narrows_both_sides_of_a_search(
+    indexed: PassageStore, store: PassageStore, tenant_id: UUID
+) -> None:
+    for searched in (indexed, store):
+        for query in vectors(7, 3):
+            result = await find(searched, tenant_id, "ash birch cedar7", query, "red")
+            assert result.chunks == CHUNKS // 4
+            assert {name for name, _ in names(result)} == {"cedar"}
+            assert ("cedar", 7) in names(result)
+            assert 5 <= len(result.candidates) <= 10
+        assert (await find(searched, tenant_id, "cedar", vectors(7, 1)[0], "blue")).candidates == []
+
+
+async def test_attributes_can_be_changed_without_reading_the_file_again(indexed: PassageStore, tenant_id: UUID) -> None:
+    opened = await indexed.get(tenant_id, "notes")
+    await indexed.describe(tenant_id, opened.id, ["/ash", "/gone"], {"colour": "blue"})
+    found = await find(indexed, tenant_id, "ash3", vectors(7, 1)[0], "blue")
+    assert {name for name, _ in names(found)} == {"ash"}
+
+
+async def test_the_index_never_shows_what_another_tenant_wrote(
+    indexed: PassageStore, tenant_id: UUID, other_tenant_id: UUID, database: Database
+) -> None:
+    mine = await indexed.get(tenant_id, "notes")
+    opened = await indexed.open(other_tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    await indexed.put(other_tenant_id, opened.id, new_file("mine", 50))
+    query = vectors(0, 1)[0]  # the very vector of ash 0
+    assert ("ash", 0) in names(await find(indexed, tenant_id, "ash0", query))
+    theirs = await find(indexed, other_tenant_id, "ash0", query)
+    assert {name for name, _ in names(theirs)} == {"mine"}
+    await indexed.delete(other_tenant_id, opened.id)
+    word = "array['ash0'], array['ash0'], array['ash0'::tsquery], array[1.0]"
+    look = f"select * from worded_chunks($1, {word}, 9, 9, null, null)"
+    for tenant, count in ((tenant_id, 1), (other_tenant_id, 0)):
+        async with database.tenant(tenant) as connection:
+            assert len(await connection.fetch(look, [mine.id])) == count
+    async with database.anonymous() as connection:
+        assert await connection.fetch(look, [mine.id]) == []
+
+
+async def test_a_store_knows_how_many_chunks_it_has(indexed: PassageStore, tenant_id: UUID) -> None:
+    opened = await indexed.counted(tenant_id, "notes")
+    assert (opened.files, opened.chunks) == (4, CHUNKS)
+    await indexed.remove(tenant_id, opened.id, ["/ash", "/gone"])
+    assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS * 3 // 4
+    shorter = replace(text_file("birch", ["shorter"]), sha256=b"another")
+    assert await indexed.put(tenant_id, opened.id, shorter)
+    assert (await indexed.get(tenant_id, "notes")).chunks == CHUNKS // 2 + 1
+
+
+async def test_of_words_with_too_many_hits_those_beside_each_other_are_found(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PassageStore(database)
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    texts = [*(f"ash {n}" for n in range(30)), *(f"birch {n}" for n in range(30)), *["other"] * 200, "birch and ash"]
+    await store.put(tenant_id, opened.id, text_file("woods", texts))
+    monkeypatch.setattr(search, "HITS_MAX", 5)
+    found = (await find(store, tenant_id, "ash birch", None)).candidates
+    assert max(found, key=lambda candidate: candidate.coverage).key.ordinal == texts.index("birch and ash")
+    assert len((await find(store, tenant_id, "ash", None)).candidates) == 5
+    await store.delete(tenant_id, opened.id)
+
+
+@pytest.mark.parametrize("narrow_max", [0, 1000])
+async def test_among_words_with_too_many_hits_those_that_the_filter_lets_through_are_found(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch, narrow_max: int
+) -> None:
+    """Looked up by words and then by files, or by files alone."""
+    store = PassageStore(database)
+    opened = await store.open(tenant_id, "notes", embedding_model=MODEL, dimensions=DIMENSIONS)
+    for name in ("green", "red"):
+        texts = [*(f"ash {n}" for n in range(30)), *["other"] * 200] if name == "green" else ["an ash", "a birch"]
+        await store.put(tenant_id, opened.id, replace(text_file(name, texts), attributes={"colour": name}))
+    monkeypatch.setattr(search, "HITS_MAX", 5)
+    monkeypatch.setattr(search, "NARROW_CHUNKS_MAX", narrow_max)
+    assert names(await find(store, tenant_id, "ash", None, "red")) == {("red", 0)}
+    assert (await find(store, tenant_id, "ash", None, "blue")).candidates == []
+    assert (await find(store, tenant_id, "the", None, "red")).candidates == []
+    assert len((await find(store, tenant_id, "ash", None, "green")).candidates) == 5
+    monkeypatch.setattr(search, "VISITS_MAX", 5)
+    assert (len((await find(store, tenant_id, "ash", None, "red")).candidates) == 1) is (narrow_max > 0)
+    await store.delete(tenant_id, opened.id)
+
+
+async def test_only_the_worker_may_look_words_up(owner_dsn: str) -> None:
+    connection = await asyncpg.connect(owner_dsn)
+    functions = await connection.fetch("select proname, proacl::text[] from pg_proc where prosecdef order by proname")
+    await connection.close()
+    assert "worded_chunks" in [function["proname"] for function in functions]
+    for function in functions:  # an empty name before "=" is everybody
+        assert not [right for right in function["proacl"] if right.startswith("=")], function["proname"]
+
+
+async def test_looking_words_up_starts_no_parallel_worker_and_may_sort(owner_dsn: str) -> None:
+    """The one takes 6 ms for nothing; without the other, the settings of the index make it read the whole table."""
+    connection = await asyncpg.connect(owner_dsn)
+    settings = await connection.fetchval("select proconfig from pg_proc where proname = 'worded_chunks'")
+    await connection.close()
+    assert {"max_parallel_workers_per_gather=0", "enable_sort=on"} <= set(settings)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "total", "better"),
+    [
+        (5_000, 5_000, False),  # small stores always exactly
+        (5_001, 5_001, True),
+        (100_000, 100_000, True),
+        (100_000, 10_000_000, True),
+        (10_000, 1_000_000, False),  # one row in a hundred would be this store's
+        (10_000, 100_000, True),
+        (10_000, 150_000, False),
+        (20_000, -1, True),  # never analysed: the total is not known
+    ],
+)
+def test_the_index_is_used_where_it_is_faster(chunks: int, total: int, better: bool) -> None:
+    assert index_is_better(chunks, total, 50) is better

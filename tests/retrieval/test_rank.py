@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from inference.embedding.windows import Windows, passage_vectors, unit
+from inference.trace import Span
+from retrieval.candidate import Candidate, ChunkKey, Scored
+from retrieval.rank import fuse, in_turns, reordered, window_similarity, within
+
+DIMENSIONS = 16
+shares = st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=30)
+Make = Callable[..., Candidate]
+
+
+def random(rows: int, seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((rows, DIMENSIONS)).astype(np.float32)
+
+
+def passage(tokens: NDArray[np.float32]) -> Windows:
+    made = passage_vectors(tokens)
+    return Windows(made.windows, made.scales)
+
+
+def test_the_passage_that_holds_the_words_in_one_place_comes_first() -> None:
+    words = random(12, 1)
+    topic = np.concatenate([random(30, 2), words, random(30, 3)])
+    scores = window_similarity(unit(words), [passage(random(72, 4)), passage(topic), passage(random(72, 5))])
+    assert int(scores.argmax()) == 1
+
+
+def test_a_word_meets_the_window_that_fits_it_best() -> None:
+    axes = np.eye(DIMENSIONS, dtype=np.float32)
+    windows = Windows((axes[:2] * 127).astype(np.int8), np.full(2, 1 / 127, np.float16))
+    scores = window_similarity(axes[[0, 1, 2]], [windows])
+    assert scores == pytest.approx([2 / 3], abs=0.001)  # two words fit one window each, the third none
+
+
+def test_no_passages_have_no_scores() -> None:
+    assert len(window_similarity(unit(random(3, 1)), [])) == 0
+
+
+@given(st.lists(st.integers(3, 60), min_size=1, max_size=12), st.integers(1, 9))
+@settings(deadline=None)
+def test_a_score_does_not_depend_on_the_other_passages(lengths: list[int], words: int) -> None:
+    query = unit(random(words, 0))
+    passages = [passage(random(length, length)) for length in lengths]
+    together = window_similarity(query, passages)
+    alone = [window_similarity(query, [one])[0] for one in passages]
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert np.all(np.abs(together) <= 1.01)
+
+
+def candidate(number: int) -> Candidate:
+    return Candidate(
+        key=ChunkKey("vs", "file", number),
+        filename="a.md",
+        title="A",
+        heading="",
+        text=f"text {number}",
+        start=0,
+        end=6,
+        tokens=2,
+        cosine=0.5,
+        coverage=0.0,
+    )
+
+
+def test_a_cross_encoder_orders_the_head_and_leaves_the_rest_and_the_scores() -> None:
+    ranked = [Scored(score, candidate(n)) for n, score in enumerate((0.9, 0.8, 0.7, 0.6))]
+    after = reordered(ranked, np.array([-2.0, 3.0, 1.0]))
+    assert [each.candidate.key.ordinal for each in after] == [1, 2, 0, 3]
+    assert [each.score for each in after] == [0.9, 0.8, 0.7, 0.6]
+    assert reordered(ranked, np.array([])) == ranked
+
+
+def test_a_cross_encoder_leaves_each_models_scores_to_that_models_candidates() -> None:
+    models = ["one", "other", "one", "other"]
+    ranked = [
+        Scored(score, replace(candidate(n), model=model))
+        for n, (score, model) in enumerate(zip((0.9, 0.3, 0.8, 0.2), models, strict=True))
+    ]
+    after = reordered(ranked, np.array([1.0, 0.0, 3.0, 2.0]))
+    assert [each.candidate.key.ordinal for each in after] == [2, 3, 0, 1]
+    assert [each.score for each in after] == [0.9, 0.3, 0.8, 0.2]
+
+
+def test_words_add_at_most_their_weight_and_do_so_for_the_best() -> None:
+    scores = fuse(np.array([0.5, 0.5, 0.5]), np.array([0.4, 0.2, 0.0]), method="scores", lexical_weight=0.1)
+    assert scores == pytest.approx([0.6, 0.55, 0.5])
+
+
+def test_without_words_the_similarity_is_the_score() -> None:
+    scores = fuse(np.array([0.5, 0.3]), np.zeros(2), method="scores", lexical_weight=0.1)
+    assert scores == pytest.approx([0.5, 0.3])
+
+
+def test_without_similarity_the_share_of_words_is_the_score() -> None:
+    scores = fuse(None, np.array([0.2, 0.9]), method="scores", lexical_weight=0.1)
+    assert scores == pytest.approx([0.2, 0.9])
+
+
+def test_the_best_of_both_lists_has_rank_score_one() -> None:
+    scores = fuse(np.array([0.1, 0.9]), np.array([0.0, 0.4]), method="ranks", lexical_weight=0.1)
+    assert scores[1] == pytest.approx(1.0)
+    assert 0 < scores[0] < 0.5  # in one list only
+
+
+def test_by_rank_a_little_nearer_counts_as_much_as_much_nearer() -> None:
+    near = fuse(np.array([0.50, 0.51]), np.zeros(2), method="ranks", lexical_weight=0.1)
+    far = fuse(np.array([0.10, 0.90]), np.zeros(2), method="ranks", lexical_weight=0.1)
+    assert near == pytest.approx(far)
+
+
+def test_no_candidates_have_no_scores() -> None:
+    assert len(fuse(np.empty(0), np.empty(0), method="scores", lexical_weight=0.1)) == 0
+    assert len(fuse(np.empty(0), np.empty(0), method="ranks", lexical_weight=0.1)) == 0
+
+
+@given(shares)
+def test_scores_stay_between_zero_and_one(evidence: list[tuple[float, float]]) -> None:
+    similarity, coverage = (np.array(side) for side in zip(*evidence, strict=True))
+    for scores in (
+        fuse(similarity, coverage, method="scores", lexical_weight=0.1),
+        fuse(similarity, coverage, method="ranks", lexical_weight=0.1),
+        fuse(None, coverage, method="scores", lexical_weight=0.1),
+    ):
+        assert len(scores) == len(evidence)
+        assert np.all((scores >= 0) & (scores <= 1))
+
+
+@given(shares)
+def test_more_of_both_never_scores_less(evidence: list[tuple[float, float]]) -> None:
+    similarity, coverage = (np.array(side) for side in zip(*evidence, strict=True))
+    scores = fuse(similarity, coverage, method="scores", lexical_weight=0.1)
+    for one in range(len(scores)):
+        better = (similarity >= similarity[one]) & (coverage >= coverage[one])
+        assert np.all(scores[better] >= scores[one] - 1e-12)
+
+
+def test_the_lists_take_turns_whatever_their_scores(make_candidate: Make) -> None:
+    high = [Scored(score, make_candidate(n)) for n, score in enumerate((0.9, 0.8, 0.7))]
+    low = [Scored(0.3, make_candidate(9))]
+    assert in_turns([low, high]) == [high[0], low[0], high[1], high[2]]
+    assert in_turns([high]) == high
+    assert in_turns([[], low]) == low
+    assert in_turns([]) == in_turns([[], []]) == []
+
+
+def test_of_one_rank_who_holds_more_of_the_words_comes_first(make_candidate: Make) -> None:
+    some, more = (Scored(0.5, replace(make_candidate(n), coverage=c)) for n, c in ((0, 0.2), (1, 0.9)))
+    assert in_turns([[some], [more]]) == [more, some]
+
+
+async def test_what_is_in_time_is_given_back() -> None:
+    span = Span("search", 0)
+    assert await within(1000, asyncio.sleep(0, "found"), span) == "found"
+    assert span.attributes == {"budget_ms": 1000}
+
+
+async def test_what_is_late_is_cancelled_and_the_span_says_so() -> None:
+    cancelled = asyncio.Event()
+
+    async def endless() -> str:
+        try:
+            await asyncio.Event().wait()
+            return "never"
+        finally:
+            cancelled.set()
+
+    span = Span("search", 0)
+    assert await within(1, endless(), span) is None
+    assert cancelled.is_set()
+    assert span.attributes["skipped"] == "over budget"
+
+
+async def test_an_error_of_the_work_passes_through() -> None:
+    async def broken() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await within(1000, broken(), Span("search", 0))
+
+
+async def test_cancelling_the_turn_cancels_the_work() -> None:
+    started = asyncio.Event()
+
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    turn = asyncio.ensure_future(within(60_000, endless(), Span("search", 0)))
+    await started.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn

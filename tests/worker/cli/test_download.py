@@ -1,0 +1,162 @@
+"""A model arrives whole or not at all, whatever the hub and the line do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.hub import CONTENT, SHA256, Hub, running_hub
+from worker.cli import download
+from worker.cli.download import Download, Fetched
+from worker.errors import StartError
+
+OTHER_SHA256 = "0" * 64
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Hub]:
+    async with running_hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "models" / "model.gguf"
+
+
+async def fetch(hub: Hub, target: Path, sha256: str | None = None) -> tuple[Fetched, list[int]]:
+    """Returns the result and the sizes that were reported."""
+    sizes: list[int] = []
+    task = Download(hub.model_url, target, sha256=sha256, report=lambda here, total: sizes.append(here), pause_s=0.001)
+    return await task.fetch(), sizes
+
+
+def part_of(target: Path) -> Path:
+    return target.with_name("model.gguf.part")
+
+
+def content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def begin(target: Path, content: bytes) -> None:
+    target.parent.mkdir()
+    part_of(target).write_bytes(content)
+
+
+async def refusal(hub: Hub, target: Path, sha256: str | None = None) -> str:
+    with pytest.raises(StartError) as error:
+        await fetch(hub, target, sha256)
+    assert content(target) is None
+    return str(error.value)
+
+
+async def test_a_model_is_fetched_checked_and_put_under_its_name(hub: Hub, target: Path) -> None:
+    fetched, sizes = await fetch(hub, target)
+    assert content(target) == CONTENT
+    assert fetched == Fetched(SHA256, checked=True)
+    assert sizes[-1] == len(CONTENT) and sizes == sorted(sizes)
+    assert not part_of(target).exists()
+
+
+async def test_a_cut_line_is_taken_up_where_it_broke(hub: Hub, target: Path) -> None:
+    hub.cut_after = [100_000, 0, 50_000]
+    await fetch(hub, target)
+    assert content(target) == CONTENT
+    assert hub.ranges == [None, "bytes=100000-", "bytes=100000-", "bytes=150000-"]
+
+
+async def test_a_later_run_goes_on_with_what_an_earlier_one_left(hub: Hub, target: Path) -> None:
+    begin(target, CONTENT[:200_000])
+    _, sizes = await fetch(hub, target)
+    assert content(target) == CONTENT
+    assert hub.ranges == ["bytes=200000-"] and min(sizes) > 200_000
+
+
+async def test_a_part_that_is_whole_already_is_only_checked(hub: Hub, target: Path) -> None:
+    begin(target, CONTENT)
+    assert (await fetch(hub, target))[0].checked
+    assert content(target) == CONTENT and hub.ranges == [f"bytes={len(CONTENT)}-"]
+
+
+@pytest.mark.parametrize("old", [b"GGUF of last week" * 1000, CONTENT + b"more than there is now"])
+async def test_a_part_of_another_version_is_thrown_away(hub: Hub, target: Path, old: bytes) -> None:
+    begin(target, old)
+    await fetch(hub, target)
+    assert content(target) == CONTENT
+
+
+async def test_a_server_that_ignores_ranges_is_heard_from_the_start(hub: Hub, target: Path) -> None:
+    hub.honours_ranges = False
+    hub.cut_after = [100_000]
+    await fetch(hub, target)
+    assert content(target) == CONTENT
+
+
+async def test_a_busy_hub_is_asked_again(hub: Hub, target: Path) -> None:
+    hub.statuses = [503, 429, 502]
+    await fetch(hub, target)
+    assert content(target) == CONTENT and len(hub.ranges) == 4
+
+
+async def test_a_hub_that_stays_away_is_given_up_and_what_came_is_kept(hub: Hub, target: Path) -> None:
+    hub.cut_after = [100_000, *[0] * 20]
+    assert "try again later" in await refusal(hub, target)
+    assert part_of(target).read_bytes() == CONTENT[:100_000]
+    hub.cut_after = []
+    await fetch(hub, target)
+    assert content(target) == CONTENT
+
+
+async def test_an_unreachable_hub_is_named(target: Path) -> None:
+    hub = Hub()
+    hub.url = "http://127.0.0.1:1"
+    assert hub.model_url in await refusal(hub, target)
+    assert not part_of(target).exists()
+
+
+@pytest.mark.parametrize(("status", "what"), [(404, "renamed or removed"), (401, "login"), (403, "browser")])
+async def test_a_refusal_is_final_and_says_what_to_do(hub: Hub, target: Path, status: int, what: str) -> None:
+    hub.statuses = [status, 500, 500]
+    assert what in await refusal(hub, target)
+    assert len(hub.ranges) == 1
+
+
+async def test_other_bytes_than_the_catalogue_names_do_not_stay(hub: Hub, target: Path) -> None:
+    assert OTHER_SHA256 in await refusal(hub, target, OTHER_SHA256)
+    assert not part_of(target).exists()
+
+
+async def test_a_page_instead_of_a_model_does_not_stay(hub: Hub, target: Path) -> None:
+    hub.content = b"<html>Please sign in</html>"
+    assert "is not a GGUF file" in await refusal(hub, target)
+    assert not part_of(target).exists()
+
+
+async def test_without_any_checksum_it_says_that_nothing_was_compared(hub: Hub, target: Path) -> None:
+    hub.declares_checksum = False
+    assert (await fetch(hub, target))[0] == Fetched(SHA256, checked=False)
+
+
+async def test_without_a_checksum_an_old_part_is_not_trusted(hub: Hub, target: Path) -> None:
+    hub.declares_checksum = False
+    begin(target, b"GGUF" + bytes(1000))
+    await fetch(hub, target)
+    assert content(target) == CONTENT
+
+
+async def test_a_full_disk_is_seen_before_the_first_byte(
+    hub: Hub, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "disk_free", lambda folder: download.ROOM_BYTES + 1000)
+    assert "free some space" in await refusal(hub, target)
+
+
+async def test_two_downloads_of_one_model_do_not_mix(hub: Hub, target: Path) -> None:
+    begin(target, b"")
+    with download._alone(part_of(target)):
+        assert "another process" in await refusal(hub, target)
+    await fetch(hub, target)
+    assert content(target) == CONTENT

@@ -1,0 +1,163 @@
+"""The commands as processes: what they print, and the one line that they end in when something is wrong."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.serving import ROOT, clean_environment
+from worker.config import settings
+
+TIMEOUT_S = 60
+
+
+def firsttoken(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "worker", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=clean_environment(**environment),
+        timeout=TIMEOUT_S,
+    )
+
+
+def complaint(*arguments: str, **environment: str) -> str:
+    """The one line on stderr of a command that must fail."""
+    done = firsttoken(*arguments, **environment)
+    assert done.returncode != 0
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("firsttoken: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def home(make_home: Callable[[], Path]) -> str:
+    """A home that all commands of this file share."""
+    return str(make_home())
+
+
+def test_help_names_every_setting_with_its_variable_and_default() -> None:
+    text = firsttoken("--help").stdout
+    for setting in settings():
+        assert setting.flag in text
+        assert setting.variable in text
+    assert "[FIRSTTOKEN_PORT; default 8080]" in text
+
+
+def test_a_command_that_does_not_exist_is_refused() -> None:
+    done = firsttoken("fly")
+    assert done.returncode == 2
+    assert "invalid choice: 'fly'" in done.stderr
+
+
+def test_a_taken_port_is_named(home: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is already in use" in complaint("serve", "--home", home, "--port", str(port))
+
+
+def test_a_setting_that_cannot_be_used_names_its_variable(home: str) -> None:
+    assert "FIRSTTOKEN_PORT must be a number" in complaint("serve", "--home", home, FIRSTTOKEN_PORT="http")
+
+
+def test_a_model_that_is_not_there_is_named(home: str, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.gguf"
+    assert str(missing) in complaint("serve", "--home", home, "--port", "0", "--model", str(missing))
+
+
+def test_a_file_that_is_no_model_is_named(home: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_text("this is not a model")
+    line = complaint("serve", "--home", home, "--port", "0", "--model", str(other))
+    assert str(other) in line and "--model" in line
+
+
+def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "--home" in complaint("serve", "--home", str(tmp_path / "file"), "--port", "0")
+
+
+def test_a_database_that_does_not_answer_is_said_to(home: str) -> None:
+    line = complaint("serve", "--home", home, "--port", "0", DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
+    assert "database" in line.lower()
+
+
+def test_a_database_url_that_is_none_is_refused(home: str) -> None:
+    assert "database" in complaint("migrate", "--home", home, "--database-url", "mysql://x").lower()
+
+
+def test_a_broken_data_folder_is_named(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    assert firsttoken("migrate", "--home", str(home)).returncode == 0
+    [control] = (home / "postgres").glob("pg*/global/pg_control")
+    content = control.read_bytes()
+    control.write_bytes(b"")
+    assert "Postgres did not start" in complaint("serve", "--home", str(home), "--port", "0")
+    control.write_bytes(content)
+    assert firsttoken("migrate", "--home", str(home)).stdout == "nothing to do\n"  # repaired, it works again
+
+
+def test_migrations_are_applied_once(home: str) -> None:
+    first, second = firsttoken("migrate", "--home", home), firsttoken("migrate", "--home", home)
+    assert first.returncode == second.returncode == 0
+    assert second.stdout == "nothing to do\n"
+
+
+def test_a_key_has_the_bounds_that_it_was_made_with(home: str) -> None:
+    made = firsttoken("keys", "create", "guest", "--home", home, "--budget", "steps=2", "--budget", "cost=0.5")
+    assert made.returncode == 0
+    assert "guest  cost=0.5  steps=2" in firsttoken("keys", "list", "--home", home).stdout
+    assert "--budget steps" in complaint("keys", "create", "x", "--home", home, "--budget", "steps=0")
+    assert "--budget wishes" in complaint("keys", "create", "x", "--home", home, "--budget", "wishes=3")
+
+
+def test_a_key_is_made_listed_and_revoked(home: str) -> None:
+    made = firsttoken("keys", "create", "laptop", "--home", home, "--operator", "--days", "3")
+    key, _, note = made.stdout.split("\n", 2)
+    id = note.split()[0]
+    assert key.startswith("ft_") and id.startswith("key_")
+    listed = firsttoken("keys", "list", "--home", home).stdout
+    assert id in listed and "active" in listed and "operator" in listed and "laptop" in listed
+    assert key not in listed
+    assert firsttoken("keys", "revoke", id, "--home", home).returncode == 0
+    assert "revoked" in firsttoken("keys", "list", "--home", home).stdout
+    assert "has no key key_x" in complaint("keys", "revoke", "key_x", "--home", home)
+
+
+def test_a_mistyped_tenant_is_not_made(home: str) -> None:
+    for _ in range(2):
+        assert "there is no tenant loacl" in complaint("keys", "list", "--home", home, "--tenant", "loacl")
+    assert "there is no tenant loacl" in complaint("keys", "revoke", "key_x", "--home", home, "--tenant", "loacl")
+
+
+def test_a_link_needs_a_worker_to_lead_to(home: str) -> None:
+    assert "--url" in complaint("link", "--home", home)
+    assert firsttoken("link", "--home", home, "--url", "https://chat.test/").stdout.startswith(
+        "https://chat.test/?token="
+    )
+
+
+def test_files_are_read_into_a_store_and_unchanged_ones_are_not_read_again(home: str, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Tea\n\nSteep green tea for three minutes.\n")
+    (tmp_path / "b.txt").write_text("Coffee is brewed with water just off the boil.\n")
+    arguments = ("ingest", str(tmp_path), "--store", "drinks", "--home", home)
+    assert "2 files read" in firsttoken(*arguments).stdout
+    assert "0 files read" in (again := firsttoken(*arguments).stdout) and "2 unchanged" in again
+    (tmp_path / "c.txt").write_bytes(b"\x00\x01\x02" * 100)
+    done = firsttoken(*arguments)
+    assert done.returncode != 0
+    assert "c.txt" in done.stderr and "1 files could not be read" in done.stderr
+    assert "2 unchanged" in done.stdout
+
+
+def test_a_path_that_is_not_there_is_named(home: str, tmp_path: Path) -> None:
+    done = firsttoken("ingest", str(tmp_path / "nowhere"), "--store", "x", "--home", home)
+    assert done.returncode != 0
+    assert "nowhere" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,108 @@
+"""/v1/conversations: made, filled, listed, renamed, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from yarl import URL as Url
+
+from migrations.pool import Database
+from tests.worker.answering import answering, get, post
+from tests.worker.harness import Client
+
+URL = "/v1/conversations"
+
+
+@pytest.fixture
+async def client(database: Database) -> AsyncIterator[Client]:
+    async with answering(database, "Hello.") as client:
+        yield client
+
+
+def said(text: str, role: str = "user") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": text}
+
+
+async def test_a_conversation_begins_with_items_and_metadata(client: Client) -> None:
+    made = await post(client, URL, {"items": [said("a"), said("b", "assistant")], "metadata": {"title": "T"}})
+    assert (made["object"], made["metadata"]) == ("conversation", {"title": "T"})
+    assert await get(client, f"{URL}/{made['id']}") == made
+    items = (await get(client, f"{URL}/{made['id']}/items?order=asc"))["data"]
+    assert [item["content"][0]["text"] for item in items] == ["a", "b"]
+
+
+async def test_a_conversation_may_begin_with_an_empty_body(client: Client) -> None:
+    async with client.post(URL) as answer:
+        assert (await answer.json())["metadata"] == {}
+
+
+async def test_metadata_is_replaced(client: Client) -> None:
+    made = await post(client, URL, {"metadata": {"a": "1"}})
+    assert (await post(client, f"{URL}/{made['id']}", {"metadata": {"b": "2"}}))["metadata"] == {"b": "2"}
+
+
+async def test_a_deleted_conversation_is_gone(client: Client) -> None:
+    made = await post(client, URL, {})
+    async with client.delete(f"{URL}/{made['id']}") as answer:
+        assert await answer.json() == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
+    await get(client, f"{URL}/{made['id']}", 404)
+
+
+async def test_items_are_read_page_by_page(client: Client) -> None:
+    made = await post(client, URL, {"items": [said(str(n)) for n in range(5)]})
+    seen: list[str] = []
+    query = "limit=2"
+    while True:
+        page = await get(client, f"{URL}/{made['id']}/items?{query}")
+        assert (page["first_id"], page["last_id"]) == (page["data"][0]["id"], page["data"][-1]["id"])
+        seen += [item["content"][0]["text"] for item in page["data"]]
+        if not page["has_more"]:
+            break
+        query = f"limit=2&after={page['last_id']}"
+    assert seen == ["4", "3", "2", "1", "0"]
+
+
+async def test_items_are_added_read_and_deleted(client: Client) -> None:
+    id = (await post(client, URL, {}))["id"]
+    added = await post(client, f"{URL}/{id}/items", {"items": [said("a"), said("b")]})
+    item = added["data"][0]
+    assert await get(client, f"{URL}/{id}/items/{item['id']}") == item
+    async with client.delete(f"{URL}/{id}/items/{item['id']}") as answer:
+        assert (await answer.json())["id"] == id
+    await get(client, f"{URL}/{id}/items/{item['id']}", 404)
+
+
+async def test_the_list_is_the_tenants_own_and_newest_first(client: Client) -> None:
+    made = [(await post(client, URL, {}))["id"] for _ in range(3)]
+    page = await get(client, f"{URL}?limit=2")
+    assert [entry["id"] for entry in page["data"]] == [made[2], made[1]]
+    assert page["has_more"]
+    rest = await get(client, f"{URL}?limit=2&after={page['last_id']}")
+    assert [entry["id"] for entry in rest["data"]] == [made[0]]
+    assert not rest["has_more"]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=101", "limit=x", "limit=-1", "order=up", "after=a%20b", "after=%00"]
+)
+async def test_a_wrong_query_is_refused_by_the_name_of_its_parameter(client: Client, query: str) -> None:
+    id = (await post(client, URL, {}))["id"]
+    error = (await get(client, f"{URL}/{id}/items?{query}", 400))["error"]
+    assert error["param"] == query.split("=")[0]
+
+
+@pytest.mark.parametrize("id", ["conv_0", "%00", "..%2F..", "a" * 200, "%F0%9F%98%80"])
+async def test_what_was_never_given_out_is_a_404(client: Client, id: str) -> None:
+    for path in (
+        f"{URL}/{id}",
+        f"{URL}/{id}/items",
+        f"/v1/responses/{id}",
+        f"/v1/files/{id}",
+        f"/v1/vector_stores/{id}",
+    ):
+        url = Url(f"http://{client.host}:{client.port}{path}", encoded=True)
+        async with client.session.get(url) as answer:
+            assert answer.status == 404, path
+            assert (await answer.json())["error"]["type"] == "not_found_error"

@@ -1,0 +1,110 @@
+"""Somebody is about to ask: what stands before the question is read, and nothing else happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from inference.testing import ScriptedModel
+from migrations.pool import Database
+from tests.worker.answering import MODEL, answering, get, post
+from tests.worker.harness import SECRET, Client
+from worker.auth.keys import Keys
+from worker.warmth import TENANT_MAX
+
+URL = "/v1/conversations"
+ITEMS = [
+    {"type": "message", "role": "user", "content": "Hello."},
+    {"type": "message", "role": "assistant", "content": "Good day."},
+]
+
+
+@pytest.fixture
+def model() -> ScriptedModel:
+    return ScriptedModel(["Yes."], name=MODEL)
+
+
+@pytest.fixture
+async def client(database: Database, model: ScriptedModel) -> AsyncIterator[Client]:
+    async with answering(database, model=model) as client:
+        yield client
+
+
+async def made(client: Client) -> str:
+    return str((await post(client, URL, {"items": ITEMS}))["id"])
+
+
+async def test_the_next_turn_begins_with_what_was_read(client: Client, model: ScriptedModel) -> None:
+    id = await made(client)
+    asked = {"tools": [{"type": "firsttoken:double"}], "instructions": "Be terse."}
+    told = await post(client, f"{URL}/{id}/warm", asked, 202)
+    assert told == {"object": "conversation.warm", "conversation": id, "status": "reading"}
+    await post(client, "/v1/responses", {**asked, "conversation": id, "input": "And now?"})
+    [ahead], [prompt] = model.ahead, model.prompts
+    assert prompt.startswith(ahead)
+    assert "Good day." in ahead and "double" in ahead and "Be terse." in ahead
+    assert len((await get(client, f"{URL}/{id}/items"))["data"]) == 4, "only the turn left something"
+
+
+async def test_a_conversation_that_is_not_made_yet_can_be_warmed(client: Client, model: ScriptedModel) -> None:
+    told = await post(client, f"{URL}/warm", {"instructions": "Be terse."}, 202)
+    assert (told["conversation"], told["status"]) == (None, "reading")
+    assert "Be terse." in model.ahead[0]
+
+
+async def test_one_conversation_is_read_once_at_a_time(client: Client, model: ScriptedModel) -> None:
+    id = await made(client)
+    statuses = [(await post(client, f"{URL}/{id}/warm", {}, 202))["status"] for _ in range(3)]
+    assert statuses == ["reading", "skipped", "skipped"]
+    assert len(model.ahead) == 1
+
+
+async def test_a_tenant_has_few_readings_at_once_and_another_has_its_own(
+    client: Client, database: Database, model: ScriptedModel
+) -> None:
+    ids = [await made(client) for _ in range(TENANT_MAX + 1)]
+    statuses = [(await post(client, f"{URL}/{id}/warm", {}, 202))["status"] for id in ids]
+    assert statuses == ["reading"] * TENANT_MAX + ["skipped"]
+    keys = Keys(database, SECRET)
+    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "other"))[1]
+    async with client.post(f"{URL}/warm", json={}, headers={"Authorization": f"Bearer {key}"}) as answer:
+        assert (await answer.json())["status"] == "reading"
+
+
+async def test_another_tenants_conversation_does_not_exist(client: Client, database: Database) -> None:
+    id = await made(client)
+    keys = Keys(database, SECRET)
+    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "other"))[1]
+    for _ in range(2):  # and the refusal is no reading that would hide the next one
+        async with client.post(f"{URL}/{id}/warm", json={}, headers={"Authorization": f"Bearer {key}"}) as answer:
+            assert answer.status == 404
+            assert (await answer.json())["error"]["code"] == "conversation_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "status"),
+    [
+        ({"input": "And now?"}, "input", 400),
+        ({"conversation": "conv_1"}, "conversation", 400),
+        ({"stream": True}, "stream", 400),
+        ({"surprise": 1}, "surprise", 400),
+        ({"tools": 5}, "tools", 400),
+        ({"tools": [{"type": "firsttoken:nothing"}]}, "tools", 400),
+        ({"model": "unknown"}, "model", 404),
+    ],
+)
+async def test_what_is_wrong_is_named(client: Client, body: dict[str, Any], param: str, status: int) -> None:
+    refused = await post(client, f"{URL}/warm", body, status)
+    assert refused["error"]["param"] == param
+
+
+async def test_a_model_that_is_busy_reads_nothing(database: Database) -> None:
+    class Busy(ScriptedModel):
+        def read_ahead(self, *args: Any, **rest: Any) -> None:
+            return None
+
+    async with answering(database, model=Busy(["Yes."], name=MODEL)) as client:
+        assert (await post(client, f"{URL}/warm", {}, 202))["status"] == "skipped"

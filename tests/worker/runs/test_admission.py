@@ -1,0 +1,42 @@
+"""Turns over a cap are refused with a time to come back, and a place is free again however a turn ends."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+
+from worker.errors import ApiError
+from worker.runs.admission import Admission
+
+ALICE, BOB = uuid4(), uuid4()
+
+
+def test_a_tenant_at_its_cap_is_refused_while_others_get_in() -> None:
+    admission = Admission(turns_max=10, tenant_turns_max=2)
+    with admission.turn(ALICE), admission.turn(ALICE):
+        with pytest.raises(ApiError) as refused, admission.turn(ALICE):
+            pass
+        with admission.turn(BOB):
+            assert admission.active == 3
+    assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
+    assert refused.value.retry_after_s is not None
+
+
+def test_the_worker_at_its_cap_refuses_everybody() -> None:
+    admission = Admission(turns_max=3, tenant_turns_max=3)
+    with ExitStack() as turns:
+        for _ in range(3):
+            turns.enter_context(admission.turn(ALICE))
+        with pytest.raises(ApiError, match="busy with 3 turns"), admission.turn(BOB):
+            pass
+
+
+def test_a_place_is_free_again_when_a_turn_fails() -> None:
+    admission = Admission(turns_max=1, tenant_turns_max=1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError), admission.turn(ALICE):
+            raise RuntimeError
+    assert admission.active == 0
+    assert repr(admission) == "<Admission 0 of 1 turns | 0 tenants>"

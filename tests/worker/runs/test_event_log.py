@@ -1,0 +1,122 @@
+"""Events on their way to Postgres: tried again while it is away, never for what it refuses for good."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from agents.message import new_id
+from agents.store import ResponseRecord
+from migrations.pool import DATABASE_AWAY, Database
+from tests.agents.turns import user
+from worker.runs.event_log import EventLog
+from worker.runs.running_store import Batch, RunningStore
+from worker.wire import sse
+
+WORKER = 21  # no session holds its lock
+
+
+@pytest.fixture
+async def two(running: RunningStore, tenant_id: UUID, owner_dsn: str) -> AsyncIterator[tuple[str, str]]:
+    """Two responses that the worker makes."""
+    ids = new_id("resp"), new_id("resp")
+    for id in ids:
+        record = ResponseRecord(
+            id, "in_progress", {"output": []}, datetime.now(UTC), None, (user("x"),), (), None, None
+        )
+        await running.begin(tenant_id, record, WORKER)
+    yield ids
+    connection = await asyncpg.connect(owner_dsn)
+    await connection.execute("delete from responses where id = any($1)", list(ids))
+    await connection.close()
+
+
+def frame(number: int, text: str = "x") -> bytes:
+    return sse.encode({"type": "response.output_text.delta", "delta": text, "sequence_number": number})
+
+
+async def numbers(running: RunningStore, tenant_id: UUID, id: str) -> tuple[list[int], bool]:
+    chapter = await running.read(tenant_id, id, -1)
+    return [event["sequence_number"] for event in chapter.events], chapter.sealed
+
+
+async def test_events_that_postgres_refuses_keep_no_others_from_being_stored(
+    running: RunningStore, tenant_id: UUID, two: tuple[str, str]
+) -> None:
+    refused, good = two
+    log = EventLog(running, WORKER)
+    log.note(tenant_id, refused, [frame(0, "\0")], 0, last=True)  # jsonb has no such character
+    log.note(tenant_id, good, [frame(0), frame(1)], 1)
+    assert await log.flush()
+    assert await numbers(running, tenant_id, good) == ([0, 1], False)
+    assert await numbers(running, tenant_id, refused) == ([], True)
+    log.note(tenant_id, good, [frame(2)], 2, last=True)
+    assert await log.flush()
+    assert await numbers(running, tenant_id, good) == ([0, 1, 2], True)
+
+
+class Breaking(RunningStore):
+    """Raises what a connection does that breaks, as often as it was told to."""
+
+    def __init__(self, database: Database, *errors: Exception) -> None:
+        super().__init__(database)
+        self._errors = list(errors)
+
+    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        await super().append(tenant_id, batches, worker)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InternalClientError("cannot switch to state 15"),
+        asyncpg.DiskFullError("no space left"),
+        asyncpg.AdminShutdownError("terminating connection"),
+        ConnectionResetError(),
+        TimeoutError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_events_wait_for_a_database_that_is_away(
+    database: Database, running: RunningStore, tenant_id: UUID, two: tuple[str, str], error: Exception
+) -> None:
+    log = EventLog(Breaking(database, error), WORKER)
+    log.note(tenant_id, two[0], [frame(0)], 0)
+    assert not await log.flush()
+    log.note(tenant_id, two[0], [frame(1)], 1, last=True)
+    assert await log.flush()
+    assert await numbers(running, tenant_id, two[0]) == ([0, 1], True)
+
+
+async def test_the_writer_outlives_an_error_that_nobody_foresaw(
+    database: Database, running: RunningStore, tenant_id: UUID, two: tuple[str, str]
+) -> None:
+    class Broken(EventLog):
+        broke = False
+
+        async def _store_waiting(self) -> bool:
+            if not self.broke:
+                self.broke = True
+                raise RuntimeError("unforeseen")
+            return await super()._store_waiting()
+
+    log = Broken(running, WORKER)
+    log.start()
+    log.note(tenant_id, two[0], [frame(0)], 0, last=True)
+    while not (await running.read(tenant_id, two[0], -1)).sealed:
+        pass  # the test's own time limit ends this
+    await log.close()
+    assert log.broke
+
+
+@pytest.mark.parametrize(
+    "error", [asyncpg.UniqueViolationError, asyncpg.CheckViolationError, asyncpg.SyntaxOrAccessError]
+)
+def test_what_would_fail_again_is_not_taken_for_a_database_that_is_away(error: type[Exception]) -> None:
+    assert not issubclass(error, DATABASE_AWAY)

@@ -1,0 +1,194 @@
+"""A request that is repeated with its Idempotency-Key never starts a second generation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+
+from migrations.pool import Database
+from tests.worker.answering import MODEL, StallingModel, answering, events_of, get, services_with
+from tests.worker.harness import Client
+from tests.worker.sharing import colleagues, response_id_of, signed_in
+from worker.routes import responses
+
+URL, CHAT = "/v1/responses", "/v1/chat/completions"
+BODY = {"input": "tell me"}
+UNSTORED: list[tuple[str, dict[str, Any]]] = [
+    (URL, {**BODY, "store": False}),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}]}),
+]
+LAST_PIECE = b'"t."'
+
+
+def stalling() -> StallingModel:
+    return StallingModel(["Half an answer, and the rest."], name=MODEL)
+
+
+def key() -> dict[str, str]:
+    return {"Idempotency-Key": f"key-{uuid4()}"}
+
+
+def key_of(client: Client) -> str:
+    return client.session.headers["Authorization"].partition(" ")[2]
+
+
+async def ask(
+    client: Client, headers: dict[str, str], body: dict[str, Any], status: int = 200, path: str = URL
+) -> dict[str, Any]:
+    async with client.post(path, json=body, headers=headers) as answer:
+        content: dict[str, Any] = await answer.json()
+        assert answer.status == status, content
+    return content
+
+
+async def test_the_second_request_gets_the_first_ones_answer(database: Database) -> None:
+    async with answering(database, "First.", "Second.") as client:
+        headers = key()
+        first = await ask(client, headers, BODY)
+        assert await ask(client, headers, BODY) == first
+        async with client.post(URL, data=b'{ "input": "tell me" }', headers=headers) as same:
+            assert await same.json() == first
+        assert (await ask(client, key(), BODY))["id"] != first["id"]
+
+
+async def test_a_stream_is_told_again_from_its_beginning(database: Database) -> None:
+    async with answering(database, "First.", "Second.") as client:
+        headers, told = key(), []
+        for _ in range(2):
+            async with client.post(URL, json={**BODY, "stream": True}, headers=headers) as answer:
+                told.append(events_of(await answer.text()))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_a_repetition_waits_for_the_answer_in_the_making(
+    database: Database, streamed: bool, elsewhere: bool
+) -> None:
+    model, headers, body = stalling(), key(), {**BODY, "stream": streamed}
+
+    async def read(client: Client) -> str:
+        async with client.post(URL, json=body, headers=headers) as answer:
+            assert answer.status == 200
+            return await answer.text()
+
+    async with colleagues(database, model) as (maker, other):
+        first = asyncio.create_task(read(maker))
+        await model.started.wait()
+        second = asyncio.create_task(read(other if elsewhere else maker))
+        await asyncio.sleep(0.1)  # long enough for a second generation to start, if it did
+        model.running[0].released.set()
+        texts = await asyncio.gather(first, second)
+    assert len(model.running) == 1
+    if streamed:
+        assert events_of(texts[0]) == events_of(texts[1])
+    else:
+        assert orjson.loads(texts[0]) == orjson.loads(texts[1])
+
+
+async def test_an_answer_waits_for_a_caller_whose_connection_broke(database: Database) -> None:
+    model, headers = stalling(), key()
+    async with answering(database, model=model) as client:
+        async with client.post(URL, json={**BODY, "stream": True}, headers=headers) as answer:
+            id = response_id_of(await answer.content.readuntil(LAST_PIECE))
+        answer.close()
+        model.running[0].released.set()
+        async with client.post(URL, json={**BODY, "stream": True}, headers=headers) as answer:
+            told = events_of(await answer.text())
+    assert (told[0]["response"]["id"], told[-1]["type"]) == (id, "response.completed")
+
+
+async def test_an_answer_in_the_background_is_queued_once(database: Database) -> None:
+    async with answering(database, "First.", "Second.") as client:
+        headers, body = key(), {**BODY, "background": True}
+        first = await ask(client, headers, body)
+        await (await client.get(f"{URL}/{first['id']}?stream=true")).read()
+        assert await ask(client, headers, body) == await get(client, f"{URL}/{first['id']}")
+
+
+async def test_another_request_with_the_same_key_is_refused(database: Database) -> None:
+    async with answering(database, "First.") as client:
+        headers = key()
+        await ask(client, headers, BODY)
+        error = (await ask(client, headers, {"input": "something else"}, 422))["error"]
+    assert (error["param"], error["code"]) == ("Idempotency-Key", "idempotency_key_reused")
+
+
+async def test_every_tenant_has_keys_of_its_own(database: Database) -> None:
+    headers = key()
+    async with answering(database, "Mine.") as client, answering(database, "Theirs.") as stranger:
+        await ask(client, headers, BODY)
+        assert (await ask(stranger, headers, BODY))["output"][0]["content"][0]["text"] == "Theirs."
+
+
+async def test_what_was_refused_is_not_remembered(database: Database) -> None:
+    async with answering(database, "First.") as client:
+        for path, good, bad in (
+            (URL, BODY, {**BODY, "conversation": "conv_0"}),
+            (CHAT, UNSTORED[1][1], {**UNSTORED[1][1], "messages": [{"role": "user", "content": "x" * 200_000}]}),
+        ):
+            headers = key()
+            async with client.post(path, json=bad, headers=headers) as refused:
+                assert refused.status in (400, 404)
+            await ask(client, headers, good, path=path)
+
+
+@pytest.mark.parametrize(("path", "body"), UNSTORED)
+async def test_an_answer_that_is_not_stored_is_made_once_and_not_told_again(
+    database: Database, path: str, body: dict[str, Any]
+) -> None:
+    model, headers = stalling(), key()
+    async with answering(database, model=model) as client:
+        first = asyncio.create_task(ask(client, headers, body, path=path))
+        await model.started.wait()
+        assert (await ask(client, headers, body, 409, path))["error"]["code"] == "idempotency_key_in_use"
+        model.running[0].released.set()
+        await first
+        assert (await ask(client, headers, body, 409, path))["error"]["code"] == "idempotency_key_used"
+    assert len(model.running) == 1
+
+
+@pytest.mark.parametrize(("path", "body"), UNSTORED)
+async def test_an_answer_that_reached_nobody_may_be_asked_for_again(
+    database: Database, path: str, body: dict[str, Any]
+) -> None:
+    model, headers = stalling(), key()
+    async with answering(database, model=model) as client:
+        async with client.post(path, json={**body, "stream": True}, headers=headers) as answer:
+            await answer.content.readuntil(b"t.")
+        answer.close()
+        await model.running[0].stopped.wait()
+        model.replies, status = ["Again."], 409
+        while status == 409:  # released after the connection is gone, so nobody is told when
+            async with client.post(path, json={**body, "stream": True}, headers=headers) as answer:
+                status = answer.status
+            answer.close()
+    assert status == 200
+
+
+async def test_a_key_of_a_worker_that_died_before_it_began_is_free(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses, "BEGIN_S", 0.1)
+    services, headers = services_with(database, stalling()), key()
+    async with signed_in(database, services) as client, answering(database, "x") as heir:
+        heir.session.headers["Authorization"] = client.session.headers["Authorization"]
+        grant = await services.authenticator.keys.authenticate(key_of(client))
+        assert grant is not None
+        worker = services.presence.worker
+        await services.idempotency.claim(grant.tenant_id, headers["Idempotency-Key"], b"", "resp_0", worker)
+        await ask(heir, headers, BODY, 422)
+        await services.presence.close()
+        await ask(heir, headers, BODY)
+
+
+@pytest.mark.parametrize("value", ["", "x" * 256, "schlüssel"])
+async def test_a_key_that_is_none_is_refused(database: Database, value: str) -> None:
+    async with answering(database, "x") as client:
+        for path, body in ((URL, BODY), UNSTORED[1]):
+            error = (await ask(client, {"Idempotency-Key": value}, body, 400, path))["error"]
+            assert error["param"] == "Idempotency-Key"

@@ -1,0 +1,158 @@
+"""API keys and one-time sign-in links: made here, shown once, stored as keyed hashes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from agents.definition import Bounds
+from migrations.pool import Database
+from worker.auth.secret import Secret
+
+KEY_PREFIX = "ft_"
+SECRET_BYTES = 32
+HINT_CHARS = 8  # enough for people to tell keys apart, nothing for guessing: 5 of 43 random characters
+LOCAL_TENANT = "local"  # the tenant of the person who runs the worker
+LINK_LIFETIME = timedelta(hours=12)  # printed at start, often followed much later
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What may be known of a key after it was made."""
+
+    id: str
+    name: str
+    hint: str
+    scopes: frozenset[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    bounds: Mapping[str, float]
+
+    @property
+    def state(self) -> str:
+        if self.revoked_at:
+            return "revoked"
+        return "expired" if self.expires_at and self.expires_at <= datetime.now(UTC) else "active"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a redeemed credential allows."""
+
+    id: str
+    tenant_id: UUID
+    scopes: frozenset[str]
+    expires_at: datetime | None = None
+    bounds: Bounds | None = None
+
+
+class Keys:
+    """The owner of the tables api_keys and sign_in_links."""
+
+    def __init__(self, database: Database, secret: Secret) -> None:
+        self._database = database
+        self._secret = secret
+
+    async def tenant(self, name: str) -> UUID:
+        """The tenant of that name, made if it is new."""
+        async with self._database.anonymous() as connection:
+            tenant_id: UUID = await connection.fetchval("select ensure_tenant($1)", name)
+        return tenant_id
+
+    async def known_tenant(self, name: str) -> UUID | None:
+        """The tenant of that name, if there is one."""
+        async with self._database.anonymous() as connection:
+            tenant_id: UUID | None = await connection.fetchval("select known_tenant($1)", name)
+        return tenant_id
+
+    async def create(
+        self,
+        tenant_id: UUID,
+        name: str,
+        *,
+        scopes: Iterable[str] = (),
+        expires_at: datetime | None = None,
+        bounds: Bounds | None = None,
+    ) -> tuple[str, str]:
+        """A new key: (id, the key itself, which nobody can read again)."""
+        told = bounds.model_dump(exclude_unset=True) if bounds else {}
+        key, id = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES), f"key_{secrets.token_hex(12)}"
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                "insert into api_keys (id, tenant_id, name, hash, hint, scopes, expires_at, bounds) "
+                "values ($1, $2, $3, $4, $5, $6, $7, $8)",
+                id, tenant_id, name, self._hash(key), key[:HINT_CHARS], sorted(scopes), expires_at, told,
+            )  # fmt: skip
+        return id, key
+
+    async def list(self, tenant_id: UUID) -> list[ApiKey]:
+        """All keys of a tenant, newest first, dead ones included."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                "select id, name, hint, scopes, created_at, expires_at, revoked_at, last_used_at, bounds "
+                "from api_keys order by created_at desc, id"
+            )
+        return [ApiKey(**{**row, "scopes": frozenset(row["scopes"])}) for row in rows]
+
+    async def revoke(self, tenant_id: UUID, id: str) -> bool:
+        """Whether a key of this tenant had that id. Workers notice within the lifetime of their cache."""
+        async with self._database.tenant(tenant_id) as connection:
+            found = await connection.fetchval(
+                "update api_keys set revoked_at = coalesce(revoked_at, now()) where id = $1 returning id", id
+            )
+        return found is not None
+
+    async def authenticate(self, key: str) -> Grant | None:
+        """What a key allows now; None for an unknown, expired or revoked one."""
+        async with self._database.anonymous() as connection:
+            row = await connection.fetchrow("select * from authenticate_api_key($1)", self._hash(key))
+        if row is None:
+            return None
+        bounds = _bounds(row["bounds"])
+        return Grant(row["key_id"], row["tenant_id"], frozenset(row["scopes"]), row["expires_at"], bounds)
+
+    async def grant(self, tenant_id: UUID, id: str) -> Grant | None:
+        """What the key with this id allows now; None when it is unknown, expired or revoked."""
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                "select scopes, expires_at, bounds from api_keys where id = $1 and revoked_at is null "
+                "and (expires_at is null or expires_at > now())",
+                id,
+            )
+        if row is None:
+            return None
+        return Grant(id, tenant_id, frozenset(row["scopes"]), row["expires_at"], _bounds(row["bounds"]))
+
+    async def create_link(self, tenant_id: UUID, *, scopes: Iterable[str] = ()) -> str:
+        """A token that signs one browser in, once."""
+        token = secrets.token_urlsafe(SECRET_BYTES)
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute("delete from sign_in_links where expires_at < now()")
+            await connection.execute(
+                "insert into sign_in_links (hash, tenant_id, scopes, expires_at) values ($1, $2, $3, now() + $4)",
+                self._hash_link(token), tenant_id, sorted(scopes), LINK_LIFETIME,
+            )  # fmt: skip
+        return token
+
+    async def redeem_link(self, token: str) -> Grant | None:
+        """What the link allows; None when it is unknown, used or too old."""
+        async with self._database.anonymous() as connection:
+            row = await connection.fetchrow("select * from redeem_sign_in_link($1)", self._hash_link(token))
+        if row is None:
+            return None
+        return Grant(f"link_{secrets.token_hex(8)}", row["tenant_id"], frozenset(row["scopes"]))
+
+    def _hash(self, key: str) -> bytes:
+        return self._secret.digest("api-key", key)
+
+    def _hash_link(self, token: str) -> bytes:
+        return self._secret.digest("sign-in-link", token)
+
+
+def _bounds(stored: Mapping[str, float]) -> Bounds | None:
+    return Bounds.model_validate(stored) if stored else None

@@ -1,0 +1,69 @@
+"""What callers carry for us and may neither read nor change: encrypted, and worth something to one tenant only."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from agents.message import Compaction, Item
+from agents.payload import from_payload, to_payload
+from worker.auth.secret import Secret
+from worker.errors import ApiError
+
+PREFIX = "ftc1_"  # the format; another one will have another number
+NONCE_BYTES = 12  # as AES-GCM has it; random ones are safe for some billions of seals of one key
+PURPOSE = "compaction"
+
+
+class Seals:
+    """AES-256-GCM; each tenant has a key of its own, made of the installation's secret."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+
+    def close(self, tenant_id: UUID, text: str) -> str:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        sealed = nonce + self._cipher(tenant_id).encrypt(nonce, text.encode(), None)
+        return PREFIX + base64.urlsafe_b64encode(sealed).decode()
+
+    def open(self, tenant_id: UUID, sealed: str) -> str | None:
+        """The text that was sealed for this tenant; None for anything else."""
+        if not sealed.startswith(PREFIX):
+            return None
+        try:
+            content = base64.b64decode(sealed.removeprefix(PREFIX), altchars=b"-_", validate=True)
+            if PREFIX + base64.urlsafe_b64encode(content).decode() != sealed:
+                return None  # spare bits of the last letter are set: the same bytes, but not what was given out
+            nonce, body = content[:NONCE_BYTES], content[NONCE_BYTES:]
+            return self._cipher(tenant_id).decrypt(nonce, body, None).decode()
+        except (binascii.Error, InvalidTag, ValueError):
+            return None
+
+    def _cipher(self, tenant_id: UUID) -> AESGCM:
+        return AESGCM(self._secret.digest(PURPOSE, str(tenant_id)))
+
+
+def sealed(seals: Seals, tenant_id: UUID, summary: str, recent: Sequence[Item] = ()) -> str:
+    """What `opened` opens again."""
+    content = {"summary": summary, "recent": [to_payload(item) for item in recent]}
+    return seals.close(tenant_id, orjson.dumps(content).decode())
+
+
+def opened(seals: Seals, tenant_id: UUID, item: Item, param: str) -> Item:
+    """The item; a summary with its text. Raises ApiError 400 naming `param` for one that is not this tenant's."""
+    if not isinstance(item, Compaction):
+        return item
+    text = seals.open(tenant_id, item.sealed)
+    if text is None:
+        message = f"The encrypted content of '{param}' was not made here for you, or was changed."
+        raise ApiError(400, message, param=param, code="invalid_encrypted_content")
+    content = orjson.loads(text)
+    return replace(item, summary=content["summary"], recent=tuple(map(from_payload, content["recent"])))

@@ -1,0 +1,94 @@
+"""`firsttoken doctor`: every finding in a line, for people or as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+
+import orjson
+
+from inference.embedding.registry import EmbedderFile
+from inference.errors import ModelNotLoaded
+from inference.provisioning import machine
+from inference.provisioning.calibration import Calibrations
+from inference.provisioning.doctor import Finding, Level, examine
+from inference.provisioning.memory import in_words
+from migrations.embedded import EmbeddedPostgresError
+from migrations.runner import MigrationError, server_versions
+from worker.config import Config
+from worker.engine_config import engine_config
+from worker.errors import StartError
+from worker.home import Home
+from worker.start import embedder_files, open_owner_dsn
+
+# The embedded database writes ahead of itself a gigabyte; less than that and it stops while people chat.
+DISK_BYTES_MIN = 2 * 10**9
+
+
+async def doctor(config: Config, *, as_json: bool) -> None:
+    """Raises StartError, and so ends with exit code 1, when there is a problem."""
+    findings = []
+    async for finding in _findings(config):
+        findings.append(finding)
+        if not as_json:
+            print(_line(finding), flush=True)
+    problems = [finding.name for finding in findings if finding.level is Level.PROBLEM]
+    if as_json:
+        report = {"ok": not problems, "findings": [asdict(finding) for finding in findings]}
+        print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
+    if problems:
+        raise StartError(f"not ready to serve because of {', '.join(problems)}")
+
+
+async def _findings(config: Config) -> AsyncIterator[Finding]:
+    """The quick ones first: the engine's end with a measurement of seconds."""
+    yield _disk(config)
+    yield await _database(config)
+    yield await asyncio.to_thread(_embedders, config)
+    try:
+        engine = examine(engine_config(config), Calibrations(Home(config.home).calibrations))
+    except ModelNotLoaded as error:
+        yield Finding("model", Level.PROBLEM, str(error), "choose another with --model")
+        return
+    while (finding := await asyncio.to_thread(next, engine, None)) is not None:
+        yield finding
+
+
+def _disk(config: Config) -> Finding:
+    try:
+        Home(config.home).prepare()
+    except StartError as error:
+        return Finding("disk", Level.PROBLEM, str(error), "choose another folder with --home")
+    free = machine.disk_free(config.home)
+    text, numbers = f"{in_words(free)} free in {config.home}", {"disk_free_bytes": free}
+    if free < DISK_BYTES_MIN:
+        return Finding(
+            "disk", Level.WARNING, text, f"free some space: at least {in_words(DISK_BYTES_MIN)} should be free", numbers
+        )
+    return Finding("disk", Level.OK, text, numbers=numbers)
+
+
+async def _database(config: Config) -> Finding:
+    kind = "given" if config.database_url else "embedded"
+    try:
+        async with open_owner_dsn(config) as (owner_dsn, _):
+            major, pgvector = await server_versions(owner_dsn)
+    except (EmbeddedPostgresError, MigrationError, OSError) as error:
+        return Finding("database", Level.PROBLEM, " ".join(str(error).split()), "see docs/operations.md, Database")
+    return Finding("database", Level.OK, f"{kind} Postgres {major} with pgvector {pgvector}")
+
+
+def _embedders(config: Config) -> Finding:
+    try:
+        files = [EmbedderFile.tried(path) for path in embedder_files(config)]
+    except (StartError, ModelNotLoaded) as error:
+        return Finding("embedders", Level.PROBLEM, str(error), "choose others with --embedder and --embedders")
+    names = [f"{file.name} with {file.dimensions} dimensions" for file in files]
+    return Finding("embedders", Level.OK, ", ".join(names), numbers={"embedders": len(files)})
+
+
+def _line(finding: Finding) -> str:
+    todo = f"\n{'':<20} -> {finding.todo}" if finding.todo else ""
+    text = finding.text.replace("\n", f"\n{'':<20}")
+    return f"{finding.level.value:<8} {finding.name:<10} {text}{todo}"

@@ -1,0 +1,204 @@
+"""Fetches one model over HTTP: resumed where it was cut, checked, and under its name only when it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import BinaryIO
+
+import aiohttp
+
+from inference.provisioning.machine import disk_free
+from inference.provisioning.memory import in_words
+from worker.errors import StartError
+
+CHUNK_BYTES = 1 << 20
+ROOM_BYTES = 500 * 10**6  # that a download leaves on the disk: others live there too
+TRIES_WITHOUT_PROGRESS = 6  # with the pauses below: half a minute of an unreachable hub
+PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
+MAGIC = b"GGUF"
+CHECKSUM_HEADER = "X-Linked-ETag"  # how the usual hub declares the sha256 of a large file, on its redirect
+CHECKSUM = re.compile(r'"?([0-9a-f]{64})"?')
+CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+)")
+FORBIDDEN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+
+Report = Callable[[int, int | None], None]  # bytes that are here, and in all where the server tells
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    sha256: str
+    checked: bool  # against a checksum that was given, or that the hub declared
+
+
+class _Cut(Exception):
+    """The transfer ended early, or the server cannot answer now."""
+
+    def __init__(self, reason: str, pause_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.pause_s = pause_s  # that the server asks for
+
+
+class Download:
+    """What came so far stands in `<target>.part`; a later run goes on from there."""
+
+    def __init__(self, url: str, target: Path, *, sha256: str | None, report: Report, pause_s: float = PAUSE_S) -> None:
+        self._url = url
+        self._target = target
+        self._part = target.with_name(f"{target.name}.part")
+        self._expected = sha256
+        self._report = report
+        self._pause_s = pause_s
+
+    async def fetch(self) -> Fetched:
+        """Raises StartError with what to do, and OSError when the disk fails."""
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(self._part) as file:
+            leftover = _size(file) > 0
+            digest = await self._fetch_whole(file)
+            if leftover and digest != self._expected:  # what an earlier run left may be of another file
+                file.truncate(0)
+                digest = await self._fetch_whole(file)
+            self._check(digest)
+            os.fsync(file.fileno())
+            self._part.replace(self._target)
+        return Fetched(digest, checked=self._expected is not None)
+
+    async def _fetch_whole(self, file: BinaryIO) -> str:
+        """Try until everything is there, or nothing comes any more; returns its sha256."""
+        tries, pause_s = 0, self._pause_s
+        async with aiohttp.ClientSession(timeout=TIMEOUT, trust_env=True) as session:
+            while True:
+                before = _size(file)
+                try:
+                    await self._go_on(session, file)
+                    return await asyncio.to_thread(_sha256, self._part)
+                except (_Cut, aiohttp.ClientError, TimeoutError) as error:
+                    if _size(file) > before:
+                        tries, pause_s = 0, self._pause_s
+                    tries += 1
+                    if tries == TRIES_WITHOUT_PROGRESS:
+                        reason = str(error) or type(error).__name__
+                        raise StartError(
+                            f"{self._url} could not be downloaded ({reason}); "
+                            f"{in_words(_size(file))} are kept: try again later"
+                        ) from error
+                    await asyncio.sleep(max(pause_s, error.pause_s if isinstance(error, _Cut) else 0.0))
+                    pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _go_on(self, session: aiohttp.ClientSession, file: BinaryIO) -> None:
+        """One request for what is missing. Raises _Cut when it gave only a part of that."""
+        offset = file.seek(0, os.SEEK_END)
+        headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={offset}-"} if offset else {})}
+        async with session.get(self._url, headers=headers) as response:
+            self._expected = self._expected or _declared_checksum(response)
+            total = self._place(response, file, offset)
+            try:
+                while file.tell() != total and (chunk := await response.content.read(CHUNK_BYTES)):
+                    file.write(chunk)
+                    self._report(file.tell(), total)
+            finally:
+                file.flush()
+        if total is not None and file.tell() != total:
+            raise _Cut(f"{file.tell()} of {total} bytes were received")
+
+    def _place(self, response: aiohttp.ClientResponse, file: BinaryIO, offset: int) -> int | None:
+        """Put the file where this answer begins; returns the size of the whole. Raises what _refusal says."""
+        start, total = _content_range(response)
+        match response.status:
+            case HTTPStatus.OK:  # also from servers that ignore Range
+                file.truncate(file.seek(0))
+                total = response.content_length
+            case HTTPStatus.PARTIAL_CONTENT if start == offset:
+                pass
+            case HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE if total == offset:
+                return total  # everything is here already
+            case HTTPStatus.PARTIAL_CONTENT | HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                file.truncate(file.seek(0))
+                raise _Cut("the file on the server changed since the download began")
+            case _:
+                raise self._refusal(response)
+        missing = (total or 0) - file.tell()
+        if missing + ROOM_BYTES > (free := disk_free(self._part.parent)):
+            raise StartError(
+                f"{in_words(missing)} are missing and only {in_words(free)} are free in {self._part.parent}: "
+                "free some space, or choose another folder with --home"
+            )
+        return total
+
+    def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
+        status = response.status
+        if status in TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            asked = response.headers.get("Retry-After", "")
+            return _Cut(f"status {status}", min(float(asked), PAUSE_MAX_S) if asked.isdecimal() else 0.0)
+        if status in FORBIDDEN:
+            return StartError(
+                f"{self._url} asks for a login (status {status}): download it with a browser into {self._target.parent}"
+            )
+        return StartError(
+            f"{self._url} is not available (status {status}): it was renamed or removed, or --hub is wrong"
+        )
+
+    def _check(self, digest: str) -> None:
+        """Nothing that is no model, or another one, stays. Raises StartError."""
+        with self._part.open("rb") as file:
+            magic = file.read(len(MAGIC))
+        if magic != MAGIC:
+            self._part.unlink()
+            raise StartError(f"{self._url} is not a GGUF file: the server may have sent an error page")
+        if self._expected is not None and digest != self._expected:
+            self._part.unlink()
+            raise StartError(
+                f"{self._url} has the sha256 {digest}, not {self._expected}: "
+                "it was changed on the server or in transit. "
+                "If its owner changed it, pull it with --sha256 and the new value"
+            )
+
+
+@contextmanager
+def _alone(part: Path) -> Iterator[BinaryIO]:
+    """The partial file, held against a second download of the same. Raises StartError."""
+    with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(f"{part} is being downloaded by another process: wait for it") from None
+        try:
+            yield file
+        finally:
+            if part.exists() and not _size(file):
+                part.unlink()
+
+
+def _declared_checksum(response: aiohttp.ClientResponse) -> str | None:
+    for answer in (response, *response.history):
+        if found := CHECKSUM.fullmatch(answer.headers.get(CHECKSUM_HEADER, "").lower()):
+            return found[1]
+    return None
+
+
+def _content_range(response: aiohttp.ClientResponse) -> tuple[int | None, int | None]:
+    """Where the answer starts and how large the whole is, as far as the header tells."""
+    found = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if found is None:
+        return None, None
+    return int(found[1]) if found[1] else None, int(found[2])
+
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

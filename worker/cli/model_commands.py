@@ -1,0 +1,188 @@
+"""`firsttoken models`: which there are, what one is, and how to get it here."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import orjson
+from tqdm import tqdm
+
+from inference.config import EngineConfig
+from inference.llama import LlamaModel
+from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, Preset, bundled, files_in, find, preset
+from inference.provisioning.facts import Facts, facts_of
+from inference.provisioning.fit import CannotServe, allow
+from inference.provisioning.machine import room_of
+from inference.provisioning.memory import Footprint, Proportions, in_words
+from worker.cli.download import Download
+from worker.config import Config
+from worker.engine_config import engine_config
+from worker.errors import StartError
+from worker.home import Home
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+NO_SHAPE = (0, 0, 0, 0, 0)  # of a file that nobody has opened
+SERVED = ("parallel", "resident", "context", "kv_type", "gpu_layers")  # what memory decides, as programs read it
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a model would need here and be served with; None: it would be refused."""
+
+    text: str
+    need: Footprint
+    served: EngineConfig | None
+
+    @property
+    def report(self) -> dict[str, object]:
+        served = None if self.served is None else {name: getattr(self.served, name) for name in SERVED}
+        return {**asdict(self.need), "total": self.need.total, "served": served}
+
+
+async def list_models(config: Config, *, as_json: bool) -> None:
+    folder = Home(config.home).models
+    if as_json:
+        presets = [{**asdict(model), "here": (folder / model.file_name).is_file()} for model in PRESETS]
+        others = [str(path) for path in _others(folder)]
+        report = {"bundled": [asdict(model) for model in BUNDLED], "presets": presets, "files": others}
+        print(orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode())
+        return
+    print(f"{'name':<24}{'size':>9}  {'context':>7}  {'state':<8} licence and use")
+    for model in BUNDLED:
+        print(f"{model.name:<24}{in_words(model.path.stat().st_size):>9}  {'':>7}  bundled  {model.purpose}")
+    for entry in PRESETS:
+        print(_row(entry, folder))
+    for path in _others(folder):
+        print(f"{path.stem:<24}{in_words(path.stat().st_size):>9}  {'':>7}  here     {path}")
+    print("\nfirsttoken models pull NAME fetches one; firsttoken serve --model NAME serves it.")
+
+
+async def show_model(config: Config, *, name: str, as_json: bool) -> None:
+    entry = preset(name)
+    folder = Home(config.home).models
+    if entry and not (folder / entry.file_name).is_file():
+        engine = replace(engine_config(config), model_path=Path(entry.file_name), measured=None)
+        _print_preset(entry, _memory(entry.proportions, engine), as_json=as_json)
+        return
+    path = find(Path(name), folder)
+    facts, memory = await asyncio.to_thread(_examine, path, config)
+    if as_json:
+        print(
+            orjson.dumps({**asdict(facts), "memory": memory.report}, default=str, option=orjson.OPT_INDENT_2).decode()
+        )
+        return
+    _print_facts(facts, memory)
+    if shipped := bundled(name):
+        print(f"\n{shipped.card.read_text()}")
+
+
+async def pull_model(config: Config, *, name: str, sha256: str | None) -> None:
+    if sha256 is not None and not SHA256.fullmatch(sha256.lower()):
+        raise StartError("--sha256 must be the 64 hexadecimal digits of a checksum")
+    entry = _pullable(name)
+    home = Home(config.home)
+    home.prepare()
+    target = home.models / entry.file_name
+    if target.exists():
+        raise StartError(f"{target} is here already: serve it with --model, or remove it to pull it again")
+    expected = sha256.lower() if sha256 else entry.sha256
+    with tqdm(unit="B", unit_scale=True, desc=entry.file_name, disable=None) as bar:
+
+        def report(here: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(here - bar.n)
+
+        fetched = await Download(entry.url(config.hub), target, sha256=expected, report=report).fetch()
+    checked = "as expected" if fetched.checked else "with nothing to compare it to"
+    print(f"{target}\nsha256 {fetched.sha256}, {checked}")
+    print(f"\nfirsttoken serve --model {name if preset(name) else target}")
+    if entry.draft:
+        print(f"\nA draft model makes it faster: firsttoken models pull {entry.draft}, then add --draft {entry.draft}")
+
+
+def _pullable(name: str) -> Preset:
+    """A preset, or OWNER/REPOSITORY/FILE.gguf of the hub. Raises StartError."""
+    if entry := preset(name):
+        return entry
+    if bundled(name):
+        raise StartError(f"{name} ships with Firsttoken: firsttoken serve --model {name}")
+    if match := HUB_FILE.fullmatch(name):
+        return Preset(name, match["repository"], match["file"], size=0, context=0, shape=NO_SHAPE, licence="not stated")
+    names = ", ".join(model.name for model in PRESETS)
+    raise StartError(
+        f"no model {name} in the catalogue: choose one of {names}, or a file of the hub as OWNER/REPOSITORY/FILE.gguf"
+    )
+
+
+def _others(folder: Path) -> list[Path]:
+    """Files that are here and in no catalogue."""
+    known = {model.file_name for model in PRESETS}
+    return [path for path in files_in(folder) if path.name not in known]
+
+
+def _examine(path: Path, config: Config) -> tuple[Facts, Memory]:
+    with closing(LlamaModel.load(path, weights=False)) as model:
+        return facts_of(model), _memory(Proportions.of(model), engine_config(replace(config, model=path)))
+
+
+def _memory(model: Proportions, engine: EngineConfig) -> Memory:
+    """What `serve` would make of this machine's memory."""
+    draft = None
+    if engine.draft_path:
+        with closing(LlamaModel.load(engine.draft_path, weights=False)) as opened:
+            draft = Proportions.of(opened)
+    try:
+        allowance = allow(engine, model, draft, room_of(engine))
+    except CannotServe as error:
+        return Memory(str(error), error.need, None)
+    return Memory(allowance.text, allowance.need, allowance.config)
+
+
+def _row(entry: Preset, folder: Path) -> str:
+    state = "here" if (folder / entry.file_name).is_file() else "-"
+    use = "; ".join(part for part in (entry.licence, entry.note) if part)
+    return f"{entry.name:<24}{in_words(entry.size):>9}  {entry.context:>7}  {state:<8} {use}"
+
+
+def _print_preset(entry: Preset, memory: Memory, *, as_json: bool) -> None:
+    if as_json:
+        report = {**asdict(entry), "here": False, "memory": memory.report}
+        print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
+        return
+    rows = {
+        "repository": entry.repository,
+        "file": f"{entry.file}, about {in_words(entry.size)}",
+        "context": f"{entry.context} tokens",
+        "licence": entry.licence,
+        "sha256": entry.sha256 or "not in the catalogue: the hub's checksum is used",
+        "draft": entry.draft or "none",
+        "note": entry.note or "none",
+        "memory": memory.text,
+    }
+    _print_rows(rows)
+    print(f"\nIt is not here yet: firsttoken models pull {entry.name}")
+
+
+def _print_facts(facts: Facts, memory: Memory) -> None:
+    _print_rows(
+        {
+            "file": f"{facts.path}, {in_words(facts.file_bytes)}",
+            "title": facts.title,
+            "architecture": f"{facts.architecture}, {facts.layers} layers of width {facts.dimensions}",
+            "parameters": f"{facts.parameters / 1e6:,.1f} million, {facts.quantisation}",
+            "context": f"{facts.context} tokens",
+            "tokenizer": f"{facts.tokenizer}, {facts.vocabulary} tokens",
+            "template": facts.template,
+            "licence": facts.licence,
+            "memory": memory.text,
+        }
+    )
+
+
+def _print_rows(rows: dict[str, str]) -> None:
+    for name, value in rows.items():
+        print(f"{name:<13}{value}")

@@ -1,0 +1,64 @@
+"""What the settings say about the engine: how it shall run, and what of that may give way where memory lacks."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from inference.attention import AUTO
+from inference.config import EngineConfig
+from inference.errors import ModelNotLoaded
+from inference.provisioning.calibration import Calibrations
+from inference.provisioning.catalogue import find
+from worker.config import Config
+from worker.home import Home
+
+LOOKUP = Path("lookup")  # in place of a draft model's name
+
+
+def engine_config(config: Config) -> EngineConfig:
+    """With what was measured on this machine. Raises ModelNotLoaded when there is no such model."""
+    home = Home(config.home)
+    models = home.models
+    lookup = config.draft == LOOKUP
+    draft = find(config.draft, models) if config.draft and not lookup else None
+    megabytes = None if config.parked_mb is None else config.parked_mb * 2**20
+    wished = {
+        "parallel": config.streams,
+        "resident": config.resident,
+        "context": config.context or None,
+        "parked_bytes_max": megabytes,
+        "kv_type": None if config.kv_type == AUTO else config.kv_type,
+    }
+    fixed: dict[str, Any] = {name: value for name, value in wished.items() if value is not None}
+    engine = EngineConfig(
+        model_path=find(config.model, models),
+        draft_path=draft if config.draft_tokens else None,
+        lookup=lookup,
+        draft_max=config.draft_tokens,
+        draft_min=config.draft_tokens_min,
+        threads=config.threads,
+        kv_layout=config.kv_layout,
+        flash_attention=config.flash_attention,
+        gpu_layers=config.gpu_layers,
+        queue_max=config.queue,
+        inter_token_target_s=config.gap_ms / 1e3,
+        disk_folder=home.kv,
+        disk_bytes_max=config.kv_disk_mb * 2**20,
+        adjustable=frozenset(wished) - frozenset(fixed),
+        memory_bytes_max=(config.memory_mb or 0) * 10**6,
+        beside_bytes=_beside(config),
+        **fixed,
+    )
+    return Calibrations(home.calibrations).applied(engine)
+
+
+def _beside(config: Config) -> int:
+    """Bytes of the models that are loaded beside the chat model, but for the bundled embedder; what is not there is
+    said elsewhere."""
+    models, bytes_ = Home(config.home).models, 0
+    for name in (config.embedder, config.reranker):
+        with suppress(ModelNotLoaded):
+            bytes_ += find(name, models).stat().st_size if name else 0
+    return bytes_

@@ -1,0 +1,135 @@
+"""Counters and histograms for Prometheus. Label values come from small closed sets, whatever callers send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.process_collector import ProcessCollector
+
+from inference.trace import Attribute
+from worker.runs.record import TurnRecord
+
+M = TypeVar("M", bound=MetricWrapperBase)
+
+SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one label
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+SPAN_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30)
+TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5)
+
+
+class Metrics:
+    """One registry per worker; the names of the first three are those of the GenAI semantic conventions."""
+
+    def __init__(self, engine_stats: Callable[[], Mapping[str, Any]]) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_EngineGauges(engine_stats))
+        self._span_names: set[str] = set()
+        self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
+        self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
+        self.tpot = self._histogram("gen_ai_server_time_per_output_token_seconds", "Pace after it", TOKEN_SECONDS)
+        self.duration = self._histogram("gen_ai_server_request_duration_seconds", "Arrival to end of turn", SECONDS)
+        self.spans = Histogram(
+            "firsttoken_span_duration_seconds",
+            "Spans of turns",
+            ["span"],
+            buckets=SPAN_SECONDS,
+            registry=self._registry,
+        )
+        self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
+        self.judged = Counter(
+            "firsttoken_turns_judged",
+            "Finished turns of surfaces with a target, by whether they met it",
+            ["surface", "within_target"],
+            registry=self._registry,
+        )
+        self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
+        self.citations = Counter(
+            "firsttoken_citations",
+            "Citations in answers, of passages and of what was none",
+            ["kind"],
+            registry=self._registry,
+        )
+        self.requests = Counter(
+            "firsttoken_http_requests", "HTTP requests", ["method", "route", "status"], registry=self._registry
+        )
+        self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
+        self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
+
+    def observe(self, record: TurnRecord) -> None:
+        """Count a finished turn."""
+        trace, surface = record.trace, record.surface
+        self._child(self.turns, surface, record.status).inc()
+        if record.within_target is not None:
+            self._child(self.judged, surface, "yes" if record.within_target else "no").inc()
+        self._child(self.duration, surface).observe(trace.duration_ms / 1e3)
+        if record.ttft_ms is not None:
+            self._child(self.ttft, surface).observe(record.ttft_ms / 1e3)
+        if record.tpot_ms is not None:
+            self._child(self.tpot, surface).observe(record.tpot_ms / 1e3)
+        for kind, attribute in (("known", "firsttoken.citations"), ("unknown", "firsttoken.citations_unknown")):
+            cited = trace.attributes.get(attribute)
+            if isinstance(cited, int) and cited:
+                self._child(self.citations, kind).inc(cited)
+        for span in trace.spans:
+            self._child(self.spans, self._span_label(span.name)).observe(span.duration_ms / 1e3)
+            if span.name in ("prefill", "decode"):
+                self._count_tokens(span.attributes)
+
+    def count_request(self, method: str, route: str, status: int) -> None:
+        """Count an HTTP answer. `route` is the pattern, not the path."""
+        self._child(self.requests, method if route != "none" else "any", route, str(status)).inc()
+
+    def _count_tokens(self, attributes: Mapping[str, Attribute]) -> None:
+        for attribute, kind in (("new_tokens", "prefilled"), ("cached_tokens", "cached"), ("tokens", "generated")):
+            count = attributes.get(attribute)
+            if isinstance(count, int) and count:
+                self._child(self.tokens, kind).inc(count)
+
+    def _child(self, metric: M, *labels: str) -> M:
+        """`metric.labels(*labels)`, which takes ten times as long."""
+        child = self._children.get((metric, labels))
+        if child is None:
+            child = self._children[metric, labels] = metric.labels(*labels)
+        return cast(M, child)
+
+    def render(self) -> bytes:
+        """The text format of Prometheus. Takes milliseconds: call it in a thread."""
+        return generate_latest(self._registry)
+
+    def _span_label(self, name: str) -> str:
+        if name not in self._span_names and len(self._span_names) >= SPAN_NAMES_MAX:
+            return "other"
+        self._span_names.add(name)
+        return name
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, ["surface"], buckets=buckets, registry=self._registry)
+
+
+class _EngineGauges:
+    """Asks the engine at the moment of a scrape, so that nobody counts between scrapes."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> list[Metric]:
+        return [
+            _family(name, value) for name, value in self._stats().items() if isinstance(value, (int, float, Mapping))
+        ]
+
+
+def _family(name: str, value: float | Mapping[str, float]) -> Metric:
+    """A mapping has a sample for each position in a draft."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    full_name = f"firsttoken_engine_{name.removesuffix('_total')}"
+    if not isinstance(value, Mapping):
+        return kind(full_name, "Of the engine", value=float(value))
+    family = kind(full_name, "Of the engine", labels=["position"])
+    for position, count in value.items():
+        family.add_metric([position], float(count))
+    return family

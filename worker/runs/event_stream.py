@@ -1,0 +1,224 @@
+"""Streamed answers on their sockets: plain calls down to the transport, with a bound for clients that read slowly.
+
+What a client has no room for waits with the one who sends, not here: a response keeps its frames anyway, and the pieces
+of a completion that wait together are merged. One timer looks after all streams: it tells senders when there is room
+again, shows idle clients that the connection lives, and cuts those that take nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from aiohttp import web
+
+from inference.trace import now_ns
+from worker.errors import ClientGone
+from worker.request_keys import TRACE
+from worker.telemetry import server_timing
+from worker.wire import sse
+
+HEARTBEAT_S = 15.0  # proxies commonly cut connections that are silent for 30 to 60 seconds
+STALL_S = 30.0  # a client that takes nothing for so long is gone, or holds a generation that others wait for
+BEAT_S = 0.05  # how late a slow client may learn that there is room again
+# In the transport, beside what the kernel buffers: a slow client costs this much memory and at most one batch more.
+ROOM_BYTES = 32 * 1024
+BATCH_FRAMES = 64  # sent at once: of deltas, about half of ROOM_BYTES
+
+
+class Pulse:
+    """The timer of all streams of a worker. It runs while there are any."""
+
+    def __init__(self) -> None:
+        self._streams: set[Stream] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Pulse {len(self._streams)} streams>"
+
+    @property
+    def streams(self) -> Sequence[Stream]:
+        return tuple(self._streams)
+
+    def add(self, stream: Stream) -> None:
+        self._streams.add(stream)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def remove(self, stream: Stream) -> None:
+        self._streams.discard(stream)
+
+    def _beat(self) -> None:
+        now = now_ns()
+        for stream in tuple(self._streams):
+            stream.beat(now)
+        again = asyncio.get_running_loop().call_later(BEAT_S, self._beat) if self._streams else None
+        self._timer = again
+
+
+PULSE: web.AppKey[Pulse] = web.AppKey("pulse", Pulse)
+
+
+class Stream(ABC):
+    """Server-sent events on their way to one client. `on_room` are called when there is room again."""
+
+    heartbeat: Sequence[bytes] = ()  # sent when nothing else was for a while
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._pulse = request.app[PULSE]
+        self._transport: asyncio.WriteTransport | None = None
+        self._behind = False
+        self._behind_bytes = 0  # in the transport, when it was looked at last
+        self._behind_ns = 0  # since when
+        self._active_ns = now_ns()  # when something was sent, or taken by a client that is behind
+        self._spoke = False  # since the pulse looked last
+        self._waiters: list[asyncio.Future[None]] = []
+        self.on_room: list[Callable[[], None]] = []
+        self.blocked_ns = 0  # while the client had no room
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Send what goes before all frames, once. Raises ClientGone."""
+
+    @abstractmethod
+    def _encoded(self, frames: Sequence[bytes]) -> bytes:
+        """As the transport takes them."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `send` may be called. A connection that is lost has room for anything."""
+        if self._behind:
+            return False
+        if (waiting := self.buffered) > ROOM_BYTES:
+            self._behind, self._behind_bytes = True, waiting
+            self._behind_ns = self._active_ns = now_ns()
+            return False
+        return True
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait for the kernel."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Hand frames to the socket, at once. What is sent to a connection that is lost is lost too."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.write(self._encoded(frames))
+            self._spoke = True
+
+    async def room(self) -> None:
+        """Return when there is room."""
+        while not self.has_room:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    async def write(self, frames: Sequence[bytes]) -> None:
+        """Send as many frames as there are, when there is room for them. Raises ClientGone."""
+        for start in range(0, len(frames), BATCH_FRAMES):
+            await self.room()
+            if self._transport is None or self._transport.is_closing():
+                raise ClientGone("the client closed the connection")
+            self.send(frames[start : start + BATCH_FRAMES])
+
+    def cut(self) -> None:
+        """End the connection of a client that does not read; its handler is cancelled by that."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def beat(self, now: int) -> None:
+        """Called by the pulse."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self._catch_up(now)
+            self.end()
+        elif self._behind:
+            waiting = self.buffered
+            if waiting < self._behind_bytes:
+                self._active_ns, self._behind_bytes = now, waiting
+            if waiting <= ROOM_BYTES:
+                self._catch_up(now)
+            elif now - self._active_ns > STALL_S * 1e9:
+                self.cut()
+        elif self._spoke:
+            self._spoke, self._active_ns = False, now
+        elif self.heartbeat and now - self._active_ns > HEARTBEAT_S * 1e9:
+            self._active_ns = now
+            self.send(self.heartbeat)
+
+    def _catch_up(self, now: int) -> None:
+        if self._behind:
+            self._behind = False
+            self.blocked_ns += now - self._behind_ns
+            for call in tuple(self.on_room):
+                call()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def begin(self) -> None:
+        """The headers are out."""
+        self._transport = self._request.transport
+        self._pulse.add(self)
+
+    def end(self) -> None:
+        self._pulse.remove(self)
+
+
+class EventStream(Stream):
+    """The body of a streamed HTTP answer."""
+
+    heartbeat = (sse.PING,)
+
+    def __init__(self, request: web.Request) -> None:
+        super().__init__(request)
+        self._response = web.StreamResponse(headers=sse.HEADERS)
+        self._opening = asyncio.Lock()  # the choices of one completion open it together
+        self._chunked = True
+
+    @property
+    def response(self) -> web.StreamResponse:
+        return self._response
+
+    @property
+    def is_open(self) -> bool:
+        return self._response.prepared
+
+    async def open(self) -> None:
+        """Send the headers, once: the client knows now that its request was accepted, and what that took.
+
+        Raises ClientGone.
+        """
+        async with self._opening:
+            if self.is_open:
+                return
+            self._response.headers["Server-Timing"] = server_timing(self._request[TRACE])
+            try:
+                await self._response.prepare(self._request)
+            except ConnectionError:
+                raise ClientGone("the client closed the connection") from None
+            self._chunked = "Transfer-Encoding" in self._response.headers  # HTTP/1.0 has none: the end of it is the end
+            self.begin()
+
+    async def close(self, *, done: bool = True) -> web.StreamResponse:
+        """The last event is out; whether the client waits for the end of the connection is its own affair. `done`: send
+        the mark of a complete stream before."""
+        try:
+            if done:
+                await self.write([sse.DONE])
+            with suppress(ConnectionError):
+                await self._response.write_eof()
+        except ClientGone:
+            pass
+        finally:
+            self.end()
+        return self._response
+
+    def _encoded(self, frames: Sequence[bytes]) -> bytes:
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data

@@ -1,0 +1,211 @@
+"""The responses that this worker runs, and the clean-up of those whose worker has died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+from aiohttp import web
+
+from agents.message import Item, new_id
+from inference.trace import Trace
+from worker.auth.principal import Principal
+from worker.checks import check_model
+from worker.runs.background import Backlog
+from worker.runs.disconnect import GO_ON, Disconnect
+from worker.runs.event_log import EventLog, rebuilt
+from worker.runs.ledger import Ledger
+from worker.runs.run import Run
+from worker.runs.run_services import RunServices
+from worker.runs.running_store import Taken
+from worker.runs.turn import ResponseTurn, finished_half, hydrate
+from worker.wire.dialect import Dialect
+from worker.wire.events import WireEvent
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ResponseRequest
+
+log = logging.getLogger("firsttoken.runs")
+
+LOOK_EVERY_S = 2.0  # a response is abandoned when two looks find it so: its worker may just be reconnecting
+FORGET_EVERY_S = 3600.0
+CLOSE_S = 10.0
+CANCEL_S = 5.0  # how long another worker may take to stop before the client gets the current state
+POLL_S = 2.0  # between two looks at a response without notifications
+ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may miss the first request
+NO_EVENTS = 2**31 - 1  # above every number of an event
+WORKER_GONE = {
+    "code": "server_error",
+    "message": "The worker that was generating this answer stopped. Please try again.",
+}
+
+
+class Runs:
+    """Runs by the id of their response, of all tenants: every lookup names the tenant."""
+
+    def __init__(self, services: RunServices, *, event_days: float, background: int) -> None:
+        """`background`: responses of the queue that this worker runs at once. `event_days`: how long events are kept
+        after the end of their response.
+        """
+        self.services = services
+        self.backlog = Backlog(services, background, self._complete)
+        self._journal = EventLog(services.running, services.presence.worker)
+        self._event_days = event_days
+        self._runs: dict[str, Run] = {}
+        self._suspects: set[Taken] = set()
+        self._forgot_at = float("-inf")
+        self._janitor: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        presence = self.services.presence
+        presence.on_cancel, presence.on_queued = self._cancel_if_here, self.backlog.look
+        await presence.start()
+        self._journal.start()
+        self.backlog.start()
+        self._janitor = asyncio.create_task(self._run_janitor(), name="janitor")
+
+    async def close(self) -> None:
+        """Stop all runs, keep their output so far, store everything. Other workers continue background responses."""
+        self.backlog.stop()
+        for run in self._runs.values():
+            (run.leave if run.in_background else run.cancel)()
+        await self.idle(CLOSE_S)
+        await self.backlog.close()
+        if self._janitor:
+            self._janitor.cancel()
+            await asyncio.wait([self._janitor])
+        await self._journal.close()
+        await self.services.presence.close()
+
+    async def idle(self, timeout_s: float) -> None:
+        """Return when no run is left, or after the timeout."""
+        waits = [asyncio.ensure_future(run.wait()) for run in self._runs.values()]
+        if waits:
+            await asyncio.wait(waits, timeout=timeout_s)
+
+    async def create(
+        self,
+        principal: Principal,
+        trace: Trace,
+        body: ResponseRequest,
+        *,
+        dialect: Dialect,
+        on_disconnect: Disconnect,
+        id: str | None = None,
+        remembered: tuple[Item, ...] | None = None,
+    ) -> Run:
+        """Start the response to a validated request. `id` is that of the response, by default a new one; `remembered`
+        the items that precede the request, where they need not be read. Raises the errors that refuse the request.
+        """
+        services = self.services
+        model = check_model(body.model, services)
+        frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect)
+        with ExitStack() as held:
+            held.enter_context(services.admission.turn(principal.tenant_id))
+            with trace.span("hydrate") as span:
+                turn = await hydrate(services, principal, frame, remembered)
+                span.attributes["items"] = len(turn.history)
+            ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model, body.metadata)
+            return await self._begin(turn, ledger, held.pop_all(), on_disconnect)
+
+    async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
+        run = await self._begin(turn, ledger, ExitStack(), GO_ON, told)
+        await run.wait()
+
+    async def _begin(
+        self,
+        turn: ResponseTurn,
+        ledger: Ledger,
+        held: ExitStack,
+        on_disconnect: Disconnect,
+        told: Sequence[WireEvent] = (),
+    ) -> Run:
+        """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events."""
+        run = Run(self.services, turn, ledger, self._journal, told)
+        run.on_disconnect = on_disconnect
+        self._runs[run.id] = run
+        held.callback(self._runs.pop, run.id)
+        await run.start(held)
+        self.services.presence.tell_here(run.id)
+        return run
+
+    def get(self, tenant_id: UUID, response_id: str) -> Run | None:
+        run = self._runs.get(response_id)
+        return run if run and run.accepted and run.turn.tenant_id == tenant_id else None
+
+    async def ended(self, tenant_id: UUID, response_id: str) -> None:
+        """Return when a stored response has ended, on any worker. Raises NotFound."""
+        run = self.get(tenant_id, response_id)
+        if run is not None:
+            with run.reading():
+                await run.wait()
+        with self.services.presence.watching(response_id) as news:
+            while not (await self.services.running.read(tenant_id, response_id, NO_EVENTS)).sealed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await news.wait()
+                news.clear()
+
+    async def cancel(self, tenant_id: UUID, response_id: str) -> dict[str, Any]:
+        """Stop a response on any worker, wait for its end and return its final state. Raises NotFound."""
+        run = self.get(tenant_id, response_id)
+        if run is not None:
+            run.cancel()
+            await run.wait()
+            return run.snapshot
+        with self.services.presence.watching(response_id) as news:
+            chapter = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_S):
+                    while not chapter.sealed:
+                        await self._ask_to_cancel(tenant_id, response_id, news)
+                        chapter = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
+        return chapter.body
+
+    async def _ask_to_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
+        """Cancel it in the queue or at its worker. Returns when it has news, or after ASK_AGAIN_S."""
+        if await self.services.queue.cancel(tenant_id, response_id):
+            return
+        await self.services.presence.ask_to_cancel(response_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASK_AGAIN_S):
+                await news.wait()
+        news.clear()
+
+    def _cancel_if_here(self, response_id: str) -> None:
+        if response_id in self._runs:
+            self._runs[response_id].cancel()
+
+    async def _give_up(self, taken: Taken) -> None:
+        if await self.services.queue.put_back(taken, died=True):
+            return
+        chapter = await self.services.running.read(taken.tenant_id, taken.response_id, -1)
+        said = finished_half(rebuilt(chapter.events))
+        await self.services.running.give_up(taken, WORKER_GONE, said)
+
+    async def _run_janitor(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                log.warning("could not clean up abandoned responses: %r", error)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look(self) -> None:
+        """End abandoned responses, and delete expired events."""
+        abandoned = {taken for taken in await self.services.running.abandoned() if taken.response_id not in self._runs}
+        for taken in abandoned & self._suspects:
+            await self._give_up(taken)
+        self._suspects = abandoned
+        if time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
+            await self.services.running.forget(self._event_days)
+            await self.services.idempotency.forget()
+            self._forgot_at = time.monotonic()
+
+
+RUNS: web.AppKey[Runs] = web.AppKey("runs", Runs)

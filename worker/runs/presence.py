@@ -1,0 +1,118 @@
+"""What workers tell each other: one connection that listens, whose session lock says that this worker lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from migrations.pool import DATABASE_AWAY, Database
+from worker.runs.queue_store import QUEUED
+from worker.runs.running_store import CHANNEL, NEWS
+
+if TYPE_CHECKING:
+    from migrations.pool import Connection
+
+log = logging.getLogger("firsttoken.runs")
+
+CANCEL = "cancel"
+PROBE_S = 15.0  # a connection that died without a word is noticed within so long
+RETRY_S = 0.5
+START_S = 2.0  # without its database a worker starts all the same and says that it is not ready
+
+
+class Presence:
+    """`worker` is the number of this worker's lock. `on_cancel` is called with the id of a response to stop, and
+    `on_queued` when a response waits for a worker.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.worker = secrets.randbits(62) + 1
+        self.on_cancel: Callable[[str], None] = lambda response_id: None
+        self.on_queued: Callable[[], None] = lambda: None
+        self._database = database
+        self._news: dict[str, asyncio.Event] = {}
+        self._watchers: Counter[str] = Counter()
+        self._listening = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether others take this worker for alive."""
+        return self._listening.is_set()
+
+    async def start(self) -> None:
+        """Return when this worker holds its lock and hears the others, or when the database lets it wait too long."""
+        self._task = asyncio.create_task(self._listen_for_ever(), name="presence")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                await self._listening.wait()
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def ask_to_cancel(self, response_id: str) -> None:
+        async with self._database.anonymous() as connection:
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{CANCEL} {response_id}")
+
+    def tell_here(self, response_id: str) -> None:
+        """There is something new for those who watch at this worker."""
+        if response_id in self._news:
+            self._news[response_id].set()
+
+    @contextmanager
+    def watching(self, response_id: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever there may be something new of this response."""
+        self._watchers[response_id] += 1
+        try:
+            yield self._news.setdefault(response_id, asyncio.Event())
+        finally:
+            self._watchers[response_id] -= 1
+            if not self._watchers[response_id]:
+                del self._watchers[response_id], self._news[response_id]
+
+    async def _listen_for_ever(self) -> None:
+        while not self._closing:
+            try:
+                async with self._database.anonymous() as connection:
+                    await self._listen(connection)
+            except DATABASE_AWAY as error:
+                log.warning("cannot receive notifications of other workers at the moment: %r", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _listen(self, connection: Connection) -> None:
+        """Until the connection is lost. Quickly: others must not take this worker for dead."""
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.execute("select pg_advisory_lock($1)", self.worker)
+        await connection.add_listener(CHANNEL, self._hear)
+        try:
+            self._listening.set()
+            for news in self._news.values():  # what was said in between was not heard
+                news.set()
+            while not lost.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PROBE_S):
+                        await lost.wait()
+                await connection.execute("select 1")
+        finally:
+            self._listening.clear()
+            with suppress(*DATABASE_AWAY):  # a lost connection has forgotten it already
+                await connection.remove_listener(CHANNEL, self._hear)
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
+        word, _, response_id = str(message).partition(" ")
+        if word == CANCEL:
+            self.on_cancel(response_id)
+        elif word == NEWS:
+            self.tell_here(response_id)
+        elif word == QUEUED:
+            self.on_queued()

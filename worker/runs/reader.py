@@ -1,0 +1,111 @@
+"""Responses on their way to a client: those of this worker's runs from memory, all others from the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from uuid import UUID
+
+from worker.errors import ApiError
+from worker.runs.event_stream import BATCH_FRAMES, Stream
+from worker.runs.run import Run
+from worker.runs.run_services import RunServices
+from worker.runs.running_store import Chapter
+from worker.wire import events as wire
+from worker.wire import sse
+from worker.wire.events import WireEvent
+from worker.wire.narrator import TERMINAL
+
+POLL_S = 2.0
+
+
+class Reader:
+    """Sends the frames of a run while its client has room for them. The run keeps them, so nothing waits here."""
+
+    def __init__(self, run: Run, stream: Stream, number: int) -> None:
+        self._run = run
+        self._stream = stream
+        self.sent = number  # the next frame to send
+
+    def push(self) -> None:
+        stream, frames = self._stream, self._run.frames
+        while self.sent < len(frames) and stream.has_room:
+            batch = frames[self.sent : self.sent + BATCH_FRAMES]
+            stream.send(batch)
+            self.sent += len(batch)
+        self._run.went_out(self.sent)
+
+
+async def read_run(run: Run, stream: Stream, number: int = 0) -> None:
+    """Send the frames from this number on until the response has ended. Raises ClientGone."""
+    reader = Reader(run, stream, number)
+    with run.reading():
+        await stream.open()
+        stream.on_room.append(reader.push)
+        try:
+            with run.followed_by(reader):
+                await run.wait()
+                while reader.sent < len(run.frames):
+                    await stream.room()
+        finally:
+            stream.on_room.remove(reader.push)
+
+
+async def read_stored(
+    services: RunServices,
+    stream: Stream,
+    tenant_id: UUID,
+    response_id: str,
+    after: int,
+    find_run: Callable[[UUID, str], Run | None],
+) -> None:
+    """Send the events after this number until the response has ended. Raises NotFound, ApiError, ClientGone.
+
+    `find_run` finds the run of a response that this worker takes from the queue during that time.
+    """
+    async with aclosing(_follow(services, tenant_id, response_id, after)) as chapters:
+        async for events in chapters:
+            await stream.open()
+            await stream.write([*map(sse.encode, events)])
+            after = events[-1]["sequence_number"] if events else after
+            if run := find_run(tenant_id, response_id):
+                await read_run(run, stream, after + 1)
+                return
+
+
+async def _follow(
+    services: RunServices, tenant_id: UUID, response_id: str, after: int
+) -> AsyncGenerator[list[WireEvent], None]:
+    """The stored events after this number as they come, [] while there are none. Ends with the response.
+
+    No database connection is held while waiting: `presence` notifies of new events, and a slow poll covers missed
+    notifications. Raises NotFound, and ApiError 404 when the events are not kept any more.
+    """
+    with services.presence.watching(response_id) as news:
+        chapter = await services.running.read(tenant_id, response_id, after)
+        if chapter.sealed and chapter.last_type is None:
+            message = "The events of this response have expired. Read it without 'stream'."
+            raise ApiError(404, message, type="not_found_error", param="stream", code="events_expired")
+        while True:
+            yield list(chapter.events)
+            after = chapter.events[-1]["sequence_number"] if chapter.events else after
+            if chapter.sealed:
+                break
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await news.wait()
+            except TimeoutError:
+                pass
+            news.clear()
+            chapter = await services.running.read(tenant_id, response_id, after)
+        if end := _missing_end(chapter, after):
+            yield [end]
+
+
+def _missing_end(chapter: Chapter, after: int) -> WireEvent | None:
+    """The terminal event of a response whose worker could not tell it; one that was cancelled has none."""
+    status = chapter.body["status"]
+    if f"response.{status}" not in TERMINAL or chapter.last_type in TERMINAL:
+        return None
+    return wire.response(status, chapter.body) | {"sequence_number": after + 1}

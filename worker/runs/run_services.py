@@ -1,0 +1,44 @@
+"""What a turn needs of the worker while it runs; built once at start and never replaced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agents.roster import Roster
+
+if TYPE_CHECKING:
+    from agents.agent import Agent
+    from agents.store import ConversationStore, ResponseStore
+    from inference.core import LanguageModel
+    from worker.attachments import Attachments
+    from worker.auth.authenticator import Authenticator
+    from worker.auth.seals import Seals
+    from worker.goodput import Targets
+    from worker.runs.admission import Admission
+    from worker.runs.idempotency_store import IdempotencyStore
+    from worker.runs.presence import Presence
+    from worker.runs.queue_store import QueueStore
+    from worker.runs.running_store import RunningStore
+    from worker.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunServices:
+    """`running` stores the responses in progress with their events, `queue` those of the background that wait."""
+
+    agent: Agent
+    model: LanguageModel
+    conversations: ConversationStore
+    responses: ResponseStore
+    running: RunningStore
+    queue: QueueStore
+    idempotency: IdempotencyStore
+    presence: Presence
+    attachments: Attachments
+    seals: Seals
+    authenticator: Authenticator
+    admission: Admission
+    telemetry: Telemetry
+    targets: Targets
+    roster: Roster = field(default_factory=Roster)

@@ -1,7 +1,0 @@
-"""The installed version."""
-
-from __future__ import annotations
-
-from importlib.metadata import version
-
-VERSION = version("firsttoken")

@@ -1,0 +1,97 @@
+"""Options that both surfaces share: `include`, logprobs, `service_tier` and `metadata`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from agents.turn import Caps
+from inference.core import Priority
+from worker.wire import limits
+from worker.wire.strict import only
+
+RESULTS = "file_search_call.results"
+LOGPROBS = "message.output_text.logprobs"
+# Our own events, sent only on request: strict clients refuse events that the public contract does not name, although it
+# allows them.
+SOURCES = "firsttoken:sources"
+TRACE = "firsttoken:trace"
+# Values of the public contract for parts of items that this server never creates: accepted without effect.
+WITHOUT_EFFECT = frozenset(
+    {
+        "reasoning.encrypted_content",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+    }
+)
+
+# Keys of `metadata` that are options of our own.
+DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
+SURFACE = "firsttoken:surface"  # where the answer is read, from a header
+STEPS, SECONDS, COST = "max_steps", "max_seconds", "max_cost"  # budgets of the turn that have no field of their own
+
+TOP_MAX = 20  # top_logprobs, as in the public contract
+
+Include: TypeAlias = Annotated[
+    list[Annotated[str, only(RESULTS, LOGPROBS, SOURCES, TRACE, *sorted(WITHOUT_EFFECT))]], Field(max_length=16)
+]
+TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=TOP_MAX)]
+ServiceTier: TypeAlias = Literal["auto", "default", "flex", "priority"]
+
+
+def tier_used(requested: ServiceTier | None) -> ServiceTier:
+    """The tier that the answer names: the server's choice where the client left it open."""
+    return "default" if requested in (None, "auto") else requested
+
+
+def rank_of(requested: ServiceTier | None) -> int:
+    """The order in which background responses start, lowest first."""
+    return {"priority": 0, "flex": 2}.get(requested or "default", 1)
+
+
+def priority_of(requested: ServiceTier | None, *, watched: bool) -> Priority:
+    """The class of a turn. `watched`: a user reads along, which counts where the tier does not decide."""
+    if requested == "flex":
+        return Priority.BATCH
+    return Priority.INTERACTIVE if requested == "priority" or watched else Priority.STANDARD
+
+
+def _budgets_are_numbers(metadata: dict[str, str]) -> dict[str, str]:
+    for key in (STEPS, SECONDS, COST):
+        value = metadata.get(key)
+        if value is not None and not _is_positive(value, whole=key == STEPS):
+            raise ValueError(f"'{key}' is a budget of the turn: it must be a positive number")
+    return metadata
+
+
+def _is_positive(text: str, *, whole: bool) -> bool:
+    digits = text if whole else text.replace(".", "", 1)
+    return digits.isascii() and digits.isdigit() and len(digits) <= limits.BUDGET_DIGITS_MAX and float(text) > 0
+
+
+Metadata: TypeAlias = Annotated[
+    dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=limits.METADATA_KEY_MAX)],
+        Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_MAX)],
+    ],
+    Field(max_length=limits.METADATA_PAIRS_MAX),
+    AfterValidator(_budgets_are_numbers),
+]
+
+
+def asks_for_same_bytes(metadata: dict[str, str] | None) -> bool:
+    return (metadata or {}).get(DETERMINISTIC) == "true"
+
+
+def caps_of(metadata: dict[str, str] | None) -> Caps:
+    """The budgets that a request asks for in its metadata."""
+    given = metadata or {}
+    return Caps(
+        steps=int(given[STEPS]) if STEPS in given else None,
+        wall_clock_s=float(given[SECONDS]) if SECONDS in given else None,
+        cost=float(given[COST]) if COST in given else None,
+    )
