@@ -28,6 +28,7 @@ from deploy.wheel import COMMON, Recipe, pinned_version, recipes
 FOLDER = ROOT / "build" / "builds"
 # What llama.cpp's AVX-512 kernels need, which came with the first servers; what setup builds has later sets as well.
 AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
+THREADS = (1, 2)
 FEATURES = "from inference.llama import build_features as f; print(*(name for name, on in f().items() if on == '1'))"
 COUNT = re.compile(r"\d+ (?:passed|failed|errors?|skipped)")
 
@@ -79,7 +80,7 @@ def main() -> int:
         places = {name: _unpacked(by_name[name], cpu) for name in options.build or by_name}
         for name, place in places.items():
             results[name] = {}
-            for threads in options.threads:
+            for threads in options.threads or THREADS:
                 results[name][threads] = _run(name, place, threads, pytest_arguments)
     except SetupFailed as error:
         print(f"builds: {error}", file=sys.stderr)
@@ -159,7 +160,7 @@ def _parse(arguments: Sequence[str], names: Sequence[str]) -> tuple[argparse.Nam
         prog=".venv/bin/python -m deploy.builds", description=__doc__, usage="%(prog)s [options] [arguments of pytest]"
     )
     parser.add_argument("--build", action="append", choices=names, help="only this one; may be given several times")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="that llama.cpp may use (default: 1 2)")
+    parser.add_argument("--threads", action="append", type=int, help="that llama.cpp may use (default: 1, then 2)")
     return parser.parse_known_args(arguments)
 
 

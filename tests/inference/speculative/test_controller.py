@@ -243,6 +243,9 @@ async def test_greedy_answers_of_the_bundled_pair_are_those_of_the_model_alone(
     assert float(stats["accepted_total"]) > 0.3 * float(stats["drafted_total"]) > 0
 
 
+# Between a log probability alone and among others: rows that are computed together are rounded otherwise, which makes
+# a tenth of a nat with AVX2. A wrong row is off by several.
+TOLERANCE_NATS = 0.3
 PERSON = {
     "type": "object",
     "properties": {"name": {"enum": ["Ada Lovelace", "Grace Hopper"]}, "age": {"enum": [36, "unknown"]}},
@@ -264,7 +267,7 @@ async def test_a_grammar_penalties_a_stop_string_logprobs_and_cancelling_go_toge
     plain, drafting = [await _beside_one_that_leaves(model, _holding_two(model, samplings)) for model in pair]
     for (ids, text, finish, logprobs), sampling, alone in zip(drafting, samplings, plain, strict=True):
         assert (ids, text, finish) == alone[:3]
-        assert logprobs == pytest.approx(alone[3], abs=0.1)  # a row among others differs in its last bits
+        assert logprobs == pytest.approx(alone[3], abs=TOLERANCE_NATS)
         assert len(logprobs) == (0 if sampling.top_logprobs is None else len(ids))
     assert [text.count('"age"') for _, text, _, _ in plain[:2]] == [1, 0]
 
