@@ -8,11 +8,19 @@ from pathlib import Path
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from openai.types.responses import ResponseFormatTextJSONSchemaConfigParam
 
 from tests.clients.conftest import MODEL
 from tests.serving import Worker
 
 QUESTION = "What is the capital of France?"
+STORY = {"type": "object", "properties": {"story": {"type": "string", "minLength": 8000}}, "required": ["story"]}
+# An answer that cannot be over before its worker is killed, whatever the model would like to say.
+LONG: ResponseFormatTextJSONSchemaConfigParam = {
+    "type": "json_schema",
+    "name": "story",
+    "schema": {**STORY, "additionalProperties": False},
+}
 
 
 def test_a_stream_goes_on_where_it_was_left(client: OpenAI) -> None:
@@ -50,7 +58,7 @@ def test_an_answer_of_a_worker_that_was_killed_has_failed_when_the_next_one_runs
     ready = killed.wait_until_ready()
     with OpenAI(base_url=f"{ready['url']}/v1", api_key=ready["api_key"], max_retries=0) as client:
         stream = client.responses.create(
-            model=MODEL, input="Tell me a story.", stream=True, max_output_tokens=4000, extra_body={"temperature": 2}
+            model=MODEL, input="Tell me a story.", stream=True, max_output_tokens=4000, text={"format": LONG}
         )
         id = next(stream).response.id  # type: ignore[union-attr]  # response.created
         killed.process.kill()

@@ -46,9 +46,9 @@ def test_a_broken_model_leaves_nothing_behind(tmp_path: Path) -> None:
     ("arguments", "what"),
     [
         (("demo-draft", "out.gguf", "--type", "q9"), "--type must be one of"),
-        (("demo-draft", "nowhere/out.gguf", "--type", "q8_0"), "make it"),
+        (("demo-draft", "nowhere/out.gguf", "--type", "q8_0"), "create it"),
         (("nothing", "out.gguf", "--type", "q8_0"), "no model nothing"),
-        (("demo-draft", "README.md", "--type", "q8_0"), "exists already"),
+        (("demo-draft", "README.md", "--type", "q8_0"), "already exists"),
         (("demo-draft", "out.gguf", "--type", "q8_0", "--text", "nowhere.txt"), "--text"),
     ],
 )
