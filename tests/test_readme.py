@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,9 @@ def test_the_first_lines_are_the_two_commands() -> None:
 def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
     targets = [target.split("#")[0] for target in LINK.findall(page.read_text("utf-8"))]
     assert [target for target in targets if target and not (page.parent / target).exists()] == []
+
+
+def test_the_installed_command_is_a_function() -> None:
+    """What `make run` starts; the tests themselves start the worker as a module."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    assert [name for name, target in scripts.items() if not callable(EntryPoint(name, target, "").load())] == []
