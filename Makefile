@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test test-builds bench format docs clean help
+.PHONY: run setup test test-long test-builds bench format docs clean help
 
 run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -16,7 +16,11 @@ test: setup ## Lint, types, layers and all tests. Options: make test ARGS="-k te
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@deploy/browser.sh >/dev/null
+	@$(BIN)/python -m deploy.clients
 	@$(BIN)/pytest -q $(ARGS)
+
+test-long: setup ## Tests that repeat a fault at many moments; takes many minutes
+	@$(BIN)/pytest -q -m long $(ARGS)
 
 test-builds: setup ## All tests on each build of llama.cpp for this CPU, with one thread and with two; takes hours
 	@$(BIN)/python -m deploy.builds $(ARGS)

@@ -6,6 +6,7 @@ before it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -17,7 +18,7 @@ from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCal
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
 from inference.core import LanguageModel, Sampling
-from inference.errors import InferenceError
+from inference.errors import InferenceError, TextTooLong
 from inference.trace import Trace
 
 SUM_UP = "Summarize our conversation so far in a few sentences. Keep names, numbers, decisions and open questions."
@@ -66,7 +67,7 @@ async def compact(
         raise InvalidTurn("There is nothing to compact: the input is empty.")
     before = tuple(item for item in said if _instructs(item))
     turns = turns_of([item for item in said if not _instructs(item)])
-    old, recent = _split(turns, context // RECENT_SHARE, model.count, keep_last)
+    old, recent = await asyncio.to_thread(_split, turns, context // RECENT_SHARE, model.count, keep_last)
     asking = replace(
         turn,
         functions=(),
@@ -81,7 +82,7 @@ async def compact(
     for _ in range(PARTS_MAX):
         if not old:
             return Compacted(before, summary, tuple(recent), usage)
-        part, old = _part(old, context // PART_SHARE, model.count)
+        part, old = await asyncio.to_thread(_part, old, context // PART_SHARE, model.count)
         known = (Compaction("", summary),) if summary else ()
         finished = await _answer(agent, replace(asking, history=(*before, *known, *part), input=(_ASK,)), trace)
         summary, usage = _text(finished.output), usage + finished.usage
@@ -117,16 +118,18 @@ class _WithCompaction:
     async def open(self) -> None:
         await self.sink.open()
 
-    def write(self, event: Event) -> None:
+    def write(self, events: Sequence[Event]) -> None:
+        self.sink.write([shifted for event in events for shifted in self._shifted(event)])
+
+    def _shifted(self, event: Event) -> list[Event]:
         match event:
             case TurnStarted():
-                self.sink.write(event)
-                self.sink.write(ItemStarted(0, replace(self.item, status="in_progress")))
-                self.sink.write(ItemFinished(0, self.item))
+                started = ItemStarted(0, replace(self.item, status="in_progress"))
+                return [event, started, ItemFinished(0, self.item)]
             case TurnFinished():
-                self.sink.write(self.counted(event))
+                return [self.counted(event)]
             case _:
-                self.sink.write(replace(event, output_index=event.output_index + 1))
+                return [replace(event, output_index=event.output_index + 1)]
 
     async def drain(self) -> None:
         await self.sink.drain()
@@ -139,7 +142,10 @@ async def _is_due(agent: Agent, model: LanguageModel, turn: Turn) -> bool:
     if turn.compacting is None:
         return False
     above = turn.compacting.above_tokens
-    return await agent.count(turn) > (model.context_length * 3 // 4 if above is None else above)
+    try:
+        return await agent.count(turn) > (model.context_length * 3 // 4 if above is None else above)
+    except TextTooLong:
+        return True
 
 
 _ASK = Message("user", SUM_UP)

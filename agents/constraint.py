@@ -3,19 +3,21 @@
 Where nothing must be, the calls that a model makes of its own accord are held too, from the mark that begins them: so
 they name a tool that is there, with arguments of its schema. Text costs nothing then, a call 5 microseconds a token.
 
-Calls are held in the dialect of Hermes and Qwen. Models of other dialects are told in words (see `prompt`) that a call
-is wanted, and their answers in a format come without tools.
+That a call is made at all is held in the dialect of Hermes and Qwen alone. Models of other dialects are told in words
+(see `prompt`) that one is wanted, and their answers in a format come without tools.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agents.errors import InvalidTurn
 from agents.offer import Offer
 from agents.parser.choose import Dialect, Format
 from agents.turn import Turn
+from inference.grammar import calls
 from inference.grammar.lark import Thought
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_grammar
@@ -24,6 +26,16 @@ from inference.grammar.tools import ANY_OBJECT, OPEN, CallableFunction, tool_gra
 # which takes some ms for so much.
 SCHEMA_CHARS_MAX = 8_000
 OFFER_CHARS_MAX = 100_000
+# What begins a call in each dialect, and the grammar of what follows. Qwen3-Coder's calls are tags around plain texts,
+# which leaves little to hold.
+HELP: Mapping[Format, tuple[str, Callable[[Sequence[CallableFunction]], str]]] = {
+    Format.HERMES: (OPEN, tool_grammar),
+    Format.LLAMA: (calls.PYTHON_TAG, calls.llama_calls),
+    Format.MISTRAL: (calls.TOOL_CALLS, calls.mistral_calls),
+    Format.GEMMA: (calls.GEMMA[0], calls.gemma_calls),
+    Format.FUNCTION_GEMMA: (calls.FUNCTION_GEMMA[0], calls.function_gemma_calls),
+    Format.HARMONY: (calls.CHANNEL, calls.harmony_calls),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +71,33 @@ def constraint_of(
     functions = _functions(turn, offer, loosely) if stage.calls_max else []
     if turn.answer_format and not _can_hold(dialect, tools=bool(functions)):
         raise InvalidTurn("This model cannot be held to a format here: leave it out.", param=turn.answer_format.param)
-    if not functions or dialect.format is not Format.HERMES:
-        return None if schema is None else StepConstraint(json_grammar(schema, thought))
+    holds = dialect.format is Format.HERMES
+    if schema is not None and not (functions and holds):
+        return StepConstraint(json_grammar(schema, thought))
+    if not functions:
+        return None
     limited = offer.limited or any(function.strict for function in functions)
-    if not stage.forced and schema is None and not limited:
-        return _helping(functions)
+    if not holds or (not stage.forced and schema is None and not limited):
+        return _helping(functions, dialect.format)
     calls_max = stage.calls_max
     return StepConstraint(
         tool_grammar(functions, calls_max=calls_max, required=stage.forced, answer_schema=schema, thought=thought)
     )
 
 
-def _helping(functions: list[CallableFunction]) -> StepConstraint | None:
+def _helping(functions: list[CallableFunction], format: Format) -> StepConstraint | None:
     """None for what is too much: these calls go as the model writes them."""
+    if format not in HELP:
+        return None
     chars = [len(json.dumps(function.parameters)) for function in functions]
     if sum(chars) > OFFER_CHARS_MAX:
         return None
     helped = [
-        replace(function, parameters=ANY_OBJECT) if count > SCHEMA_CHARS_MAX else function
+        replace(function, parameters=ANY_OBJECT if count > SCHEMA_CHARS_MAX else function.parameters, strict=False)
         for function, count in zip(functions, chars, strict=True)
     ]
-    return StepConstraint(tool_grammar(helped), begins=OPEN)
+    mark, grammar = HELP[format]
+    return StepConstraint(grammar(helped), begins=mark)
 
 
 def _can_hold(dialect: Dialect, *, tools: bool) -> bool:

@@ -17,11 +17,13 @@ Surface: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A table of agents.toml."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Bounds(_Table):
+class Bounds(Table):
     """Limits of turns as configuration, of an agent or of an API key. None: not set."""
 
     # Bounds of what may be configured: well above any sensible agent, well below what slows down other requests.
@@ -44,7 +46,7 @@ class Bounds(_Table):
         )
 
 
-class SearchTable(_Table):
+class SearchTable(Table):
     """Retrieval before the answer, as with the file_search tool of a request."""
 
     stores: Annotated[list[Name], Field(min_length=1, max_length=STORES_MAX)]
@@ -52,7 +54,7 @@ class SearchTable(_Table):
     score_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
-class Definition(_Table):
+class Definition(Table):
     """One agent. `tools` are tools of the server; an empty definition changes no turn."""
 
     description: Annotated[str, StringConstraints(max_length=500)] = ""
@@ -75,7 +77,7 @@ class Definition(_Table):
             server_tools=tuple(dict.fromkeys((*self.tools, *turn.server_tools))),
             file_search=turn.file_search or self._search,
             limits=limits,
-            sampling=replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, limits.tokens)),
+            sampling=turn.sampling.at_most(limits.tokens),
         )
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+STOPPED = "The worker that was generating this answer stopped. Please try again."
+
 
 class AgentError(Exception):
     """The turn cannot run as requested."""
@@ -36,6 +38,27 @@ class NotFound(AgentError):
         super().__init__(f"There is no {kind} with the id '{id}'.")
         self.kind = kind
         self.id = id
+
+
+class ConversationBusy(AgentError):
+    """An answer of this conversation is being made."""
+
+    status = 409
+    code = "conversation_busy"
+
+    def __init__(self) -> None:
+        super().__init__("An answer is being written in this conversation. Wait for its end, or stop it.")
+
+
+class Interrupted(AgentError):
+    """The worker stops, and the time for what it was doing is over."""
+
+    status = 503
+    code = "server_error"
+    retry_after_s = 1.0  # another worker may be there already
+
+    def __init__(self) -> None:
+        super().__init__(STOPPED)
 
 
 class TooManyQueued(AgentError):

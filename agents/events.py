@@ -11,6 +11,7 @@ ItemFinished of a Message carries its citations.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -42,6 +43,8 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
     """All checks that can refuse the turn have passed: from here on errors are part of the turn."""
+
+    prompt_tokens: int = 0  # of the first step
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,16 @@ class TurnFinished:
     budget: str | None = None  # steps | calls | wall_clock | tokens | cost | repeated_call: concluded gracefully
     error_code: str | None = None
     error_message: str | None = None
+    stop_string: str | None = None  # that ended the answer
+
+    def open_calls(self, functions: Collection[str]) -> list[FunctionCall]:
+        """Calls of these functions that wait for the caller."""
+        answered = {item.call_id for item in self.output if isinstance(item, FunctionCallOutput)}
+        return [
+            item
+            for item in self.output
+            if isinstance(item, FunctionCall) and item.name in functions and item.call_id not in answered
+        ]
 
 
 Event: TypeAlias = (
@@ -132,8 +145,10 @@ class EventSink(Protocol):
         """
         ...
 
-    def write(self, event: Event) -> None:
-        """Take an event. Called in the callback that delivers a step's tokens, so it never waits."""
+    def write(self, events: Sequence[Event]) -> None:
+        """Take events that happened together, so that they go out together. Called in the callback that delivers a
+        step's tokens, so it never waits.
+        """
         ...
 
     async def drain(self) -> None:
@@ -150,8 +165,8 @@ class EventList:
     async def open(self) -> None:
         pass
 
-    def write(self, event: Event) -> None:
-        self.events.append(event)
+    def write(self, events: Sequence[Event]) -> None:
+        self.events += events
 
     async def drain(self) -> None:
         pass

@@ -29,12 +29,15 @@ log = logging.getLogger("firsttoken.mcp")
 
 CONNECT_S = 20.0  # a command may have to download its package first
 HTTP_S = 600.0  # between two bytes: calls have limits of their own
-RETRY_S, RETRY_MAX_S = 1.0, 60.0
 CONNECTION_CLOSED = -32000  # the code with which the SDK reports a lost connection
 NAME_CHARS_MAX = 64  # as in the public contract
 DESCRIPTION_CHARS_MAX = 4096  # of a tool: it is part of every prompt
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
+
+
+class ServerAway(Exception):
+    """The server cannot be reached; the message says why."""
 
 
 class McpServer:
@@ -47,15 +50,20 @@ class McpServer:
         self._changed = changed
         self._client: Client | None = None
         self._lost = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._keep(), name=f"mcp:{self.name}")
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+    async def run(self, well: Callable[[], None]) -> None:
+        """Connect and stay connected; `well` is called once it is. Always raises: ServerAway when that did not work, or
+        when the connection is lost. Then it may be run again.
+        """
+        try:
+            await self._connected(well)
+            reason = "the connection is lost"
+        except Exception as error:  # the boundary: another process, and its client library
+            reason = _reason(error)
+        finally:
+            self._client = None
+            self.tried.set()
+        raise ServerAway(f"MCP server {self.name}: {reason}")
 
     async def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> str:
         """The result as text. Raises ToolError for every failure."""
@@ -75,22 +83,7 @@ class McpServer:
             raise ToolError(_text(result))
         return _text(result)
 
-    async def _keep(self) -> None:
-        wait_s = RETRY_S
-        while True:
-            try:
-                await self._connected()
-                wait_s = RETRY_S
-                log.warning("MCP server %s: the connection is lost", self.name)
-            except Exception as error:  # the boundary: a broken server must not stop the worker
-                log.warning("MCP server %s: %s", self.name, _reason(error))
-            finally:
-                self._client = None
-                self.tried.set()
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, RETRY_MAX_S)
-
-    async def _connected(self) -> None:
+    async def _connected(self, well: Callable[[], None]) -> None:
         """Connect, publish the tools, and stay until the connection is lost."""
         self._lost.clear()
         async with AsyncExitStack() as stack:
@@ -102,6 +95,7 @@ class McpServer:
             self._changed([_made(self, tool) for tool in offered])
             log.info("MCP server %s: %d tools", self.name, len(offered))
             self.tried.set()
+            well()
             await self._lost.wait()
 
     async def _transport(self, stack: AsyncExitStack) -> Any:

@@ -54,9 +54,12 @@ def from_payload(payload: Mapping[str, Any]) -> Item:
 
 
 def annotation(citation: Citation) -> dict[str, Any]:
-    """A citation as the contract's `url_citation`."""
+    """A citation as the contract's `file_citation`, with its place in the text and in the file beside it."""
     return {
-        "type": "url_citation",
+        "type": "file_citation",
+        "file_id": citation.file_id,
+        "filename": citation.filename,
+        "index": citation.end_index,
         "url": f"/v1/files/{citation.file_id}/content#char={citation.start_char},{citation.end_char}",
         "title": citation.title,
         "start_index": citation.start_index,

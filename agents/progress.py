@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
 from agents.constraint import Stage
+from agents.errors import Interrupted
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
@@ -63,11 +64,12 @@ class Progress:
         self.turns_dropped += turns_dropped
 
     def opening(self) -> list[Event]:
+        begun = TurnStarted(self.step.generation.prompt_tokens)
         match self.output:
             case [FileSearchCall() as search]:
                 started = RetrievalStarted(0, replace(search, results=(), status="in_progress"))
-                return [TurnStarted(), started, SourcesFound(0, search, tuple(self.passages))]
-        return [TurnStarted()]
+                return [begun, started, SourcesFound(0, search, tuple(self.passages))]
+        return [begun]
 
     def add(self, step: Step) -> None:
         """Account for a step that has ended."""
@@ -89,7 +91,7 @@ class Progress:
         """The last event after the last step, which either answered or reached a limit."""
         match self.step.generation.finish:
             case Finish.STOP if not self.step.goes_on:
-                return self._finished("completed")
+                return replace(self._finished("completed"), stop_string=self.step.generation.stop_string)
             case Finish.STOP | Finish.LENGTH:
                 return self._finished("incomplete", "max_output_tokens")
             case Finish.DEADLINE:
@@ -103,7 +105,7 @@ class Progress:
     def failed(self, error: Exception) -> TurnFinished:
         """The message of an unexpected error is only logged: it may contain data of others."""
         code, message = "server_error", "The turn failed unexpectedly."
-        if isinstance(error, InferenceError):
+        if isinstance(error, InferenceError | Interrupted):
             code, message = error.code, str(error)
         return replace(self._finished("failed"), error_code=code, error_message=message)
 

@@ -28,6 +28,7 @@ class Reply:
     items: list[Item] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
     exact: bool = True  # the items contain exactly the generated text
+    verbatim: bool = False  # white space at both ends is a part of the text
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -82,8 +83,9 @@ class Reply:
 
     def _say(self, kind: type[Message] | type[Reasoning], text: str) -> list[Event]:
         goes_on = isinstance(self._open, kind)
-        text = self._space + text if goes_on else text.lstrip()
-        shown = text.rstrip()
+        if not self.verbatim:
+            text = self._space + text if goes_on else text.lstrip()
+        shown = text if self.verbatim else text.rstrip()
         if not shown:
             self._space = text if goes_on else self._space
             return []

@@ -9,6 +9,9 @@ budget = { steps = 4, seconds = 30 }
 [mcp.files]
 command = ["npx", "@modelcontextprotocol/server-filesystem", "/srv/files"]
 
+[surfaces.voice]
+first_token_ms = 300
+
 [prices]
 output = 2.0
 tools = { files_search = 0.5 }
@@ -16,8 +19,9 @@ tools = { files_search = 0.5 }
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -26,12 +30,16 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from agents.budget import FREE, Prices
 from agents.definition import Definition
+from agents.definition import Surface as SurfaceName
 from agents.errors import AgentError
 from agents.servers import SERVERS_MAX, AbsentTool, ServerName, ServerTable
+from agents.surface import SURFACES_MAX, Surface
 
 PREFIX = "agent/"  # of an agent's name in the `model` of a request
 FILE_BYTES_MAX = 1_000_000
 AGENTS_MAX = 256
+NO_AGENT = Definition()
+TABLE, KEY = re.compile(r"\s*\[([^\[\]]+)\]"), re.compile(r"\s*([\w\"'. -]+?)\s*=")
 
 AgentName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
@@ -45,6 +53,7 @@ class _File(BaseModel):
 
     agents: Annotated[dict[AgentName, Definition], Field(max_length=AGENTS_MAX)] = Field(default_factory=dict)
     mcp: Annotated[dict[ServerName, ServerTable], Field(max_length=SERVERS_MAX)] = Field(default_factory=dict)
+    surfaces: Annotated[dict[SurfaceName, Surface], Field(max_length=SURFACES_MAX)] = Field(default_factory=dict)
     prices: Prices = FREE
 
 
@@ -53,6 +62,7 @@ class Roster:
     agents: Mapping[str, Definition] = field(default_factory=dict)
     servers: Mapping[str, ServerTable] = field(default_factory=dict)
     prices: Prices = FREE
+    surfaces: Mapping[str, Surface] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Roster:
@@ -62,13 +72,13 @@ class Roster:
             raise InvalidAgents(f"{path} is longer than {FILE_BYTES_MAX} bytes")
         try:
             file = _File.model_validate(tomllib.loads(text.decode()))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidAgents(f"{path} is not valid TOML: {error}") from None
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
-            raise InvalidAgents(f"{path}: {place}: {problem['msg']}") from None
-        return cls(file.agents, file.mcp, file.prices)
+            raise InvalidAgents(f"{path}{_line_of(problem['loc'], text.decode())}: {place}: {problem['msg']}") from None
+        return cls(file.agents, file.mcp, file.prices, file.surfaces)
 
     @property
     def models(self) -> list[str]:
@@ -77,7 +87,12 @@ class Roster:
 
     def of(self, model: str) -> Definition:
         """The agent that the model of a request selects; an empty definition if it selects none."""
-        return self.agents.get(model.removeprefix(PREFIX), Definition()) if model.startswith(PREFIX) else Definition()
+        return self.agents.get(model.removeprefix(PREFIX), NO_AGENT) if model.startswith(PREFIX) else NO_AGENT
+
+    def name_of(self, model: str) -> str:
+        """The name of the agent that the model of a request selects; empty if it selects none."""
+        name = model.removeprefix(PREFIX)
+        return name if model.startswith(PREFIX) and name in self.agents else ""
 
     def server_of(self, tool: str) -> str | None:
         """The name of the tool server whose prefix the tool's name has, or None."""
@@ -104,3 +119,22 @@ class Roster:
             for name, agent in self.agents.items()
             if agent.model is not None and model is not None and agent.model != model
         ]
+
+
+def _line_of(place: Sequence[int | str], text: str) -> str:
+    """`:7` for the line of the file where the key at this place stands, or its table; empty if it is not found."""
+    keys, table, best = [part for part in place if isinstance(part, str) and part != "[key]"], list[str](), (0, 0)
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := TABLE.match(line):
+            table = here = _parts(match[1])
+        elif match := KEY.match(line):
+            here = [*table, *_parts(match[1])]
+        else:
+            continue
+        if keys[: len(here)] == here and len(here) > best[0]:
+            best = (len(here), number)
+    return f":{best[1]}" if best[1] else ""
+
+
+def _parts(name: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in name.split(".")]

@@ -19,16 +19,17 @@ Word: TypeAlias = Annotated[str, StringConstraints(max_length=4096)]
 class ServerTable(BaseModel):
     """One MCP server: a command that speaks on its standard input and output, or the URL of a streamable HTTP one.
 
-    `tools` are the names of the tools to offer, as the server calls them; None: all.
+    Environment and headers may hold secrets. `tools` are the names of the tools to offer, as the server calls them;
+    None: all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     command: Annotated[list[Word], Field(min_length=1, max_length=WORDS_MAX)] | None = None
-    environment: Annotated[dict[str, Word], Field(max_length=WORDS_MAX)] = Field(default_factory=dict)
+    environment: Annotated[dict[str, Word], Field(max_length=WORDS_MAX, repr=False)] = Field(default_factory=dict)
     folder: Word | None = None
     url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$", max_length=2000)] | None = None
-    headers: Annotated[dict[str, Word], Field(max_length=WORDS_MAX)] = Field(default_factory=dict)
+    headers: Annotated[dict[str, Word], Field(max_length=WORDS_MAX, repr=False)] = Field(default_factory=dict)
     tools: Annotated[list[Word], Field(max_length=TOOLS_MAX)] | None = None
 
     @model_validator(mode="after")

@@ -80,7 +80,10 @@ class StepSpans:
             return
         self.told_prefill = True
         stamps = self.generation.stamps
-        self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
+        queue = self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
+        if forecast := self.generation.forecast:
+            queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
+            queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6
         if stamps.admitted_ns:
             cached = self.generation.cached_tokens
             self._prefill = self.trace.add(
@@ -131,8 +134,8 @@ class Step:
         """Write the events of the generation as its tokens come. Raises InferenceError when the engine fails."""
 
         def receive(delta: Delta) -> None:
-            for event in self.feed(delta):
-                sink.write(event)
+            if events := self.feed(delta):
+                sink.write(events)
 
         await self.generation.stream(receive)
 

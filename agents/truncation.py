@@ -21,7 +21,7 @@ MARKUP_TOKENS = 4  # around a message in common templates; an estimate
 
 def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str], int]) -> tuple[Turn, int] | None:
     """The turn without the oldest turns of its history, about `excess` tokens rounded up to a stride, and the number of
-    dropped turns. None when nothing may be dropped.
+    dropped turns. None when nothing may be dropped. What is far too much to be counted in tokens is in bytes.
     """
     stride = max(1, context_length // STRIDES)
     goal = ceil(excess / stride) * stride
@@ -40,6 +40,10 @@ def shortened(turn: Turn, excess: int, context_length: int, count: Callable[[str
 def size_of(items: Sequence[Item], count: Callable[[str], int]) -> int:
     """The approximate number of tokens of these items in a prompt."""
     return sum(MARKUP_TOKENS + count(_text(item)) for item in items)
+
+
+def bytes_of(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def turns_of(items: Sequence[Item]) -> list[list[Item]]:

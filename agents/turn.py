@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from agents.message import Item
-from inference.core import Priority, Sampling
+from inference.core import WHENEVER, Due, Priority, Sampling, Segment
+from inference.switches import Switches
 from retrieval.filter import Filter
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function
@@ -64,7 +65,7 @@ class Caps:
     @property
     def given(self) -> dict[str, Any]:
         """The bounds that are set, by the names of the limits."""
-        return {name: bound for name, bound in asdict(self).items() if bound is not None}
+        return {name: bound for name in self.__slots__ if (bound := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,13 @@ class Limits:
 
     def replaced(self, caps: Caps) -> Limits:
         """These limits, with those of `caps` in their place where they are set."""
-        return replace(self, **caps.given)
+        given = caps.given
+        return replace(self, **given) if given else self
 
     def capped(self, caps: Caps) -> Limits:
         """The minimum of these limits and `caps`."""
-        return replace(self, **{name: min(getattr(self, name), cap) for name, cap in caps.given.items()})
+        lower = {name: cap for name, cap in caps.given.items() if cap < getattr(self, name)}
+        return replace(self, **lower) if lower else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Turn:
     tenant_id: UUID
     input: tuple[Item, ...]
     history: tuple[Item, ...] = ()
+    prompt: tuple[Segment, ...] = ()  # in place of all items: continued as it stands, without template and tools
     instructions: str | None = None
     functions: tuple[FunctionTool, ...] = ()
     server_tools: tuple[str, ...] = ()  # names in the toolbox
@@ -104,8 +108,15 @@ class Turn:
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    switches: Switches = field(default_factory=Switches)
     caps: Caps = field(default_factory=Caps)  # what the request asks for
     limits: Limits = field(default_factory=Limits)  # what the turn runs under
     priority: Priority = Priority.STANDARD
+    due: Due = WHENEVER
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
+
+    @property
+    def salt(self) -> str:
+        """The tenant, as the caches of models know it."""
+        return str(self.tenant_id)

@@ -130,7 +130,7 @@ class Bench:
 async def measure(config: Config, rounds: int) -> list[Row]:
     home = Home(config.home)
     home.prepare()
-    async with open_services(config, home) as (services, _):
+    async with open_services(config, home) as (services, *_):
         tenant_id = await services.authenticator.keys.tenant(LOCAL_TENANT)
         assert config.docs is not None
         await ingest(

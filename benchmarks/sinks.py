@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agents.events import Event, EventList, TextDelta
 from inference.trace import now_ns
 
@@ -11,7 +13,7 @@ class FirstText(EventList):
 
     text_ns: int = 0
 
-    def write(self, event: Event) -> None:
-        if isinstance(event, TextDelta):
-            self.text_ns = self.text_ns or now_ns()
-        self.events.append(event)
+    def write(self, events: Sequence[Event]) -> None:
+        if not self.text_ns and any(isinstance(event, TextDelta) for event in events):
+            self.text_ns = now_ns()
+        super().write(events)

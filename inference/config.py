@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inference.attention import AUTO, F16, KV_TYPES, Q8_0, Attention, attention
 from inference.bundled import CHAT_MODEL
-from inference.speculative.draft_length import DRAFT_TOKENS_MAX
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
 CONTEXT_DEFAULT = 8192
@@ -105,10 +105,16 @@ class EngineConfig:
 
     @property
     def rows_max(self) -> int:
-        """Tokens in the largest step: a chunk of prompt, and a row with its draft for every stream."""
-        return self.outputs_max + self.prefill_tokens_alone
+        """Tokens in the largest step: a chunk of prompt, and a row with its draft for every stream; or what grammars
+        leave no choice of in the place of the chunk."""
+        return self._drafted_rows + max(self.prefill_tokens_alone, FORCED_TOKENS_MAX)
 
     @property
     def outputs_max(self) -> int:
-        """Rows of a step whose logits are wanted."""
+        """Rows of a step whose logits are wanted: of every stream with its draft, and what grammars leave no choice
+        of."""
+        return self._drafted_rows + FORCED_TOKENS_MAX
+
+    @property
+    def _drafted_rows(self) -> int:
         return self.parallel * (1 + (self.draft_max if self.draft_path or self.lookup else 0))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from inference.grammar.constraint import Constraint
+from inference.switches import NO_SWITCHES, Value
 
 # Acceptance of a request before its first draft is verified, and the number of tokens that this estimate weighs.
 PRIOR, PRIOR_TOKENS = 0.7, 4.0
@@ -80,6 +81,21 @@ class Sampling:
     top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
     grammar: Grammar | None = None
 
+    def at_most(self, tokens: int) -> Sampling:
+        """The same for an answer of at most so many tokens."""
+        return self if self.max_tokens <= tokens else replace(self, max_tokens=tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When the first token is due, on the monotonic clock. One that `waits` is taken however late it will be."""
+
+    at_ns: int | None = None
+    waits: bool = False
+
+
+WHENEVER = Due()
+
 
 @dataclass(slots=True)
 class Stamps:
@@ -90,6 +106,18 @@ class Stamps:
     prefilled_ns: int = 0  # last prompt token computed
     first_token_ns: int = 0
     last_token_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When the first token is expected, from the submission on: the wait for a slot, and reading the prompt."""
+
+    wait_s: float
+    read_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.wait_s + self.read_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +219,11 @@ class Generation(Protocol):
     finish: Finish | None
 
     @property
+    def forecast(self) -> Forecast | None:
+        """Of its first token, when it was submitted; None while too little was learned."""
+        ...
+
+    @property
     def prompt_tokens(self) -> int: ...
 
     @property
@@ -211,6 +244,18 @@ class Generation(Protocol):
     @property
     def accepted(self) -> int:
         """Drafted tokens that became part of the answer."""
+        ...
+
+    @property
+    def stop_string(self) -> str | None:
+        """The string of `Sampling.stop` that ended it; known once it has finished."""
+        ...
+
+    async def admitted(self) -> None:
+        """Return when an engine has taken the request: what refuses it is raised here, if not by `generate`.
+
+        Raises InferenceError.
+        """
         ...
 
     async def stream(self, receive: Callable[[Delta], None]) -> None:
@@ -262,23 +307,54 @@ class Segment:
 
 
 class LanguageModel(Protocol):
-    """What the agent loop needs of a chat model; `inference.model.ChatModel` is the real one."""
+    """What the agent loop needs of a chat model; `inference.model.ChatModel` is the real one.
+
+    `salt` names the tenant everywhere: what is kept of one is used for no other.
+    """
 
     name: str
     context_length: int
     chat_template: str  # its text determines the format of tool calls
+    measures: Mapping[str, int]  # of the file, by the names of llama.cpp: n_ctx_train, n_params, n_vocab, n_embd, size
 
-    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
+    @property
+    def switches(self) -> frozenset[str]:
+        """Variables of the chat template that a request may set: see `inference.switches`."""
+        ...
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        switches: Mapping[str, Value] = NO_SWITCHES,
+        *,
+        salt: str = "",
+    ) -> list[Segment]:
         """Apply the chat template. `tools` are OpenAI function tools: {"type":"function","function":{...}}."""
         ...
 
-    def encode(self, segments: Sequence[Segment]) -> list[int]: ...
-
-    def count(self, text: str) -> int:
-        """Number of tokens of untrusted text."""
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+        """Raises TextTooLong for what need not be tokenised to see that."""
         ...
 
-    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+    def count(self, text: str, *, salt: str = "") -> int:
+        """Number of tokens of untrusted text; of one that cannot fit the context, any number above it."""
+        ...
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """The ids of a text by itself, which are not kept. `add_special`: with the tokens that the model wants at both
+        ends; `parse_special`: marks of control tokens become these. Thread-safe."""
+        ...
+
+    def spell(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each token; control tokens by their marks. Raises UnknownToken."""
+        ...
+
+    def infill(self, before: str, behind: str) -> list[Segment] | None:
+        """The prompt for what goes between two texts; None for a model that was not trained to fill in."""
+        ...
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
         """Why the prompt had to be read as far as it was; None before the generation was admitted."""
         ...
 
@@ -298,13 +374,19 @@ class LanguageModel(Protocol):
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        due: Due = WHENEVER,
         deadline_ns: int | None = None,
     ) -> Generation:
-        """Submit a prompt. `salt` names the tenant: cached prefixes are only shared within one salt, and tenants of
-        one priority get fair shares. At `deadline_ns`, on the monotonic clock, it ends with what there is.
+        """Submit a prompt. Cached prefixes are only shared within one salt, and tenants of one priority get fair
+        shares. At `deadline_ns`, on the monotonic clock, it ends with what there is.
 
-        Raises PromptTooLong, QueueFull, EngineStopped.
+        Raises PromptTooLong, QueueFull, Late, EngineStopped, here or when its admission is waited for.
         """
+        ...
+
+    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
+        """Raises Late if not even the shortest prompt could be answered in time, so that nothing is done for one in
+        vain."""
         ...
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
@@ -319,6 +401,6 @@ class LanguageModel(Protocol):
         """The prefix of prompts that holds nothing of any tenant: salts divide the cache only behind it."""
         ...
 
-    def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
         """Keep the exact tokens of an assistant turn, so that rendering it again never breaks the prefix."""
         ...

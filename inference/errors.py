@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+OVERLOADED = "overloaded"  # the code of what is refused because of everybody's requests
+
 
 class InferenceError(Exception):
     """The model could not serve the request."""
@@ -21,12 +23,34 @@ class PromptTooLong(InferenceError):
     param = "input"
 
 
+class TextTooLong(PromptTooLong):
+    """The prompt has more bytes of text than its context can spell: it is refused before it is tokenised."""
+
+    def __init__(self, excess_bytes: int, room_bytes: int, context_length: int) -> None:
+        super().__init__(
+            f"the prompt has {room_bytes + excess_bytes} bytes of text, far more than {context_length} tokens can spell"
+        )
+        self.excess_bytes = excess_bytes
+        self.room_bytes = room_bytes
+
+
 class UnknownToken(InferenceError):
     """The logit bias names a token that the model's vocabulary does not have."""
 
     status = 400
     code = "invalid_value"
     param = "logit_bias"
+
+
+class ForeignTokens(InferenceError):
+    """Token ids that the embedding model's tokenizer did not make."""
+
+    status = 400
+    code = "invalid_value"
+    param = "input"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"these token ids were not made by the tokenizer of '{model}': send text instead")
 
 
 class NotDeterministic(InferenceError):
@@ -53,15 +77,25 @@ class GrammarFailed(InferenceError):
     """An answer cannot continue within its grammar. Only its own request ends."""
 
 
+class SchemaUnmet(InferenceError):
+    """A finished text breaks a keyword of its schema that no grammar holds. The code names it: `unmet_uniqueItems`."""
+
+    def __init__(self, keyword: str, place: str) -> None:
+        super().__init__(f"the answer breaks '{keyword}' of its schema at '{place}'")
+        self.code = f"unmet_{keyword}"
+
+
 class QueueFull(InferenceError):
-    """The model is busy and its queue is full: try again after `retry_after_s`."""
+    """There is no room in the queue: try again after `retry_after_s`. `own`: because of the tenant's own requests."""
 
-    status = 429
-    code = "rate_limit_exceeded"
-
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float, *, own: bool = False) -> None:
         super().__init__(message)
+        self.status, self.code = (429, "rate_limit_exceeded") if own else (503, OVERLOADED)
         self.retry_after_s = retry_after_s
+
+
+class Late(QueueFull):
+    """There is room, but the first token would come too late."""
 
 
 class ModelNotLoaded(InferenceError):
@@ -101,3 +135,17 @@ class EngineStopped(InferenceError):
 
     status = 503
     code = "server_error"
+
+
+class EnginesAway(EngineStopped):
+    """None of the engines answers: try again after `retry_after_s`, when they have been looked for again."""
+
+    retry_after_s = 1.0
+
+
+class Refused(InferenceError):
+    """What an engine says of a request that it does not take, where there is no class for it."""
+
+    def __init__(self, message: str, status: int, code: str, param: str | None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param

@@ -1,8 +1,8 @@
 """The exact tokens of turns that this model generated: rendering a turn from them never breaks the cached prefix.
 
-Kept by a digest of the message, which the fingerprint of the model keys: tokens of one model mean nothing in the
-eyes of another. They go into prompts as they are, control tokens of calls included, so they are only given out where
-they spell the message that they represent.
+Kept by a digest of the tenant and the message, which the fingerprint of the model keys: tokens of one model mean
+nothing in the eyes of another, and what a tenant sends is never spelled by another's tokens. They go into prompts as
+they are, control tokens of calls included, so they are only given out where they spell the message that they represent.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ from hashlib import blake2b
 from inference.control_tokens import SPOKEN
 from inference.core import ChatMessage
 
-TOKENS_MAX = 200_000  # 36 bytes each: the answers of some hundred long conversations
-TURNS_MAX = 10_000  # some hundred bytes each, however short they are
+# Together at most 10 MB.
+TOKEN_BYTES, TURN_BYTES = 36, 300  # a turn takes so much however short it is
+TOKENS_MAX = 200_000  # the answers of some hundred long conversations
+TURNS_MAX = 10_000
 DIGEST_BYTES = 16
 
 
 class GeneratedTokens:
-    """The least recently used are forgotten first. Thread-safe: another thread than the event loop's writes to disk."""
+    """`salt` names the tenant. The least recently used are forgotten first.
+
+    Thread-safe: another thread than the event loop's writes to disk.
+    """
 
     def __init__(self, pieces: Sequence[bytes], fingerprint: bytes) -> None:
         self._pieces, self._fingerprint = pieces, fingerprint
@@ -39,11 +44,15 @@ class GeneratedTokens:
     def __repr__(self) -> str:
         return f"<GeneratedTokens {len(self)} turns | {self._tokens} of {TOKENS_MAX} tokens>"
 
-    def get(self, message: ChatMessage, /) -> tuple[int, ...] | None:
+    @property
+    def kept_bytes(self) -> int:
+        return TOKEN_BYTES * self._tokens + TURN_BYTES * len(self)
+
+    def get(self, message: ChatMessage, *, salt: str = "") -> tuple[int, ...] | None:
         """The tokens of a turn, which counts as used; None for one that is not known, or not an assistant's."""
         if message.role != "assistant":
             return None
-        key = self._key(message)
+        key = self._key(message, salt)
         with self._lock:
             ids = self._kept.get(key)
             if ids is None or (key in self._unchecked and not self._spells(ids, message)):
@@ -53,12 +62,12 @@ class GeneratedTokens:
             self._kept.move_to_end(key)
         return ids
 
-    def put(self, message: ChatMessage, ids: Sequence[int]) -> None:
+    def put(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
         """Keep the tokens of a generated turn, unless there are none or they are not all of its text."""
         if not ids or not self._spells(ids, message):
             return
         with self._lock:
-            self._keep(self._key(message), tuple(ids))
+            self._keep(self._key(message, salt), tuple(ids))
             self.changes += 1
 
     def dump(self) -> list[tuple[bytes, tuple[int, ...]]]:
@@ -73,9 +82,9 @@ class GeneratedTokens:
                 self._keep(key, ids)
                 self._unchecked.add(key)
 
-    def _key(self, message: ChatMessage) -> bytes:
+    def _key(self, message: ChatMessage, salt: str) -> bytes:
         calls = [(call.name, call.arguments) for call in message.tool_calls]
-        told = json.dumps([message.role, message.content, message.reasoning, calls])
+        told = json.dumps([salt, message.role, message.content, message.reasoning, calls])
         return blake2b(told.encode(), digest_size=DIGEST_BYTES, key=self._fingerprint).digest()
 
     def _keep(self, key: bytes, ids: tuple[int, ...]) -> None:

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
-from inference.core import ChatMessage, Generation, Priority, Sampling, Segment, Verdict
+from inference.core import WHENEVER, ChatMessage, Due, Priority, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded
-from inference.generated_tokens import GeneratedTokens
-from inference.grammar.constraint import Grammar, Vocabulary
 from inference.kvcache.disk import DiskTier
-from inference.kvcache.miss_report import judge
 from inference.llama import LlamaContext, LlamaModel, has_gpu
 from inference.provisioning.fit import are_all, gpu_layers
+from inference.provisioning.memory import Footprint, Proportions
 from inference.speculative.controller import Drafting
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.speculative.prompt_lookup import PromptLookup
-from inference.template import ChatTemplate
-from inference.tokenizer import Tokenizer
+from inference.text_model import TextModel
 
 
-class ChatModel:
+class ChatModel(TextModel):
     """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
 
     def __init__(
         self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafting | None = None
     ) -> None:
-        self.name = weights.name
-        self.created = int(weights.path.stat().st_mtime)
-        self.context_length = backend.context
-        self.chat_template = weights.chat_template or ""
-        self._weights = weights
-        self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
-        self._tokenizer = Tokenizer(weights)
-        self._pieces, end_tokens = weights.pieces(), weights.end_tokens()
-        self._turns = GeneratedTokens(self._pieces, backend.fingerprint)
+        super().__init__(weights, backend.fingerprint, backend.context)
+        self._footprint = Footprint.of(Proportions.of(weights), config, gpu=has_gpu())
         disk = None
         if config.disk_folder and config.disk_bytes_max:
             disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
-        self._engine = Engine(backend, self._pieces, end_tokens, config, drafter, disk)
-        self._vocabulary = Vocabulary(self._pieces, end_tokens)
+        self._engine = Engine(backend, self._pieces, self._end_tokens, config, drafter, disk)
+        self._parallel = config.parallel
 
     @classmethod
     def load(cls, config: EngineConfig) -> ChatModel:
@@ -81,24 +71,6 @@ class ChatModel:
         """Why the model cannot answer any more, if so."""
         return self._engine.failed
 
-    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
-        return self._template.render(messages, tools, self._turns)
-
-    def encode(self, segments: Sequence[Segment]) -> list[int]:
-        return self._tokenizer.encode(segments)
-
-    def count(self, text: str) -> int:
-        return self._tokenizer.count(text)
-
-    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
-        if generation.miss is None:
-            return None
-        return judge(self._tokenizer.outline(segments), generation.miss, self._pieces)
-
-    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
-        opening = self._tokenizer.mark(begins) if begins else None
-        return None if begins and opening is None else self._vocabulary.compile(grammar, opening)
-
     def generate(
         self,
         prompt: Sequence[int],
@@ -106,6 +78,7 @@ class ChatModel:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        due: Due = WHENEVER,
         deadline_ns: int | None = None,
     ) -> Handle:
         return self._engine.submit(
@@ -113,18 +86,19 @@ class ChatModel:
             sampling,
             salt=salt,
             priority=priority,
+            due=due,
             deadline_ns=deadline_ns,
             constraint=sampling.grammar.start() if sampling.grammar else None,
         )
+
+    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
+        self._engine.expect(due, salt=salt, priority=priority)
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         return self._engine.read_ahead(prompt, salt=salt, exact=exact)
 
     def share(self, beginning: Sequence[int]) -> None:
         self._engine.share(beginning)
-
-    def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
-        self._turns.put(message, ids)
 
     @property
     def steps(self) -> int:
@@ -136,9 +110,11 @@ class ChatModel:
         engine, totals, costs = self._engine, self._engine.totals, self._engine.tier_costs
         return {
             "model": self.name,
+            "parameters": self.parameters,
             "device": "gpu" if has_gpu() else "cpu",
             "waiting": engine.waiting,
             "running": engine.running,
+            "parallel": self._parallel,
             "resident": engine.resident,
             "preempted_total": totals["preempted"],
             "steps_total": totals["steps"],
@@ -147,13 +123,22 @@ class ChatModel:
             "ahead_tokens_total": totals["ahead_tokens"],
             "generated_tokens_total": totals["generated_tokens"],
             "decode_seconds_total": totals["decode_ns"] / 1e9,
+            "token_cache_bytes": self._tokenizer.kept_bytes + self._turns.kept_bytes,
             "tokenizer_hits_total": self._tokenizer.hits,
             "tokenizer_misses_total": self._tokenizer.misses,
             **engine.speculation.stats(),
             **engine.tiers.stats(),
+            **self._host_memory,
             "parked_bytes_per_token": costs.parked_bytes_per_token,
             "restore_ratio": costs.restore_ratio,
         }
+
+    @property
+    def _host_memory(self) -> dict[str, int]:
+        """Bytes of this process; on a GPU they are the device's."""
+        if has_gpu():
+            return {}
+        return {"kv_cache_bytes": self._footprint.kv_cache, "working_bytes": self._footprint.working}
 
 
 def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafting | None:

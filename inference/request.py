@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.core import Acceptance, CacheScope, Finish, Miss, Priority, Stamps
+from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Priority, Stamps
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 
@@ -40,6 +40,10 @@ class Request:
     computed: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)
+    due_ns: int | None = None  # monotonic; its first token should be there then
+    forecast: Forecast | None = None
+    preempted: bool = False  # at some time
+    keeps_slot: bool = False  # whatever waits: see FLOOR_NS in the scheduler
     deadline_ns: int | None = None  # monotonic; it ends then, waiting or running
     cancelled: bool = False
     finish: Finish | None = None

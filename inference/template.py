@@ -10,28 +10,29 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeAlias
 
 import jinja2
+import jinja2.meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.core import ChatMessage, Part, Segment, ToolCall
 from inference.errors import InvalidTemplate
+from inference.switches import NO_SWITCHES, Value
 
 # Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
 # ("type" == "string"), so it goes through as it is.
 _PLAIN = re.compile(r"[\w\s.,:;?!()'\"/+*=%&-]*")
 
+OURS = frozenset({"messages", "tools", "__marks"})  # variables that every prompt sets
 CALL_ID_CHARS = 9  # Mistral's templates take nothing else
 
 
-class Exact(Protocol):
-    """Has the tokens of assistant messages that this model generated."""
-
-    def get(self, message: ChatMessage, /) -> tuple[int, ...] | None: ...
+# The tokens of an assistant message that this model generated for the same tenant; None for any other.
+Exact: TypeAlias = Callable[[ChatMessage], tuple[int, ...] | None]
 
 
 class _Marks:
@@ -88,9 +89,10 @@ class _Arguments(dict[str, Any]):
     def __init__(self, call: ToolCall, marks: _Marks, part: Part) -> None:
         try:
             parsed = json.loads(call.arguments)
-        except ValueError:
-            parsed = None
-        super().__init__(marks.shield(parsed, part) if isinstance(parsed, dict) else {})
+            shielded = marks.shield(parsed, part) if isinstance(parsed, dict) else {}
+        except (ValueError, RecursionError):  # no JSON, or nested deeper than Python follows
+            shielded = {}
+        super().__init__(shielded)
         self.text, self.part = call.arguments, part
 
 
@@ -122,30 +124,34 @@ class ChatTemplate:
         self._variables = {"bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
         try:
             self._template = environment.from_string(source)
+            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise InvalidTemplate(f"the model's chat template does not compile: {error}") from error
+        self.switches = frozenset(read - OURS - self._variables.keys() - environment.globals.keys())
 
     def render(
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] = (),
         exact: Exact | None = None,
+        switches: Mapping[str, Value] = NO_SWITCHES,
     ) -> list[Segment]:
-        """The prompt up to where the assistant's answer begins.
+        """The prompt up to where the assistant's answer begins. `switches` sets some of `self.switches`.
 
         Messages that `exact` has the tokens of are rendered with those instead of their text.
         Raises InvalidTemplate when the template refuses the messages (two system messages, say).
         """
         marks = _Marks()
+        switched = marks.shield({name: switches[name] for name in switches if name in self.switches}, Part.SYSTEM)
         parts = _parts(messages)
         shown = [
-            _message(message, marks, part, exact.get(message) if exact is not None else None)
+            _message(message, marks, part, exact(message) if exact is not None else None)
             for message, part in zip(messages, parts, strict=True)
         ]
         _number_calls(messages, shown, marks)
         variables = {"messages": shown, "tools": marks.shield(list(tools), Part.TOOLS), "__marks": marks}
         try:
-            return marks.cut(self._template.render(variables | self._variables))
+            return marks.cut(self._template.render(switched | variables | self._variables))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             # A template is a program out of a file: whatever it trips over, the messages do not suit it.
             raise InvalidTemplate(f"the model's chat template fails on these messages: {error}") from error

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import maxunicode
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk, Region
 from inference.core import (
+    WHENEVER,
     ChatMessage,
     Delta,
+    Due,
     Finish,
+    Forecast,
     Generation,
     Miss,
     Part,
@@ -25,8 +29,10 @@ from inference.core import (
     Stamps,
     Verdict,
 )
-from inference.errors import InferenceError, PromptTooLong
+from inference.errors import InferenceError, PromptTooLong, UnknownToken
 from inference.grammar.constraint import Constraint
+from inference.switches import NO_SWITCHES, Value
+from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns
 
 
@@ -51,15 +57,23 @@ class ScriptedGeneration:
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = self.drafted = self.accepted = 0
         self.miss: Miss | None = None
+        self.forecast: Forecast | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
-        self._pieces = [text[i : i + piece_chars] for i in range(0, len(text), piece_chars)]
+        found = [(at, stop) for stop in sampling.stop if (at := text.find(stop)) >= 0]
+        at, met = min(found, default=(len(text), ""))
+        self._stop = met or None
+        self._pieces = [text[i : min(i + piece_chars, at)] for i in range(0, at, piece_chars)]
         self.sampling = sampling
         self._deadline_ns = deadline_ns
         self._cancelled = asyncio.Event()
 
     def cancel(self) -> None:
         self._cancelled.set()
+
+    @property
+    def stop_string(self) -> str | None:
+        return self._stop if self.finish is Finish.STOP else None
 
     @property
     def cancelled(self) -> bool:
@@ -84,6 +98,9 @@ class ScriptedGeneration:
             yield Delta(piece, 1)
         self.finish = Finish.STOP
 
+    async def admitted(self) -> None:
+        pass
+
     async def stream(self, receive: Callable[[Delta], None]) -> None:
         async for delta in self:
             receive(delta)
@@ -100,6 +117,9 @@ class ScriptedModel:
     name: str = "scripted"
     context_length: int = 100_000
     piece_chars: int = 3
+    fills: bool = False  # what goes between two texts
+    switches: frozenset[str] = frozenset()  # shown at the beginning of the prompt when they are set
+    measures: Mapping[str, int] = field(default_factory=dict)
     chat_template: str = ""  # determines the format of the replies; what is rendered stays plain text
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
@@ -107,9 +127,20 @@ class ScriptedModel:
     ahead: list[str] = field(default_factory=list)  # read before the prompt that begins like it
     shared: list[str] = field(default_factory=list)
     grammars: list[ScriptedGrammar] = field(default_factory=list)  # prepared
+    dues: list[Due] = field(default_factory=list)
+    salts: set[str] = field(default_factory=set)  # the tenants that it was asked for
 
-    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
-        segments = [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        switches: Mapping[str, Value] = NO_SWITCHES,
+        *,
+        salt: str = "",
+    ) -> list[Segment]:
+        self.salts.add(salt)
+        segments = [Segment(f"<{name}={value}>", trusted=False) for name, value in switches.items()]
+        segments += [Segment(json.dumps(tool) + "\n", trusted=False) for tool in tools]
         question = next((message for message in reversed(messages) if message.role == "user"), None)
         for message in messages:
             part = Part.QUESTION if message is question else Part.HISTORY
@@ -118,13 +149,35 @@ class ScriptedModel:
             segments.append(Segment("\n", trusted=True))
         return [*segments, Segment("<assistant>", trusted=True)]
 
-    def encode(self, segments: Sequence[Segment]) -> list[int]:
-        return [ord(character) for segment in segments for character in segment.text]
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+        self.salts.add(salt)
+        self._room.check(segments)
+        return [id for segment in segments for id in (segment.ids or map(ord, segment.text))]
 
-    def count(self, text: str) -> int:
-        return len(text)
+    def count(self, text: str, *, salt: str = "") -> int:
+        self.salts.add(salt)
+        return len(text) if self._room.excess_bytes([text]) <= 0 else self.context_length + 1
 
-    def verdict(self, segments: Sequence[Segment], generation: Generation) -> Verdict | None:
+    @property
+    def _room(self) -> Room:
+        return Room(self.context_length, CHARACTER_BYTES)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return [*([1] if add_special else []), *map(ord, text)]
+
+    def spell(self, ids: Sequence[int]) -> list[bytes]:
+        for id in ids:
+            if id > maxunicode:
+                raise UnknownToken(f"the model has no token {id}")
+        return [chr(id).encode() for id in ids]
+
+    def infill(self, before: str, behind: str) -> list[Segment] | None:
+        if not self.fills:
+            return None
+        return [Segment(f"<before>{before}<behind>{behind}<between>", trusted=True, part=Part.QUESTION)]
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
+        self.salts.add(salt)
         return None
 
     def prepare(self, grammar: str, begins: str = "") -> ScriptedGrammar | None:
@@ -138,8 +191,11 @@ class ScriptedModel:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        due: Due = WHENEVER,
         deadline_ns: int | None = None,
     ) -> ScriptedGeneration:
+        self.salts.add(salt)
+        self.dues.append(due)
         if len(prompt) >= self.context_length:
             raise PromptTooLong(f"{len(prompt)} tokens do not fit a context of {self.context_length}")
         reply = self.replies[min(len(self.prompts), len(self.replies) - 1)]
@@ -148,7 +204,11 @@ class ScriptedModel:
         self.generations.append(generation)
         return generation
 
+    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
+        self.salts.add(salt)
+
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+        self.salts.add(salt)
         self.ahead.append("".join(map(chr, prompt)))
         generation = ScriptedGeneration("", len(prompt), Sampling(max_tokens=0), self.piece_chars)
         generation.stamps.admitted_ns = generation.stamps.prefilled_ns = now_ns()
@@ -158,7 +218,8 @@ class ScriptedModel:
     def share(self, beginning: Sequence[int]) -> None:
         self.shared.append("".join(map(chr, beginning)))
 
-    def remember(self, message: ChatMessage, ids: Sequence[int]) -> None:
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
+        self.salts.add(salt)
         self.remembered.append(message)
 
 

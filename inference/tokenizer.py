@@ -2,21 +2,26 @@
 
 Pieces are tokenised on their own: special tokens are recognised only in trusted ones, which is what keeps a user, a
 tool or a document from writing the end of a turn. Since pieces repeat from turn to turn (system prompt, tools,
-history), their ids are kept.
+history), their ids are kept, for each tenant apart: how long a text takes must not tell one whether another sent it.
+
+A megabyte takes a second. So text that has more bytes than a full context can spell is not tokenised at all.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from inference.core import Extent, Part, Segment
+from inference.errors import TextTooLong
 
-# Characters of kept pieces: with their ids about 40 bytes a character, so some tens of megabytes at most.
-CACHE_CHARS_MAX = 1_000_000
+CACHE_BYTES_MAX = 32 * 2**20  # some hundred long conversations with their tools
+PIECE_BYTES = 400  # of a kept piece besides its text and ids: two tuples, a string, an entry of the index
+CHARACTER_BYTES, ID_BYTES = 4, 36  # at most; an id is a pointer and a number
 
 
 class Vocabulary(Protocol):
@@ -28,60 +33,122 @@ class Vocabulary(Protocol):
     def tokenize(self, text: str, *, parse_special: bool) -> list[int]: ...
 
 
+class Piece(NamedTuple):
+    """What ids are kept by. `salt` names the tenant, as in `LanguageModel.generate`."""
+
+    salt: str
+    text: str
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a context can hold: so many `tokens`, each of which spells so many bytes of a text at most."""
+
+    tokens: int
+    token_bytes: int
+
+    @property
+    def text_bytes(self) -> int:
+        return self.tokens * self.token_bytes
+
+    def excess_bytes(self, texts: Iterable[str]) -> int:
+        """Above 0 where they are too long whatever their tokens are."""
+        texts = list(texts)
+        if CHARACTER_BYTES * sum(map(len, texts)) <= self.text_bytes:
+            return 0
+        return sum(len(text.encode("utf-8", "replace")) for text in texts) - self.text_bytes
+
+    def check(self, segments: Sequence[Segment]) -> None:
+        """Raises TextTooLong. Markup does not count: a vocabulary may leave blanks out beside it. A prompt of a single
+        piece is no markup: no template has written it.
+        """
+        texts = [segment for segment in segments if segment.ids is None]
+        if len(segments) > 1:
+            texts = [segment for segment in texts if not segment.trusted]
+        excess = self.excess_bytes(segment.text for segment in texts)
+        if excess > 0:
+            raise TextTooLong(excess, self.text_bytes, self.tokens)
+
+
 class Tokenizer:
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, room: Room | None = None) -> None:
+        """Without `room`, texts may have any length."""
         self._vocabulary = vocabulary
+        self._room = room
         self._bos = vocabulary.bos
-        self._kept: OrderedDict[tuple[str, bool], tuple[int, ...]] = OrderedDict()
-        self._kept_chars = 0
+        self._kept: OrderedDict[Piece, tuple[int, ...]] = OrderedDict()  # least recently used first
+        self._kept_bytes = 0
         self._lock = threading.Lock()  # long prompts are encoded in a worker thread
         self.hits = self.misses = 0
 
-    def encode(self, segments: Sequence[Segment]) -> list[int]:
-        """The ids of a whole prompt, with the model's beginning-of-sequence token where it wants one."""
-        ids = list(chain.from_iterable(self._ids(segment) for segment in segments))
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+        """The ids of a whole prompt, with the model's beginning-of-sequence token where it wants one. A prompt that
+        begins with exact tokens begins with these.
+
+        Raises TextTooLong.
+        """
+        if self._room:
+            self._room.check(segments)
+        ids = list(chain.from_iterable(self._ids(segment, salt) for segment in segments))
+        if segments and segments[0].ids is not None:
+            return ids
         return [self._bos, *ids] if self._bos is not None and ids[:1] != [self._bos] else ids
 
-    def outline(self, segments: Sequence[Segment]) -> list[Extent]:
+    def outline(self, segments: Sequence[Segment], *, salt: str = "") -> list[Extent]:
         """The parts of what `encode` makes of the same segments. A token that both a passage and the question reach
         into may be counted with either."""
         extents: list[Extent] = []
         for segment in segments:
-            tokens = len(self._ids(segment))
-            passages = min(tokens, self.count(segment.text[: segment.passage_chars])) if segment.passage_chars else 0
+            tokens = len(self._ids(segment, salt))
+            found = segment.text[: segment.passage_chars]
+            passages = min(tokens, self.count(found, salt=salt)) if found else 0
             extents += [Extent(Part.PASSAGES, passages)] if passages else []
             extents.append(Extent(segment.part, tokens - passages))
-        missing = len(self.encode(segments)) - sum(extent.tokens for extent in extents)
+        missing = len(self.encode(segments, salt=salt)) - sum(extent.tokens for extent in extents)
         return [Extent(extents[0].part, missing), *extents] if missing else extents
 
-    def count(self, text: str) -> int:
-        """Number of tokens of untrusted text."""
-        return len(self._ids(Segment(text, trusted=False)))
+    def count(self, text: str, *, salt: str = "") -> int:
+        """Number of tokens of untrusted text; of one that is too long whatever they are, one more than there is room
+        for.
+        """
+        if self._room and self._room.excess_bytes([text]) > 0:
+            return self._room.tokens + 1
+        return len(self._ids(Segment(text, trusted=False), salt))
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the kept pieces take, at most."""
+        return self._kept_bytes
 
     def mark(self, text: str) -> int | None:
         """The token that is this text; None where it takes several."""
-        ids = self._ids(Segment(text, trusted=True))
+        ids = self._ids(Segment(text, trusted=True), salt="")
         return ids[0] if len(ids) == 1 else None
 
-    def _ids(self, segment: Segment) -> tuple[int, ...]:
+    def _ids(self, segment: Segment, salt: str) -> tuple[int, ...]:
         if segment.ids is not None:
             return segment.ids
-        key = (segment.text, segment.trusted)
+        piece = Piece(salt, segment.text, segment.trusted)
         with self._lock:
-            if (ids := self._kept.get(key)) is not None:
-                self._kept.move_to_end(key)
+            if (ids := self._kept.get(piece)) is not None:
+                self._kept.move_to_end(piece)
                 self.hits += 1
                 return ids
         ids = tuple(self._vocabulary.tokenize(segment.text, parse_special=segment.trusted))
         with self._lock:
-            self._keep(key, ids)
+            self._keep(piece, ids)
         return ids
 
-    def _keep(self, key: tuple[str, bool], ids: tuple[int, ...]) -> None:
+    def _keep(self, piece: Piece, ids: tuple[int, ...]) -> None:
         self.misses += 1
-        if key not in self._kept:
-            self._kept_chars += len(key[0])
-        self._kept[key] = ids
-        while self._kept_chars > CACHE_CHARS_MAX:
-            (text, _), _ = self._kept.popitem(last=False)
-            self._kept_chars -= len(text)
+        if piece not in self._kept:  # another thread may have been first
+            self._kept_bytes += _bytes(piece, ids)
+        self._kept[piece] = ids
+        while self._kept_bytes > CACHE_BYTES_MAX:
+            self._kept_bytes -= _bytes(*self._kept.popitem(last=False))
+
+
+def _bytes(piece: Piece, ids: tuple[int, ...]) -> int:
+    """The most that a kept piece takes."""
+    return PIECE_BYTES + CHARACTER_BYTES * len(piece.text) + ID_BYTES * len(ids)

@@ -7,7 +7,7 @@ Spans on the lane "main" tile the wall clock of the turn; other lanes run beside
 
 from __future__ import annotations
 
-import secrets
+import random
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,6 +16,12 @@ from typing import TypeAlias
 Attribute: TypeAlias = str | int | float | bool | None
 
 SPANS_MAX = 512  # a runaway tool loop must not grow a trace without bound; later spans are counted, not kept
+
+
+def random_id(bits: int) -> str:
+    """Lower-case hex digits for an id that has to be unique and need not be a secret: the system's random source would
+    cost ten times as much."""
+    return f"{random.getrandbits(bits):0{bits // 4}x}"
 
 
 def now_ns() -> int:
@@ -59,7 +65,7 @@ class Trace:
     `id` is a W3C trace id (32 hex digits); an inbound `traceparent` gives it.
     """
 
-    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    id: str = field(default_factory=lambda: random_id(128))
     start_ns: int = field(default_factory=now_ns)
     started_at: float = field(default_factory=time.time)
     end_ns: int = 0

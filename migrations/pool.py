@@ -7,10 +7,13 @@ Never hold one of these while a stream is open.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
@@ -22,12 +25,24 @@ if TYPE_CHECKING:
 
     Connection = PoolConnectionProxy[asyncpg.Record]
 
+# What a caller adds to the transaction of an act that is not its own.
+Also: TypeAlias = "Callable[[Connection], Awaitable[None]]"
+
 # Embedded Postgres allows 40 connections; four workers of eight leave room for migrations and psql.
 POOL_SIZE_MAX = 8
+# Who needs the database waits so long for a connection, then so long for each statement, and is told that it is away.
+# Waiting counts from the moment when somebody was given one: a queue that moves says that the database is there.
+ACQUIRE_S = 5.0
+QUEUE_S_MAX = 20.0  # but nobody waits longer than clients do
 COMMAND_TIMEOUT_S = 30.0
+# A connection that takes longer to undo what was left on it is cut: a server that hangs would hold up who returns it.
+UNDO_S = 0.5
+AGAIN_S = 0.1  # between two attempts at what must be certain
 # What stands between this machine and another forgets idle connections. On this machine nothing does, and a client
 # after a pause would wait for a new connection that has planned nothing yet.
 IDLE_S_MAX = 300.0
+
+NOT_DURABLE = "set local synchronous_commit = off"
 
 # Row-level security binds neither superusers nor the owner of a table, directly or through a role.
 MAY_BYPASS_SECURITY = """
@@ -38,9 +53,17 @@ select rolsuper or rolbypassrls or exists (
  where rolname = current_user
 """
 
+T = TypeVar("T")
+
+
+class CommitUnknown(Exception):
+    """The answer to a COMMIT was lost: it is committed or not. Who repeats it must ask the database first."""
+
+
 # What a statement raises because the database is away, went away in the middle or has no room, so that it may work when
 # it is tried again. A violated constraint is not among them: it would be violated forever.
 DATABASE_AWAY = (
+    CommitUnknown,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # it is stopped, crashed, starting, or ended this connection
     asyncpg.InsufficientResourcesError,  # a full disk, no memory, too many connections
@@ -54,6 +77,10 @@ DATABASE_AWAY = (
 )
 
 
+async def nothing(_: Connection) -> None:
+    """Adds nothing."""
+
+
 class UnsafeRole(Exception):
     """The database login could see every tenant's rows. The message says what to use instead."""
 
@@ -63,6 +90,7 @@ class Database:
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
         self._pool = pool
+        self._given_at = float("-inf")  # when somebody was given a connection
 
     @classmethod
     async def connect(cls, dsn: str, *, role: str | None = None, size_max: int = POOL_SIZE_MAX) -> Database:
@@ -95,19 +123,18 @@ class Database:
     async def anonymous(self) -> AsyncIterator[Connection]:
         """A connection that sees no tenant's rows: for authentication functions and health checks. What is changed of
         its session is undone."""
-        async with self._pool.acquire() as connection:
+        async with self._connection() as connection:
             try:
                 yield connection
             finally:
-                if not connection.is_closed():
-                    await connection.reset()
+                await _undo(connection, connection.reset)
 
     @asynccontextmanager
-    async def tenant(self, tenant_id: UUID) -> AsyncIterator[Connection]:
-        """A transaction that sees and writes the rows of one tenant."""
-        async with self._transaction(
-            f"begin; select set_config('app.tenant_id', '{tenant_id.hex}', true)"
-        ) as connection:
+    async def tenant(self, tenant_id: UUID, *, durable: bool = True) -> AsyncIterator[Connection]:
+        """A transaction that sees and writes the rows of one tenant. One that is not `durable` does not wait for the
+        disk: a crash of the server may take it along."""
+        begin = f"begin; select set_config('app.tenant_id', '{tenant_id.hex}', true)"
+        async with self._transaction(begin if durable else f"{begin}; {NOT_DURABLE}") as connection:
             yield connection
 
     @asynccontextmanager
@@ -118,16 +145,86 @@ class Database:
 
     @asynccontextmanager
     async def _transaction(self, begin: str) -> AsyncIterator[Connection]:
-        """A statement takes three messages like this, instead of five: every first token waits for some of them."""
-        async with self._pool.acquire() as connection:
+        """A statement takes three messages like this, instead of five: every first token waits for some of them.
+
+        Raises CommitUnknown.
+        """
+        async with self._connection() as connection:
             try:
                 await connection.execute(begin)
                 yield connection
             except BaseException:
-                with suppress(*DATABASE_AWAY):  # then it is rolled back, and what went wrong is known
-                    await connection.execute("rollback")
+                await _undo(connection, partial(connection.execute, "rollback"))
                 raise
-            await connection.execute("commit")
+            try:
+                await connection.execute("commit")
+            except asyncpg.TransactionRollbackError:
+                raise  # the server has answered: it is not committed
+            except DATABASE_AWAY as error:
+                _cut(connection)
+                raise CommitUnknown(repr(error)) from error
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        """Raises TimeoutError when nobody was given one for ACQUIRE_S, or this caller for QUEUE_S_MAX."""
+        async with self._patience():
+            connection = await self._pool.acquire()
+        self._given_at = time.monotonic()
+        try:
+            yield connection
+        finally:
+            with suppress(*DATABASE_AWAY):  # the pool has cut it, and what its user raised counts
+                await self._pool.release(connection, timeout=UNDO_S)
+
+    @asynccontextmanager
+    async def _patience(self) -> AsyncIterator[None]:
+        """Of one who stands in the queue."""
+        loop, give_up_at = asyncio.get_running_loop(), time.monotonic() + QUEUE_S_MAX
+        async with asyncio.timeout(None) as limit:
+
+            def look() -> None:
+                left_s = min(self._given_at + ACQUIRE_S, give_up_at) - time.monotonic()
+                if left_s > 0:
+                    timers.append(loop.call_later(left_s, look))
+                else:
+                    limit.reschedule(loop.time())
+
+            timers = [loop.call_later(ACQUIRE_S, look)]
+            try:
+                yield
+            finally:
+                timers[-1].cancel()
+
+
+async def certain(transaction: Callable[[], Awaitable[T]], within_s: float) -> T:
+    """Repeat a transaction until it is known to be done. It must do no more when it was done before, unnoticed.
+
+    Raises what the last attempt raised, when no attempt was left within that time.
+    """
+    give_up_at = time.monotonic() + within_s
+    while True:
+        try:
+            return await transaction()
+        except DATABASE_AWAY:
+            if time.monotonic() + AGAIN_S >= give_up_at:
+                raise
+            await asyncio.sleep(AGAIN_S)
+
+
+async def _undo(connection: Connection, undo: Callable[[], Awaitable[object]]) -> None:
+    """Clean up after whoever used the connection, or cut it."""
+    try:
+        async with asyncio.timeout(UNDO_S):
+            await undo()
+    except BaseException as error:
+        _cut(connection)
+        if not isinstance(error, DATABASE_AWAY):
+            raise
+
+
+def _cut(connection: Connection) -> None:
+    with suppress(asyncpg.InterfaceError):  # it was lost, and the pool has it back
+        connection.terminate()
 
 
 async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:

@@ -23,8 +23,10 @@ LOCK_WAIT_S = 300.0  # the longest a migration of another worker may take
 LOCK_POLL_S = 0.1
 TABLE_LOCK_TIMEOUT = "30s"  # a forgotten psql session must not hang every worker's start
 SERVER_VERSION_MIN = 15
-CONNECT_TIMEOUT_S = 10.0  # of a check of the versions
+CONNECT_TIMEOUT_S = 10.0  # a server that answers at all does so in a second, also from another continent
 PGVECTOR_MIN = (0, 8)  # the first whose index scan continues until enough rows pass the filter
+
+UNREACHABLE = (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 HISTORY = """
 create table if not exists schema_migrations (
@@ -93,17 +95,49 @@ async def migrate(owner_dsn: str, migrations: Sequence[Migration] | None = None)
     Raises MigrationError, also when the server cannot be reached.
     """
     todo = bundled_migrations() if migrations is None else migrations
-    try:
-        connection = await asyncpg.connect(
-            owner_dsn, server_settings={"application_name": "firsttoken migrate", "lock_timeout": TABLE_LOCK_TIMEOUT}
-        )
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise MigrationError(f"The database cannot be reached: {error}") from error
+    connection = await _connect(owner_dsn, application_name="firsttoken migrate", lock_timeout=TABLE_LOCK_TIMEOUT)
     try:
         await _take_lock(connection)
         return await _apply_pending(connection, todo)
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        raise MigrationError(
+            f"The database is read-only, such as a standby is ({error}): name the primary in DATABASE_URL."
+        ) from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise MigrationError(
+            f"The database login may not keep the history of migrations ({error}): migrate once as the owner of the "
+            "tables with `firsttoken migrate`."
+        ) from error
     finally:
         await connection.close()  # the lock goes with the session, also when we are killed
+
+
+async def _connect(dsn: str, **server_settings: str) -> Connection:
+    """Raises MigrationError."""
+    try:
+        return await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S, server_settings=server_settings)
+    except UNREACHABLE as error:
+        # Without its cause, which may quote a part of the URL that was taken for a port.
+        raise MigrationError(f"The database cannot be reached: {why_unreachable(error)}.") from None
+
+
+def why_unreachable(error: Exception) -> str:
+    """What went wrong with a connection, and what to do. Never quotes the URL, in which there may be a password."""
+    said = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_TIMEOUT_S:.0f} s: check the host and the port in DATABASE_URL"
+    if isinstance(error, ValueError):  # asyncpg's own about a URL are of this kind, too
+        return (
+            "DATABASE_URL is not valid: it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with special "
+            "characters of the password percent-encoded"
+        )
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+        return f"{said}: check the user and the password in DATABASE_URL"
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return f"{said}: create it, or name another one in DATABASE_URL"
+    if isinstance(error, asyncpg.CannotConnectNowError | asyncpg.InsufficientResourcesError):
+        return f"{said}: try again later"
+    return f"{said or type(error).__name__}: check that it runs, and the host and the port in DATABASE_URL"
 
 
 async def _take_lock(connection: Connection) -> None:
@@ -119,12 +153,10 @@ async def _take_lock(connection: Connection) -> None:
 
 
 async def _apply_pending(connection: Connection, migrations: Sequence[Migration]) -> list[str]:
+    check_server(*await _versions(connection))
     await connection.execute(HISTORY)
     rows = await connection.fetch("select version, sha256 from schema_migrations")
     todo = pending(migrations, {row["version"]: row["sha256"] for row in rows})
-    if todo:
-        version = "select default_version from pg_available_extensions where name = 'vector'"
-        check_server(connection.get_server_version().major, await connection.fetchval(version))
     for migration in todo:
         await _apply(connection, migration)
     return [migration.version for migration in todo]
@@ -151,14 +183,15 @@ async def server_versions(dsn: str) -> tuple[int, str]:
 
     Raises MigrationError when the server cannot be reached or cannot hold the tables.
     """
+    connection = await _connect(dsn)
     try:
-        connection = await asyncpg.connect(dsn, timeout=CONNECT_TIMEOUT_S)
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise MigrationError(f"The database cannot be reached: {error or type(error).__name__}") from error
-    try:
-        query = "select default_version from pg_available_extensions where name = 'vector'"
-        major, pgvector = connection.get_server_version().major, await connection.fetchval(query)
+        major, pgvector = await _versions(connection)
     finally:
         await connection.close()
     check_server(major, pgvector)
-    return major, pgvector
+    return major, str(pgvector)
+
+
+async def _versions(connection: Connection) -> tuple[int, str | None]:
+    query = "select default_version from pg_available_extensions where name = 'vector'"
+    return connection.get_server_version().major, await connection.fetchval(query)

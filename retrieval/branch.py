@@ -38,6 +38,11 @@ class Question:
     trace: Trace
     parent: int | None
 
+    @property
+    def salt(self) -> str:
+        """The tenant, as caches know it."""
+        return str(self.tenant_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -76,7 +81,7 @@ class Branch:
     async def _embed(self) -> tuple[Embedder, QueryVectors] | None:
         """A model that is still loading when the time is up serves the next question."""
         question = self.question
-        cached = self.embedders.knows(self.model, question.text)
+        cached = self.embedders.knows(self.model, question.text, salt=question.salt)
         with question.trace.span("embed", lane=LANE, parent=question.parent, model=self.model, cached=cached) as span:
             try:
                 return await within(self.config.embed_ms, self._vectors(), span)
@@ -88,7 +93,7 @@ class Branch:
         embedder = await self.embedders.get(self.model)
         for store in self.stores:
             check_likeness(store, embedder)
-        return embedder, await embedder.embed_query(self.question.text)
+        return embedder, await embedder.embed_query(self.question.text, salt=self.question.salt)
 
     async def _find(self, embedded: tuple[Embedder, QueryVectors] | None) -> list[Hit]:
         question = self.question

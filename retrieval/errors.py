@@ -37,17 +37,6 @@ class FileNotFound(RetrievalError):
         self.file_id = file_id
 
 
-class StoreExists(RetrievalError):
-    """The tenant has a vector store of that name."""
-
-    status = 409
-    code = "conflict"
-    param = "name"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is already a vector store named '{name}'")
-
-
 class TooManyFiles(RetrievalError):
     """The tenant has used up the room for its files."""
 

@@ -59,29 +59,21 @@ class IngestWorker:
         self._worker = worker
         self._chatting = chatting
         self._arrived = asyncio.Event()
-        self._reader: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._reader = asyncio.create_task(self._run(), name="intake")
-
-    async def close(self) -> None:
-        """Stop at once; what was being read stays queued."""
-        if self._reader:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
 
     def wake(self) -> None:
         """There is something new in the queue."""
         self._arrived.set()
 
-    async def _run(self) -> None:
+    async def run(self, well: Callable[[], None]) -> None:
+        """Read what is queued, for ever; `well` is called whenever the queue was read. Raises what the database raises,
+        and may be run again then. When it is cancelled, what was being read stays queued.
+        """
         while True:
             self._arrived.clear()
-            try:
-                while (claim := await self._file_queue.claim(self._worker)) is not None:
-                    await self._take(claim)
-            except DATABASE_AWAY as error:
-                log.warning("files wait, because the database is away: %r", error)
+            while (claim := await self._file_queue.claim(self._worker)) is not None:
+                await self._take(claim)
+                well()
+            well()
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._arrived.wait()

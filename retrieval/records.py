@@ -73,6 +73,8 @@ class StoreFile:
     batch_id: str | None
     created_at: datetime
     bytes: int
+    filename: str
+    chunks: int
 
 
 class SourceSpan(NamedTuple):

@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(reason): it passes whatever the model answers")
+    config.addinivalue_line("markers", "long: takes minutes; `make test-long` runs these")
     config.pluginmanager.register(Margins(config.getoption("--margins")))
 
 
@@ -53,14 +54,16 @@ def make_home() -> Iterator[Callable[[], Path]]:
         return home
 
     yield make
-    for home in made:
+    for home in filter(Path.exists, made):
         _remove(home)
 
 
 @pytest.fixture
-def home(make_home: Callable[[], Path]) -> Path:
-    """An empty home folder of this test alone."""
-    return make_home()
+def home(make_home: Callable[[], Path]) -> Iterator[Path]:
+    """An empty home folder of this test alone, gone with it: each has a database of a thousand files."""
+    home = make_home()
+    yield home
+    _remove(home)
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,24 @@ import asyncio
 
 from aiohttp import web
 
+from agents.work import Work
+from worker.auth.revocation import end_with_credential
 from worker.auth.sign_in import sign_in
+from worker.batches.batch_worker import BATCHES, BatchWorker
+from worker.cors import Cors
+from worker.edge.budget import BUDGET, Budget
 from worker.middleware import add_headers, identify, trace_request
 from worker.routes import (
+    batches,
     chat_completions,
     compaction,
+    completions,
     conversations,
+    description,
     embeddings,
     files,
     health,
+    messages,
     metrics,
     models,
     ops,
@@ -22,13 +31,16 @@ from worker.routes import (
     rerank,
     response_parts,
     responses,
+    sessions,
+    shares,
     store_files,
+    tokenize,
     vector_stores,
     warm,
 )
 from worker.runs.event_stream import PULSE, Pulse
 from worker.runs.manager import RUNS, Runs
-from worker.services import DRAINING, SERVICES, Services
+from worker.services import DRAINING, REQUESTS, SERVICES, Services
 from worker.sockets import connection
 from worker.sockets.register import SOCKETS, Sockets
 
@@ -39,28 +51,45 @@ RESOURCES = (
     connection,
     warm,
     conversations,
+    shares,
     chat_completions,
+    completions,
+    messages,
+    tokenize,
     embeddings,
+    batches,
     rerank,
     models,
     files,
     vector_stores,
     store_files,
+    sessions,
     ops,
     metrics,
     health,
+    description,
     pages,
 )
 
+# Clients put addresses together out of parts. They follow the redirect with method and body (status 308).
+TIDY_PATHS = web.normalize_path_middleware(append_slash=False, remove_slash=True, merge_slashes=True)
 
-def build_app(services: Services, runs: Runs) -> web.Application:
-    app = web.Application(middlewares=[trace_request, sign_in, identify], client_max_size=services.config.body_bytes)
+
+def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.Application:
+    config = services.config
+    cors = Cors.parse(config.cors_origins)
+    app = web.Application(
+        middlewares=[trace_request, cors.preflight, sign_in, identify, end_with_credential, TIDY_PATHS]
+    )
     app[SERVICES] = services
     app[RUNS] = runs
+    app[BATCHES] = batch_worker
     for resource in RESOURCES:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
+    app[REQUESTS] = Work()
+    app[BUDGET] = Budget(config.request_mb * 2**20, config.tenant_request_mb * 2**20)
     app[SOCKETS] = Sockets()
     app[PULSE] = Pulse()
-    app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.extend([add_headers, cors.add_headers])
     return app

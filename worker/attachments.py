@@ -5,49 +5,74 @@ it becomes a turn.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 from uuid import UUID
 
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http import HttpProcessingError
 
-from agents.message import Item
+from agents.message import Item, new_id
 from retrieval.errors import FileNotFound, UnreadableFile
 from retrieval.loaders.formats import bytes_max
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
 from worker.auth.seals import Seals, opened
+from worker.edge.body import arriving, coding_of
+from worker.edge.budget import Holding
 from worker.errors import ApiError
 from worker.wire import limits
+from worker.wire.chat_messages import ChatMessage, SpeakerMessage
 from worker.wire.file import purpose_of, safe_name
-from worker.wire.items import FunctionCallOutputItem, InputItem, MessageItem
-from worker.wire.parts import FilePart, Part, TextPart
+from worker.wire.items import FunctionCallOutputItem, InputItem, ItemReference, MessageItem
+from worker.wire.messages_content import GivenMessage, SaidMessage
+from worker.wire.parts import FilePart, TextPart
 
 if TYPE_CHECKING:
+    from agents.store import ItemStore
     from retrieval.store import PassageStore, UploadStore
+
+Entry = TypeVar("Entry", bound=InputItem | ChatMessage | GivenMessage | SaidMessage)  # of a request
 
 # A book takes one or two seconds. The client waits for its first token, but others wait for their next one.
 READ_LIMITS = Limits(wall_s=20, cpu_s=20, niceness=5)
 MEMORY_BYTES_MAX = 1024 * 1024  # larger ones go to the disk while they arrive
 FIELD_BYTES_MAX = 1024
 PARTS_MAX = 8
+MESSAGE_CHARS_MAX = 300  # the parser quotes what it could not read
+# What the parser of multipart bodies raises on what is none: bad boundaries, lines, headers, charsets.
+MALFORMED = (ValueError, LookupError, AssertionError, RuntimeError, HttpProcessingError)
 
 
 class Attachments:
     """Turns the entries of requests into items. Files are read concurrently with those that the stores ingest."""
 
-    def __init__(self, uploads: UploadStore, passages: PassageStore, loaders: LoaderPool, seals: Seals) -> None:
+    def __init__(
+        self, items: ItemStore, uploads: UploadStore, passages: PassageStore, loaders: LoaderPool, seals: Seals
+    ) -> None:
+        self._items = items
         self._uploads = uploads
         self._passages = passages
         self._loaders = loaders
         self._seals = seals
 
     async def items(self, tenant_id: UUID, entries: Sequence[InputItem], param: str) -> tuple[Item, ...]:
-        """New items with new ids: those of the client may already be taken.
+        """New items with new ids: those of the client may already be taken. Raises as `read` does."""
+        read = await self.read(tenant_id, entries, param)
+        stored = await self._items.find(tenant_id, [entry.id for entry in read if isinstance(entry, ItemReference)])
+        items = [
+            _again(stored, entry, f"{param}[{i}].id") if isinstance(entry, ItemReference) else entry.item()
+            for i, entry in enumerate(read)
+        ]
+        places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
+        return tuple(opened(self._seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
+
+    async def read(self, tenant_id: UUID, entries: Sequence[Entry], param: str) -> list[Entry]:
+        """The entries with the texts of their files in their place.
 
         `param` is the name under which the client sent them. Raises ApiError 400 and 404 naming the part, and
         ReadersUnavailable.
@@ -56,21 +81,18 @@ class Attachments:
         if files > limits.FILES_MAX:
             message = f"A request may contain at most {limits.FILES_MAX} files."
             raise ApiError(400, message, param=param, code="too_many_files")
-        items = [(await self._read(tenant_id, entry, f"{param}[{i}]")).item() for i, entry in enumerate(entries)]
-        places = (f"{param}[{i}].encrypted_content" for i in range(len(items)))
-        return tuple(opened(self._seals, tenant_id, item, place) for item, place in zip(items, places, strict=True))
+        return [await self._read(tenant_id, entry, f"{param}[{i}]") for i, entry in enumerate(entries)]
 
-    async def _read(self, tenant_id: UUID, entry: InputItem, param: str) -> InputItem:
-        """The entry with the texts of its files in their place."""
+    async def _read(self, tenant_id: UUID, entry: Entry, param: str) -> Entry:
         parts = _parts(entry)
         if not any(isinstance(part, FilePart) for part in parts):
             return entry
-        name = "content" if isinstance(entry, MessageItem) else "output"
+        name = "output" if isinstance(entry, FunctionCallOutputItem) else "content"
         read = [
             await self._text(tenant_id, part, f"{param}.{name}[{i}]") if isinstance(part, FilePart) else part
             for i, part in enumerate(parts)
         ]
-        return entry.model_copy(update={name: read})
+        return cast(Entry, entry.model_copy(update={name: read}))
 
     async def _text(self, tenant_id: UUID, part: FilePart, param: str) -> TextPart:
         try:
@@ -108,9 +130,18 @@ async def text_of(loaders: LoaderPool, tenant_id: UUID, name: str, data: bytes) 
     return read.document.text
 
 
-def _parts(entry: InputItem) -> Sequence[Part]:
+def _again(stored: Mapping[str, Item], reference: ItemReference, param: str) -> Item:
+    """Raises ApiError 404."""
+    if reference.id not in stored:
+        message = f"There is no stored item with the id '{reference.id}'."
+        raise ApiError(404, message, type="not_found_error", param=param, code="not_found")
+    item = stored[reference.id]
+    return replace(item, id=new_id(item.id.partition("_")[0]))
+
+
+def _parts(entry: InputItem | ChatMessage | GivenMessage | SaidMessage) -> Sequence[object]:
     match entry:
-        case MessageItem():
+        case MessageItem() | SpeakerMessage() | GivenMessage():
             return entry.content
         case FunctionCallOutputItem():
             return entry.output
@@ -126,8 +157,13 @@ class Upload:
 
 
 @asynccontextmanager
-async def receive(request: web.Request, bytes_max: int) -> AsyncIterator[Upload]:
-    """The file of a form with `file` and `purpose`. Raises ApiError 400, and 413 naming the file."""
+async def receive(request: web.Request, holding: Holding, *, bytes_max: int, stall_s: float) -> AsyncIterator[Upload]:
+    """The file of a form with `file` and `purpose`, held while it is read.
+
+    Raises ApiError 400, 408, 415, 429, and 413 naming the file; and ClientGone.
+    """
+    if coding_of(request) is not None:
+        raise ApiError(415, "A form may not be compressed.", param="Content-Encoding")
     if not request.content_type.startswith("multipart/"):
         raise _refused("Send the file as multipart/form-data, with the fields 'file' and 'purpose'.", "file")
     with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as spool:
@@ -135,14 +171,16 @@ async def receive(request: web.Request, bytes_max: int) -> AsyncIterator[Upload]
         filename: str | None = None
         fields: dict[str, str] = {}
         try:
-            async for part in _form_parts(await request.multipart()):
-                if part.name == "file" and filename is None:
-                    filename = safe_name(part.filename)
-                    await _spool(part, content, bytes_max)
-                else:
-                    fields[part.name or ""] = await _field(part)
-        except ValueError as error:  # what the parser of multipart bodies raises
-            raise _refused(f"The form could not be read: {error}", "file") from None
+            async with arriving(request, bytes_max=bytes_max, stall_s=stall_s) as progress:
+                async for part in _form_parts(await request.multipart()):
+                    if part.name == "file" and filename is None:
+                        filename = safe_name(part.filename)
+                        await _spool(part, content, bytes_max, holding, progress)
+                    else:
+                        fields[part.name or ""] = await _field(part)
+                    progress()
+        except MALFORMED as error:
+            raise _refused(f"The form could not be read: {error}"[:MESSAGE_CHARS_MAX], "file") from None
         if filename is None:
             raise _refused("The form has no field 'file' with a file.", "file")
         size = content.tell()
@@ -159,11 +197,15 @@ async def _form_parts(form: MultipartReader) -> AsyncIterator[BodyPartReader]:
         yield part
 
 
-async def _spool(part: BodyPartReader, content: BinaryIO, bytes_max: int) -> None:
+async def _spool(
+    part: BodyPartReader, content: BinaryIO, bytes_max: int, holding: Holding, progress: Callable[[], None]
+) -> None:
     while chunk := await part.read_chunk():
+        progress()
         if content.tell() + len(chunk) > bytes_max:
             message = f"The file is larger than {bytes_max // 2**20} MB, which is the limit."
             raise ApiError(413, message, param="file", code="file_too_large")
+        holding.resize(content.tell() + len(chunk))
         content.write(chunk)
 
 

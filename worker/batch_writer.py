@@ -3,56 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
-log = logging.getLogger("firsttoken.writer")
+from worker.supervisor import Part, Supervised, Supervisor, Well
 
 GATHER_S = 0.25  # how long a batch collects: one commit for a busy moment
-RETRY_S = 1.0
+
+
+class NotStored(Exception):
+    """What waits could not be stored. It stays, or is dropped and counted: whose it is has seen to that."""
 
 
 class BatchWriter:
-    """Calls `store` a moment after `notify`, in a task of its own. `store` takes everything that waits and says whether
-    nothing is left: if something is, or if it raises, it is called again after a pause.
+    """Calls `store` a moment after `notify`, in a task of its own. `store` stores all that waits and says whether
+    that was anything; when it raises, it is called again.
     """
 
-    def __init__(self, name: str, store: Callable[[], Awaitable[bool]]) -> None:
-        self._name = name
+    def __init__(self, part: Part, store: Callable[[], Awaitable[bool]]) -> None:
+        self._part = part
         self._store = store
         self._notified = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._task: Supervised | None = None
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._write(), name=self._name)
+    def start(self, supervisor: Supervisor) -> None:
+        self._task = supervisor.start(self._part, self._write, expected=(NotStored,))
 
     def notify(self) -> None:
         """There is something to store. Costs less than a microsecond."""
         self._notified.set()
 
     async def flush(self) -> bool:
-        """Store what waits now; whether nothing is left."""
+        """Store what waits now; whether that was anything. Raises what `store` raises."""
         async with self._writing:
             return await self._store()
 
     async def close(self) -> None:
-        """Stop, and store what is waiting: once, whether that works or not."""
+        """Stop, and store what is waiting: once. Raises what `store` raises."""
         if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._task.stop()
         await self.flush()
 
-    async def _write(self) -> None:
+    async def _write(self, well: Well) -> None:
         while True:
             await self._notified.wait()
             await asyncio.sleep(GATHER_S)
             self._notified.clear()
             try:
-                done = await self.flush()
-            except Exception:  # the boundary: without this task nothing would be stored until the next start
-                log.exception("%s could not store a batch", self._name)
-                done = False
-            if not done:
-                await asyncio.sleep(RETRY_S)
-                self._notified.set()
+                stored = await self.flush()
+            except BaseException:
+                self._notified.set()  # what waits is stored by whoever takes over
+                raise
+            if stored:
+                well()

@@ -12,6 +12,7 @@ from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.provisioning import attention_bench
 from inference.provisioning.calibration import Calibrations, affordable
+from worker.supervisor import Supervised, Supervisor, Well
 
 PAUSE_S = 60.0  # without a token: nobody is at it
 LOOK_S = 0.2  # how long somebody who comes back is disturbed at most
@@ -26,18 +27,17 @@ class Calibrator:
         self, config: EngineConfig, calibrations: Calibrations, steps: Callable[[], int], *, pause_s: float = PAUSE_S
     ) -> None:
         self._config, self._calibrations, self._steps, self._pause_s = config, calibrations, steps, pause_s
-        self._task: asyncio.Task[None] | None = None
+        self._task: Supervised | None = None
 
-    def start(self) -> None:
+    def start(self, supervisor: Supervisor) -> None:
         if not self._config.is_calibrated:
-            self._task = asyncio.create_task(self._run(), name="calibrator")
+            self._task = supervisor.start("calibrator", self._run, ends=True)
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._task.stop()
 
-    async def _run(self) -> None:
+    async def _run(self, _well: Well) -> None:
         printed = None
         try:
             while printed is None:

@@ -1,13 +1,23 @@
-"""Checks of a request that need the running worker: whether the model or the object that it names exists."""
+"""Checks of a request that need the running worker: whether the model or the object that it names exists, and what is
+wrong with its prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from aiohttp import web
 
+from agents.errors import AgentError
+from inference.errors import InferenceError
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
-from worker.wire.options import RESULTS
+from worker.wire.options import RESPONSE_ID, RESULTS, VERSIONS
 from worker.wire.page import ID
+
+# As the description of the API has it.
+INCLUDE: dict[str, dict[str, Any]] = {"include": {"type": "array", "items": {"type": "string"}}}
 
 
 def check_model(name: str | None, services: RunServices) -> str:
@@ -16,10 +26,23 @@ def check_model(name: str | None, services: RunServices) -> str:
     Raises ApiError 404 for anything else.
     """
     served = [services.model.name, *services.roster.models]
-    if name is not None and name not in served:
-        message = f"The model '{name}' is not available on this worker. Available: {', '.join(served)}."
+    model = services.model.name if name is None else services.aliases.model_of(name)
+    if model not in served:
+        available = ", ".join([*served, *services.aliases.of(served)])
+        message = f"The model '{name}' is not available on this worker. Available: {available}."
         raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
-    return name or services.model.name
+    return model
+
+
+@contextmanager
+def in_param(name: str) -> Iterator[None]:
+    """What is wrong with the prompt stands in this parameter; lower layers call it `input`."""
+    try:
+        yield
+    except (InferenceError, AgentError) as error:
+        if error.param == "input":
+            error.param = name
+        raise
 
 
 def path_id(request: web.Request, kind: str, name: str = "id") -> str:
@@ -31,5 +54,20 @@ def path_id(request: web.Request, kind: str, name: str = "id") -> str:
 
 
 def includes_results(request: web.Request) -> bool:
-    """Whether the query string requests the results of searches; clients write `include` and `include[]`."""
-    return RESULTS in (*request.query.getall("include", ()), *request.query.getall("include[]", ()))
+    """Whether the query string requests the results of searches."""
+    return RESULTS in _included(request)
+
+
+def includes_response_ids(request: web.Request) -> bool:
+    """Whether the query string requests the response that each item of a conversation belongs to."""
+    return RESPONSE_ID in _included(request)
+
+
+def includes_versions(request: web.Request) -> bool:
+    """Whether the query string requests the ids of each item's versions."""
+    return VERSIONS in _included(request)
+
+
+def _included(request: web.Request) -> tuple[str, ...]:
+    """Clients write `include` and `include[]`."""
+    return (*request.query.getall("include", ()), *request.query.getall("include[]", ()))

@@ -11,7 +11,7 @@ import argparse
 import os
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from importlib.metadata import version
 from itertools import groupby
@@ -21,6 +21,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from worker import goodput
+from worker.aliases import Aliases
+from worker.cors import Cors
+from worker.engines.address import Address, engines_in
+from worker.goodput import REFUSE, WAIT
 
 VERSION = version("firsttoken")
 PREFIX = "FIRSTTOKEN_"
@@ -41,6 +45,7 @@ class Group(StrEnum):
     SERVER = "Server"
     DATABASE = "Database"
     MODELS = "Models"
+    ENGINES = "Engines of their own"
     COMPUTATION = "Computation"
     MEMORY = "Memory"
     LIMITS = "Limits"
@@ -73,6 +78,14 @@ class Config:
         About(Group.SERVER, "folder for the database, the secret, the local API key and pulled models", every=True),
     ] = Path("~/.firsttoken")
     host: Annotated[str, About(Group.SERVER, "address to listen on")] = "127.0.0.1"
+    cors_origins: Annotated[
+        str | None,
+        About(
+            Group.SERVER,
+            "origins whose pages may call the API from a browser, separated by commas, or * for all",
+            fallback="none",
+        ),
+    ] = None
     port: Annotated[int, About(Group.SERVER, "port to listen on; 0 picks a free one", least=0, most=65535)] = 8080
     ready_file: Annotated[
         Path | None,
@@ -104,7 +117,7 @@ class Config:
             fallback="an embedded server in the home folder",
             every=True,
         ),
-    ] = None
+    ] = field(default=None, repr=False)  # it may contain a password
     secret: Annotated[
         str | None,
         About(
@@ -113,13 +126,30 @@ class Config:
             fallback="generated and kept in the home folder",
             every=True,
         ),
-    ] = None
+    ] = field(default=None, repr=False)
+    secret_before: Annotated[
+        str | None,
+        About(
+            Group.DATABASE,
+            "another secret that counts but signs nothing: the one that --secret replaces, or that will replace it",
+            fallback="none",
+            every=True,
+        ),
+    ] = field(default=None, repr=False)
     model: Annotated[
         Path | None,
         About(
             Group.MODELS,
             "chat model: a GGUF file or a name from `firsttoken models list`",
             fallback="the bundled demo-chat",
+        ),
+    ] = None
+    alias: Annotated[
+        str | None,
+        About(
+            Group.MODELS,
+            "further names of models and agents, such as gpt-4o=demo-chat, separated by commas",
+            fallback="none",
         ),
     ] = None
     draft: Annotated[
@@ -179,6 +209,35 @@ class Config:
     hub: Annotated[str, About(Group.MODELS, "URL of the hub that `firsttoken models pull` downloads from")] = (
         "https://huggingface.co"
     )
+    engines: Annotated[
+        str | None,
+        About(
+            Group.ENGINES,
+            "engines that compute the answers in the place of this process, separated by commas: unix:PATH or an "
+            "http(s) URL each; --model is then read for its vocabulary only",
+            fallback="none, the worker computes them itself",
+        ),
+    ] = None
+    listen: Annotated[
+        str | None,
+        About(
+            Group.ENGINES,
+            "where `firsttoken engine` listens: unix:PATH or HOST:PORT",
+            fallback="the socket engine.sock in the home folder",
+        ),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        About(
+            Group.ENGINES,
+            "file with the token that an engine shares with its workers; one that listens to a network needs it",
+            fallback="none",
+        ),
+    ] = None
+    engine_token: Annotated[
+        str | None,
+        About(Group.ENGINES, "the token itself, in the place of the file; best given as the variable", fallback="none"),
+    ] = field(default=None, repr=False)
     threads: Annotated[
         int,
         About(
@@ -271,12 +330,64 @@ class Config:
     tenant_turns: Annotated[
         int, About(Group.LIMITS, "turns in progress at once per tenant; the next one gets status 429", least=1)
     ] = 32
+    late: Annotated[
+        str,
+        About(
+            Group.LIMITS,
+            "what happens to a request whose first token is expected too late for its surface, unless its header says: "
+            "refuse or wait",
+        ),
+    ] = WAIT
     background: Annotated[
         int,
         About(Group.LIMITS, "background responses in progress at once; 0 leaves all of them to other workers", least=0),
     ] = 4
+    batch_lines: Annotated[
+        int,
+        About(Group.LIMITS, "lines of batches in progress at once; 0 leaves all batches to other workers", least=0),
+    ] = 4
     body_bytes: Annotated[int, About(Group.LIMITS, "maximum size of a request body in bytes", least=1024)] = 4 * 2**20
     file_mb: Annotated[int, About(Group.LIMITS, "maximum size of an uploaded file in megabytes", least=1)] = 64
+    request_mb: Annotated[
+        int,
+        About(
+            Group.LIMITS,
+            "megabytes of requests in progress (bodies, files, messages that wait); the next one gets status 429",
+            least=1,
+        ),
+    ] = 256
+    tenant_request_mb: Annotated[
+        int, About(Group.LIMITS, "megabytes of requests in progress per tenant; the next one gets status 429", least=1)
+    ] = 128
+    connections: Annotated[
+        int | None,
+        About(
+            Group.LIMITS,
+            "open connections; a new one takes the place of the one that has waited longest for a request",
+            fallback="256 less than the limit of open files (ulimit -n), at most 4096",
+            least=1,
+        ),
+    ] = None
+    address_connections: Annotated[
+        int | None,
+        About(
+            Group.LIMITS,
+            "open connections per address; behind a reverse proxy all have the same one",
+            fallback="half of --connections",
+            least=1,
+        ),
+    ] = None
+    header_s: Annotated[
+        float, About(Group.LIMITS, "seconds that the headers of a request may take to arrive", least=0.1)
+    ] = 10.0
+    body_s: Annotated[
+        float,
+        About(
+            Group.LIMITS,
+            "seconds that the body of a request may pause; it must also arrive at 32 KiB per second on average",
+            least=0.1,
+        ),
+    ] = 15.0
     tenant_files_mb: Annotated[
         int, About(Group.LIMITS, "total size of the uploaded files of a tenant in megabytes", least=1)
     ] = 1024
@@ -287,12 +398,25 @@ class Config:
             "latency targets by surface: milliseconds to the first token / milliseconds per token after it",
         ),
     ] = goodput.USUAL
+    objective: Annotated[
+        float,
+        About(
+            Group.TELEMETRY,
+            "share of answers that are to be in time; the burn rates in the metrics tell how fast the rest is used up",
+            least=0.5,
+            most=0.9999,
+        ),
+    ] = goodput.OBJECTIVE
     trace_days: Annotated[float, About(Group.TELEMETRY, "days for which traces are kept", least=0.01)] = 7.0
+    tenant_traces: Annotated[
+        int, About(Group.TELEMETRY, "traces that are kept of each tenant, of about 5 KB each; the oldest go", least=1)
+    ] = 100_000
     event_days: Annotated[
         float, About(Group.TELEMETRY, "days for which a stored response can be streamed again", least=0.01)
     ] = 1.0
+    audit_days: Annotated[float, About(Group.TELEMETRY, "days for which the audit log is kept", least=1)] = 365.0
     jwt_secret: Annotated[str | None, About(Group.JWT, "accept tokens that are signed with HS256 and this secret")] = (
-        None
+        field(default=None, repr=False)
     )
     jwt_jwks_url: Annotated[
         str | None, About(Group.JWT, "accept tokens that are signed with RS256 or ES256 and a key from this JWKS URL")
@@ -312,10 +436,27 @@ class Config:
         ):
             if value not in (AUTO, *known):
                 raise ConfigError(f"{flag} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+        if self.late not in (REFUSE, WAIT):
+            raise ConfigError(f"--late must be {REFUSE} or {WAIT}, not {self.late!r}")
         try:
             goodput.Targets.parse(self.targets)
         except ValueError as error:
             raise ConfigError(f"--targets {error}") from None
+        try:
+            Cors.parse(self.cors_origins)
+        except ValueError as error:
+            raise ConfigError(f"--cors-origins {error}") from None
+        try:
+            Aliases.parse(self.alias or "")
+        except ValueError as error:
+            raise ConfigError(f"--alias {error}") from None
+        for flag, text, read in (("--engines", self.engines, engines_in), ("--listen", self.listen, Address.listening)):
+            try:
+                read(text) if text is not None else None
+            except ValueError as error:
+                raise ConfigError(f"{flag} {error}") from None
+        if self.file_mb > self.tenant_request_mb or self.tenant_request_mb > self.request_mb:
+            raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
         if self.draft_tokens_min > self.draft_tokens:
             raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
         if (self.kv_type, self.flash_attention) == ("q8_0", "off"):
@@ -324,7 +465,7 @@ class Config:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
         for flag, url in (("--hub", self.hub), ("--jwt-jwks-url", self.jwt_jwks_url)):
             if url is not None and not url.startswith(("https://", "http://")):
-                raise ConfigError(f"{flag} must be an http(s) URL, not {url!r}")
+                raise ConfigError(f"{flag} must be an http(s) URL")  # not quoted: it may contain a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,12 +515,12 @@ class Setting:
 def settings() -> Iterator[Setting]:
     """All settings, in the order of their groups."""
     hints = get_type_hints(Config, include_extras=True)
-    for field in fields(Config):
-        kind, about = get_args(hints[field.name])
+    for each in fields(Config):
+        kind, about = get_args(hints[each.name])
         nullable = get_origin(kind) is types.UnionType
         if nullable:
             kind = next(part for part in get_args(kind) if part is not types.NoneType)
-        yield Setting(field.name, kind, nullable, field.default, about)
+        yield Setting(each.name, kind, nullable, each.default, about)
 
 
 def add_settings(parser: argparse.ArgumentParser, *, also: Collection[str] | None = None) -> None:

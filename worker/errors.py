@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from agents.message import storable
+from inference.errors import OVERLOADED
 
 BROKE = "Internal error while generating the answer. Please try again."
 
@@ -19,6 +23,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: float | None = None,
+        headers: Mapping[str, str] = {},
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -27,10 +32,23 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
+        self.headers = headers
 
     @property
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        """What it quotes of the request may be text that no JSON holds."""
+        param = None if self.param is None else storable(self.param)
+        return {"error": {"message": storable(self.message), "type": self.type, "param": param, "code": self.code}}
+
+
+def rate_limited(message: str, retry_after_s: float | None = None) -> ApiError:
+    """429, for whoever has too much in progress."""
+    return ApiError(429, message, type="rate_limit_error", code="rate_limit_exceeded", retry_after_s=retry_after_s)
+
+
+def overloaded(message: str, retry_after_s: float) -> ApiError:
+    """503, for what everybody together has in progress."""
+    return ApiError(503, message, type="server_error", code=OVERLOADED, retry_after_s=retry_after_s)
 
 
 class ClientGone(Exception):

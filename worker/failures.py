@@ -34,6 +34,8 @@ def to_api_error(error: BaseException) -> ApiError | None:
         return _from_domain(error)
     if isinstance(error, UNSTORABLE):
         return ApiError(400, "Text must not contain the character U+0000: it cannot be stored.", code="invalid_text")
+    if isinstance(error, UnicodeEncodeError):  # of half characters, as which bytes that are no UTF-8 are read
+        return ApiError(400, "The request has text that is not UTF-8.", code="invalid_text")
     if isinstance(error, DATABASE_AWAY):
         return ApiError(
             503, "The database is not responding. Try again in a moment.", type="server_error", retry_after_s=1.0
@@ -54,7 +56,13 @@ def _from_http(error: web.HTTPException) -> ApiError:
         405: "This address does not support this method.",
         413: "The request body is too large.",
     }
-    return ApiError(error.status, messages.get(error.status, error.reason), type=type_of(error.status))
+    allowed = sorted(error.allowed_methods) if isinstance(error, web.HTTPMethodNotAllowed) else ()
+    return ApiError(
+        error.status,
+        messages.get(error.status, error.reason),
+        type=type_of(error.status),
+        headers={"Allow": ", ".join(allowed)} if allowed else {},
+    )
 
 
 def _from_validation(error: ValidationError) -> ApiError:

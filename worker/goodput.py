@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
+
+from agents.surface import Surface
+from worker.runs.record import APART, FAILED
 
 USUAL = "chat=500/100,embedded=500/100,voice=300/50"  # users read about ten tokens a second
-FAILED = ("failed", "refused")
-NOT_JUDGED = ("cancelled", "invalid")
+OBJECTIVE = 0.95  # the share of turns that are to be in time
+REFUSE, WAIT = "refuse", "wait"  # what may happen to a request that is expected to be late
 _TARGET = re.compile(r"([a-z][a-z0-9_-]{0,31})=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 
 
@@ -22,9 +26,16 @@ class Target:
     ttft_ms: float
     tpot_ms: float
 
+    def __str__(self) -> str:
+        told = [("first token", self.ttft_ms), ("pace", self.tpot_ms)]
+        return ", ".join(f"{name} {limit:g} ms" for name, limit in told if limit != inf)
+
     def met(self, ttft_ms: float | None, tpot_ms: float | None) -> bool:
         """An answer of one token has no TPOT; one without any token is late."""
         return ttft_ms is not None and ttft_ms <= self.ttft_ms and (tpot_ms is None or tpot_ms <= self.tpot_ms)
+
+
+NO_TARGET = Target(inf, inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +58,21 @@ class Targets:
             found[surface] = Target(float(ttft_ms), float(tpot_ms))
         return cls(found)
 
+    def with_those_of(self, surfaces: Mapping[str, Surface]) -> Targets:
+        """What a file sets takes the place of what stands here."""
+        own = {}
+        for name, each in surfaces.items():
+            usual = self.by_surface.get(name, NO_TARGET)
+            target = Target(each.first_token_ms or usual.ttft_ms, each.pace_ms or usual.tpot_ms)
+            if target != NO_TARGET:
+                own[name] = target
+        return Targets({**self.by_surface, **own})
+
     def met(self, surface: str, status: str, ttft_ms: float | None, tpot_ms: float | None) -> bool | None:
         """None for turns that are not judged: those of surfaces without a target, cancelled ones, and invalid requests
         that no server could answer.
         """
         target = self.by_surface.get(surface)
-        if target is None or status in NOT_JUDGED:
+        if target is None or status in APART:
             return None
         return status not in FAILED and target.met(ttft_ms, tpot_ms)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from migrations.embedded.errors import remedy
 from worker.errors import StartError
 
-SECRET_BYTES = 32
+KEY_CHARS_MAX = 1024  # many times as long as a key
 PRIVATE_FILE = 0o600
+LOCK_TIMEOUT_S, LOCK_POLL_S = 10.0, 0.01  # what must exist once is made in milliseconds
 # Under root the embedded Postgres runs as another user, who must get through this folder; all files in it are private.
 FOLDER, FOLDER_OF_ROOT = 0o700, 0o711
 
@@ -62,33 +64,54 @@ class Home:
                 pass
         except OSError as error:
             raise StartError(
-                f"the home folder {self.path} cannot be used: {error.strerror}; choose another with --home"
+                f"the home folder {self.path} cannot be used: {error.strerror}; "
+                f"{remedy(error, 'choose another with --home')}"
             ) from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold this while making something that must exist once. Blocks, for milliseconds."""
-        with (self.path / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Hold this while making something that must exist once. Blocks, usually for milliseconds. Raises StartError
+        when another process keeps it."""
+        path, give_up_at = self.path / "lock", time.monotonic() + LOCK_TIMEOUT_S
+        with path.open("w") as file:
+            while not _taken(file.fileno()):
+                if time.monotonic() > give_up_at:
+                    raise StartError(
+                        f"another process has been starting for {LOCK_TIMEOUT_S:.0f} s (it holds {path}): stop it, "
+                        "then try again"
+                    )
+                time.sleep(LOCK_POLL_S)
             yield
 
-    def read_secret(self) -> bytes:
-        """The secret of this home, made on first use. Raises StartError when it was damaged."""
-        path = self.path / "secret"
-        with self.locked():
-            if not path.exists():
-                write_atomically(path, secrets.token_bytes(SECRET_BYTES))
-            secret = path.read_bytes()
-        if len(secret) != SECRET_BYTES:
-            raise StartError(f"{path} is damaged: restore it, or remove it and sign in again with new keys")
-        return secret
+    def read_key(self) -> str:
+        """What stands in the file of the API key; empty without one, or when it cannot be a key."""
+        try:
+            with self.key_file.open(encoding="ascii") as file:
+                return file.read(KEY_CHARS_MAX).strip()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return ""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old file or the whole new one, and only this user sees either."""
+    """Readers see the old file or the whole new one, also after a power cut, and only this user sees either."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    temporary.replace(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        error.filename = str(path)  # the system names no file when a disk is full
+        raise
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from time import monotonic
 from typing import TypeAlias
 
-import orjson
 from aiohttp import web
 
-from inference.trace import Trace, now_ns
-from worker.errors import ApiError
+from agents.errors import Interrupted
+from inference.errors import OVERLOADED
+from inference.trace import Trace, now_ns, random_id
+from worker.auth.access import EVERYBODY, VISITORS, access_of
+from worker.edge.body import is_gone, read_body
+from worker.edge.budget import BUDGET
+from worker.edge.guard import guard_of, remote_of
+from worker.errors import ApiError, ClientGone
 from worker.failures import to_api_error
-from worker.request_keys import PRINCIPAL, REQUEST_ID, TRACE
-from worker.services import SERVICES
+from worker.reply import reply
+from worker.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
+from worker.services import DRAINING, REQUESTS, SERVICES
+from worker.wire import messages_error
+from worker.wire.ignored import HEADER, Ignored
 
 log = logging.getLogger("firsttoken.http")
 
@@ -23,10 +32,8 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # an id of the caller's goes into logs and headers as it is
 TRACEPARENT_SHAPE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
-# Everything else demands credentials. The pages are told who asks, and show how to sign in when it is nobody.
-PAGES = frozenset({"/", "/ops"})
 UPLOADS = "/v1/files"  # whose body is read as it arrives, and may be larger than memory should hold
-FOR_EVERYBODY = re.compile(r"/healthz|/readyz|/static/.*")
+LEFT = 499  # in the metrics: the client was gone before its answer
 PREPARED: web.RequestKey[bool] = web.RequestKey("prepared", bool)
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -42,7 +49,7 @@ def join_trace(traceparent: str | None) -> Trace:
 
     Several turns may share the caller's trace id; `span_id` tells them apart.
     """
-    trace = Trace(attributes={"span_id": secrets.token_hex(8)})
+    trace = Trace(attributes={"span_id": random_id(64)})
     match = TRACEPARENT_SHAPE.fullmatch(traceparent or "")
     if match and int(match[1], 16) and int(match[2], 16) and not (traceparent or "").startswith("ff"):
         trace.id = match[1]
@@ -52,26 +59,18 @@ def join_trace(traceparent: str | None) -> Trace:
 
 @web.middleware
 async def trace_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outermost: the request's id and trace, the answer for whatever was raised, and the count of requests."""
+    """Outermost: the request's id and trace, the whole of its answer, and the count of requests."""
     arrived_ns = now_ns()
     given = request.headers.get("X-Request-Id", "")
-    request[REQUEST_ID] = given if REQUEST_ID_SHAPE.fullmatch(given) else f"req_{secrets.token_hex(16)}"
+    request[REQUEST_ID] = given if REQUEST_ID_SHAPE.fullmatch(given) else f"req_{random_id(128)}"
+    request[IGNORED] = Ignored()
     trace = request[TRACE] = join_trace(request.headers.get("Traceparent"))
     trace.start_ns = arrived_ns
-    status = 499  # unless an answer goes out: the client is gone
+    status = LEFT
+    guard = guard_of(request)
     try:
-        response = await handler(request)
-        status = response.status
-        return response
-    except web.HTTPException as error:
-        if error.status < 400:  # a redirect is an answer, not a failure
-            status = error.status
-            raise
-        response = _answer(request, error)
-        status = response.status
-        return response
-    except Exception as error:  # the boundary: whatever happens inside, the caller gets the error shape
-        response = _answer(request, error)
+        with guard.serving(request) if guard else nullcontext():
+            response = await _respond(request, handler)
         status = response.status
         return response
     finally:
@@ -80,60 +79,108 @@ async def trace_request(request: web.Request, handler: Handler) -> web.StreamRes
         request.app[SERVICES].telemetry.metrics.count_request(request.method, route, status)
 
 
+async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The answer of the handler, which is sent by then, or the one for what it raised. A worker that is being stopped
+    takes nothing new.
+    """
+    if request.app[DRAINING].is_set() and access_of(request) != EVERYBODY:
+        return _last(_answer(request, Interrupted()))
+    try:
+        with request.app[REQUESTS].doing():
+            response = await handler(request)
+            await response.prepare(request)
+            await response.write_eof()
+            return response
+    except web.HTTPRedirection as error:
+        return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
+    except Exception as error:  # the boundary: whatever happens inside, the caller gets the error shape
+        return _answer(request, error)
+
+
+def _last(response: web.Response) -> web.Response:
+    """The connection ends with it: the client's next one goes to another worker."""
+    response.force_close()
+    return response
+
+
 def _answer(request: web.Request, error: Exception) -> web.Response:
+    if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
+        raise ConnectionResetError("the client is gone") from None
     answer = to_api_error(error)
-    if answer is None or answer.status >= 500:
-        log.error("%s %s failed, request %s", request.method, request.path, request[REQUEST_ID], exc_info=error)
+    told = (request.method, request.path, request[REQUEST_ID])
+    if answer is None or answer.status == 500:
+        log.error("%s %s failed, request %s", *told, exc_info=error)
+    elif answer.status > 500 and answer.code != OVERLOADED and not isinstance(error, Interrupted):  # what is away
+        log.warning("%s %s had to be refused, request %s: %r", *told, error)
     if request.get(PREPARED):  # the answer has begun: all that is left is to break the connection
-        raise error
+        raise ConnectionAbortedError("the answer broke off") from error
     if answer is None:
         message = f"Something went wrong on our side. The log tells more under request {request[REQUEST_ID]}."
         answer = ApiError(500, message, type="server_error", code="server_error")
-    return error_response(answer)
+    return error_response(answer, request.path)
 
 
-def error_response(error: ApiError) -> web.Response:
-    headers = {}
+def error_response(error: ApiError, path: str = "") -> web.Response:
+    """The answer on a route of this path: those of the Messages API have a shape of their own."""
+    headers = dict(error.headers)
     if error.retry_after_s is not None:
         headers["Retry-After-Ms"] = str(round(error.retry_after_s * 1000))
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return web.Response(
-        status=error.status, body=orjson.dumps(error.body), content_type="application/json", headers=headers
-    )
+    body = messages_error.body(error) if messages_error.is_for(path) else error.body
+    return reply(body, status=error.status, headers=headers)
 
 
 @web.middleware
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Who is asking. Adds the spans edge (arrival until here), auth, and edge again while the body arrives."""
-    if request.match_info.http_exception is not None or FOR_EVERYBODY.fullmatch(request.path):
+    """Who is asking, and whether that is allowed. Adds the spans edge (arrival until here), auth, and edge again while
+    the body arrives.
+    """
+    access = access_of(request)
+    if request.match_info.http_exception is not None or access == EVERYBODY:
         return await handler(request)  # also when there is no such address: the same answer for everybody
     services, trace = request.app[SERVICES], request[TRACE]
     trace.add("edge", trace.start_ns, now_ns())
     with trace.span("auth") as span:
-        principal = await services.authenticator.identify(request.headers, request.cookies, request.method, trace)
+        principal = await services.authenticator.identify(
+            request.headers, request.cookies, request.method, trace, remote_of(request)
+        )
         if principal is not None:
             request[PRINCIPAL] = principal
             span.attributes["via"] = principal.via
-        elif request.path not in PAGES:
+        elif access != VISITORS:
             raise ApiError(
                 401,
                 "No credentials were given. Send `Authorization: Bearer <api key>`.",
                 type="authentication_error",
                 code="missing_api_key",
             )
-    if request.body_exists and request.path not in PAGES and request.path != UPLOADS:
+    if access is None:
+        raise web.HTTPForbidden
+    if principal is not None:
+        access.check(principal)
+    if principal is None or not request.body_exists or request.path == UPLOADS:
+        request[BODY] = b""
+        return await handler(request)
+    config = services.config
+    with request.app[BUDGET].holding(principal.tenant_id) as holding:
         with trace.span("edge"):
-            await request.read()
-    return await handler(request)
+            request[BODY] = await read_body(request, holding, bytes_max=config.body_bytes, stall_s=config.body_s)
+        return await handler(request)
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """On every answer, streams included, in the moment before its headers go out."""
     request[PREPARED] = True
     response.headers["X-Request-Id"] = request[REQUEST_ID]
+    if messages_error.is_for(request.path):
+        response.headers["Request-Id"] = request[REQUEST_ID]  # where Anthropic's clients look for it
     trace = request[TRACE]
     response.headers["Traceparent"] = f"00-{trace.id}-{trace.attributes['span_id']}-01"
+    if ignored := request[IGNORED]:
+        response.headers[HEADER] = ignored.header
+    if principal := request.get(PRINCIPAL):
+        response.headers.update(request.app[SERVICES].rates.headers(principal, monotonic()))
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)

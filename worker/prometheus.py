@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,23 +13,34 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.process_collector import ProcessCollector
 
 from inference.trace import Attribute
+from worker.burn_rate import BurnRate
+from worker.goodput import OBJECTIVE
+from worker.memory_ledger import MemoryLedger
 from worker.runs.record import TurnRecord
+from worker.supervisor import Supervisor
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
 SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one label
+TENANTS_MAX = 50  # labels: each is multiplied by surfaces, cache classes and outcomes
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SPAN_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30)
+# Of what was expected: a forecast within 20 % lies between 0.8 and 1.2.
+RATIOS = (0.25, 0.5, 0.8, 1.0, 1.2, 1.5, 2, 4)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5)
 
 
 class Metrics:
     """One registry per worker; the names of the first three are those of the GenAI semantic conventions."""
 
-    def __init__(self, engine_stats: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, engine_stats: Callable[[], Mapping[str, Any]], supervisor: Supervisor, objective: float = OBJECTIVE
+    ) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._registry.register(_EngineGauges(engine_stats))
+        self._registry.register(ModelGauges(engine_stats))
+        self._registry.register(_BackgroundGauges(supervisor))
+        self._registry.register(MemoryLedger(engine_stats))
         self._span_names: set[str] = set()
         self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
         self.ttft = self._histogram("gen_ai_server_time_to_first_token_seconds", "Arrival to first token", SECONDS)
@@ -40,6 +53,9 @@ class Metrics:
             buckets=SPAN_SECONDS,
             registry=self._registry,
         )
+        self.forecast = self._histogram(
+            "firsttoken_forecast_ratio", "Time to first token since the submission, of what was expected", RATIOS
+        )
         self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
         self.judged = Counter(
             "firsttoken_turns_judged",
@@ -47,6 +63,15 @@ class Metrics:
             ["surface", "within_target"],
             registry=self._registry,
         )
+        self.outcomes = Counter(
+            "firsttoken_turn_outcomes",
+            "All turns that were asked for, by what came of them",
+            ["surface", "tenant", "model", "cache", "outcome"],
+            registry=self._registry,
+        )
+        self.burn_rate = BurnRate(objective)
+        self._registry.register(_BurnRates(self.burn_rate))
+        self._tenants: set[UUID] = set()
         self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
         self.citations = Counter(
             "firsttoken_citations",
@@ -59,6 +84,7 @@ class Metrics:
         )
         self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
         self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
+        self.tasks = Gauge("firsttoken_event_loop_tasks", "Tasks of the event loop", registry=self._registry)
 
     def observe(self, record: TurnRecord) -> None:
         """Count a finished turn."""
@@ -66,6 +92,9 @@ class Metrics:
         self._child(self.turns, surface, record.status).inc()
         if record.within_target is not None:
             self._child(self.judged, surface, "yes" if record.within_target else "no").inc()
+            self.burn_rate.add(surface, record.within_target, monotonic())
+        tenant, cache = self._tenant_label(record.tenant_id), record.cache or "none"
+        self._child(self.outcomes, surface, tenant, record.model, cache, record.outcome).inc()
         self._child(self.duration, surface).observe(trace.duration_ms / 1e3)
         if record.ttft_ms is not None:
             self._child(self.ttft, surface).observe(record.ttft_ms / 1e3)
@@ -79,6 +108,8 @@ class Metrics:
             self._child(self.spans, self._span_label(span.name)).observe(span.duration_ms / 1e3)
             if span.name in ("prefill", "decode"):
                 self._count_tokens(span.attributes)
+            elif span.name == "queue":
+                self._judge_forecast(surface, span.attributes)
 
     def count_request(self, method: str, route: str, status: int) -> None:
         """Count an HTTP answer. `route` is the pattern, not the path."""
@@ -89,6 +120,11 @@ class Metrics:
             count = attributes.get(attribute)
             if isinstance(count, int) and count:
                 self._child(self.tokens, kind).inc(count)
+
+    def _judge_forecast(self, surface: str, attributes: Mapping[str, Attribute]) -> None:
+        expected_ms, took_ms = attributes.get("expected_ms"), attributes.get("took_ms")
+        if isinstance(expected_ms, float) and isinstance(took_ms, float) and expected_ms > 0:
+            self._child(self.forecast, surface).observe(took_ms / expected_ms)
 
     def _child(self, metric: M, *labels: str) -> M:
         """`metric.labels(*labels)`, which takes ten times as long."""
@@ -107,11 +143,17 @@ class Metrics:
         self._span_names.add(name)
         return name
 
+    def _tenant_label(self, tenant_id: UUID) -> str:
+        if tenant_id not in self._tenants and len(self._tenants) >= TENANTS_MAX:
+            return "other"
+        self._tenants.add(tenant_id)
+        return str(tenant_id)
+
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, ["surface"], buckets=buckets, registry=self._registry)
 
 
-class _EngineGauges:
+class ModelGauges:
     """Asks the engine at the moment of a scrape, so that nobody counts between scrapes."""
 
     def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
@@ -121,6 +163,38 @@ class _EngineGauges:
         return [
             _family(name, value) for name, value in self._stats().items() if isinstance(value, (int, float, Mapping))
         ]
+
+
+class _BurnRates:
+    """Computed at the moment of a scrape."""
+
+    def __init__(self, burn_rate: BurnRate) -> None:
+        self._burn_rate = burn_rate
+
+    def collect(self) -> list[Metric]:
+        family = GaugeMetricFamily(
+            "firsttoken_goodput_burn_rate",
+            "Late turns of those that the objective allows, by window",
+            labels=["surface", "window"],
+        )
+        for surface, window, rate in self._burn_rate.rates(monotonic()):
+            family.add_metric([surface, window], round(rate, 3))
+        return [family]
+
+
+class _BackgroundGauges:
+    """Asks the supervisor at the moment of a scrape."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> list[Metric]:
+        up = GaugeMetricFamily("firsttoken_background_up", "Whether a part beside requests works", labels=["part"])
+        failures = CounterMetricFamily("firsttoken_background_failures", "How often it failed", labels=["part"])
+        for part, vitals in self._supervisor.vitals.items():
+            up.add_metric([part], float(part not in self._supervisor.down))
+            failures.add_metric([part], float(sum(each.failures_total for each in vitals)))
+        return [up, failures]
 
 
 def _family(name: str, value: float | Mapping[str, float]) -> Metric:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from agents.roster import Roster
+from agents.surface import USUAL
 from agents.tools import NAMES
 from worker.config import Config
 from worker.errors import StartError
+from worker.goodput import Targets
 from worker.home import Home
 
 
@@ -27,6 +29,11 @@ async def list_agents(config: Config) -> None:
         searched = f"searches {', '.join(agent.search.stores)}" if agent.search else "searches nothing"
         tools = ", ".join(agent.tools) or "no tools"
         print(f"{model:<24} {tools}; {searched}; {agent.model or 'any model'}  {agent.description}".rstrip())
+    surfaces = {**USUAL, **roster.surfaces}
+    targets = Targets.parse(config.targets).with_those_of(surfaces).by_surface
+    for name, surface in surfaces.items():
+        target = targets.get(name, "no targets")
+        print(f"{'surface ' + name:<24} {target}; {str(surface) or 'no limits of its own'}")
     if not roster.agents:
         print(f"no agents: define them in {config.agents or Home(config.home).agents_file}")
     if problems := roster.problems(NAMES):

@@ -11,32 +11,43 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
-from aiohttp import web
 
 from inference.errors import InferenceError
+from migrations.embedded.errors import remedy
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
 from worker.app import build_app
 from worker.auth.keys import LOCAL_TENANT
-from worker.auth.principal import OPERATOR
+from worker.auth.scope import ALL
 from worker.auth.sign_in import link
 from worker.config import PROJECT, VERSION, Config
+from worker.drain import drain
+from worker.edge.listener import BACKLOG, listening
 from worker.errors import StartError
+from worker.garbage import settle
 from worker.home import Home, write_atomically
-from worker.runs.manager import RUNS, Runs
-from worker.services import DRAINING, SERVICES, Services
+from worker.services import Services
 from worker.start import open_services
+from worker.stop import Stop
 
 log = logging.getLogger("firsttoken.serve")
 
-BACKLOG = 512
 SAMPLE_STORE = "docs"
 # Pages of our own documentation that would answer users' questions in place of those written for users.
-NOT_FOR_USERS = ("ARCHITECTURE.md", "HISTORY.md", "LOG.md", "settings.md")
+NOT_FOR_USERS = (
+    "ARCHITECTURE.md",
+    "clients.md",
+    "HISTORY.md",
+    "LOG.md",
+    "RELIABILITY.md",
+    "scale.md",
+    "SECURITY.md",
+    "settings.md",
+)
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
@@ -45,8 +56,8 @@ class Ready:
     """How to reach a worker that answers; the content of the ready file."""
 
     url: str
-    api_key: str
-    chat_url: str
+    api_key: str = field(repr=False)
+    chat_url: str = field(repr=False)  # it signs a browser in
     ops_url: str
     pid: int
     version: str
@@ -63,24 +74,6 @@ Firsttoken {self.version} is ready after {seconds:.1f} s. Ctrl-C stops it.
 """
 
 
-class Stop:
-    """What signals ask for: the first one lets running answers finish, the second one leaves at once."""
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self._task = task
-        self.serving = False
-        self.asked = asyncio.Event()
-        self.hurried = asyncio.Event()
-
-    def ask(self) -> None:
-        if not self.serving:
-            self._task.cancel()  # nobody has an answer to lose yet
-        elif self.asked.is_set():
-            self.hurried.set()
-        else:
-            self.asked.set()
-
-
 async def serve(config: Config, *, began: float) -> None:
     """Run until asked to stop; `began` is the monotonic time since which somebody waits.
 
@@ -94,24 +87,28 @@ async def serve(config: Config, *, began: float) -> None:
     home = Home(config.home)
     home.prepare()
     with closing(bind(config.host, config.port)) as listener:
-        async with open_services(config, home) as (services, runs):
+        async with open_services(config, home) as (services, runs, batch_worker):
             ready = await _introduce(services, home, _url(config.host, listener))
             await _read_samples(services)
-            runner = await _run(services, runs, listener)
-            stop.serving = True
-            files = [path for path in (home.ready_file, config.ready_file) if path]
-            with _ready_files(files, ready):
-                print(ready.banner(time.monotonic() - began), flush=True)
-                await stop.asked.wait()
-            await _drain(runner, stop)
+            app = build_app(services, runs, batch_worker)
+            settle()
+            async with listening(app, config, listener):
+                stop.serving = True
+                files = [path for path in (home.ready_file, config.ready_file) if path]
+                with _ready_files(files, ready):
+                    print(ready.banner(time.monotonic() - began), flush=True)
+                    await stop.asked.wait()
+                await drain(app, config.drain_s, stop.hurried)
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Take the port before anything slow, so that a port in use is known at once. Does not listen yet."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise StartError(f"--host {host} is not an address: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        raise StartError(
+            f"--host {host} is not an address of this machine: {getattr(error, 'strerror', error)}"
+        ) from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,7 +120,9 @@ def bind(host: str, port: int) -> socket.socket:
             raise StartError(
                 f"port {port} of {host} is already in use: choose another with --port, or 0 for a free one"
             ) from error
-        raise StartError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+        raise StartError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose others with --host and --port"
+        ) from error
     return listener
 
 
@@ -137,11 +136,11 @@ async def _introduce(services: Services, home: Home, url: str) -> Ready:
     keys = services.authenticator.keys
     tenant_id = await keys.tenant(LOCAL_TENANT)
     with home.locked():  # two workers that start at once share one key
-        key = home.key_file.read_text().strip() if home.key_file.exists() else ""
+        key = home.read_key()
         if not key or await keys.authenticate(key) is None:
-            _, key = await keys.create(tenant_id, "this machine", scopes=[OPERATOR])
+            _, key = await keys.create(tenant_id, "this machine", scopes=ALL)
             write_atomically(home.key_file, f"{key}\n".encode())
-    token = await keys.create_link(tenant_id, scopes=[OPERATOR])
+    token = await keys.create_link(tenant_id, scopes=ALL)
     return Ready(url, key, link(url, token), f"{url}/ops", os.getpid(), VERSION)
 
 
@@ -168,49 +167,24 @@ async def _read_samples(services: Services) -> None:
         log.warning("not in the sample knowledge base: %s %s", unread.path, unread.reason)
 
 
-async def _run(services: Services, runs: Runs, listener: socket.socket) -> web.AppRunner:
-    runner = web.AppRunner(
-        build_app(services, runs),
-        access_log=None,
-        handler_cancellation=True,  # a client that leaves stops its generation at the next step
-        shutdown_timeout=services.config.drain_s,
-    )
-    await runner.setup()
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
-    return runner
-
-
-async def _drain(runner: web.AppRunner, stop: Stop) -> None:
-    """Take no more requests, let the running ones finish for drain_s, unless somebody is in a hurry."""
-    runner.app[DRAINING].set()
-    draining = asyncio.create_task(_finish_answers(runner))
-    hurried = asyncio.create_task(stop.hurried.wait())
-    await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (draining, hurried):
-        task.cancel()
-    await asyncio.gather(draining, hurried, return_exceptions=True)
-
-
-async def _finish_answers(runner: web.AppRunner) -> None:
-    """Those that somebody reads, and those that go on alone."""
-    runs, drain_s = runner.app[RUNS], runner.app[SERVICES].config.drain_s
-    runs.backlog.stop()
-    await asyncio.gather(runner.cleanup(), runs.idle(drain_s))
-
-
 @contextmanager
 def _ready_files(paths: list[Path], ready: Ready) -> Iterator[None]:
     """Present while the worker takes requests. Another worker of this home may have written its own since."""
     content = orjson.dumps(asdict(ready), option=orjson.OPT_INDENT_2)
-    for path in paths:
-        try:
-            write_atomically(path, content)
-        except OSError as error:
-            raise StartError(f"{path} cannot be written: {error.strerror}") from error
     try:
+        for path in paths:
+            _write_ready_file(path, content)
         yield
     finally:
         for path in paths:
             with suppress(OSError):
                 if path.read_bytes() == content:
                     path.unlink()
+
+
+def _write_ready_file(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        todo = remedy(error, "choose another with --ready-file")
+        raise StartError(f"{path} cannot be written: {error.strerror}; {todo}") from error

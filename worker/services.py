@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from agents.work import Work
 from worker.runs.run_services import RunServices
 from worker.warmth import Warmth
 
 if TYPE_CHECKING:
+    from agents.store import ConversationSearch, ShareStore
     from inference.embedding.registry import Embedders
     from migrations.pool import Database
     from retrieval.ingest_worker import IngestWorker
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from retrieval.rank import Reranker
     from retrieval.retriever import Retriever
     from retrieval.store import FileQueue, PassageStore, UploadStore
+    from worker.batches.batch_store import BatchStore
     from worker.config import Config
 
 
@@ -37,10 +40,13 @@ class Services(RunServices):
     engine_stats: Callable[[], Mapping[str, Any]]
     embedders: Embedders
     retriever: Retriever
+    search: ConversationSearch
+    shares: ShareStore
     passages: PassageStore
     uploads: UploadStore
     file_queue: FileQueue
     ingest_worker: IngestWorker
+    batches: BatchStore
     loaders: LoaderPool
     reranker: Reranker | None = None
     warmth: Warmth = field(default_factory=Warmth)
@@ -48,4 +54,5 @@ class Services(RunServices):
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services")
+REQUESTS: web.AppKey[Work] = web.AppKey("requests", Work)  # in progress; the turns among them are in `turns` as well
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)  # set when the worker is to stop

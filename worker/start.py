@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from agents.agent import Agent
 from agents.definition import Definition
 from agents.errors import InvalidTurn
 from agents.roster import Roster
-from agents.store import ConversationStore, ResponseStore
+from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
+from agents.surface import USUAL as SURFACES
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.bundled import EMBEDDER
@@ -27,6 +28,7 @@ from inference.model import ChatModel
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import find
 from inference.provisioning.fit import here
+from inference.remote.remote_model import RemoteModel
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.pool import Database
 from migrations.runner import migrate
@@ -35,32 +37,45 @@ from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
+from worker.aliases import Aliases
 from worker.attachments import Attachments
+from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
+from worker.auth.secret_file import SecretFile
 from worker.auth.session import Sessions
+from worker.batches.batch_store import BatchStore
+from worker.batches.batch_worker import BatchWorker
+from worker.batches.line_answer import answer_body
 from worker.calibrator import Calibrator
 from worker.config import Config
 from worker.engine_config import engine_config
+from worker.engines.address import engines_in
+from worker.engines.exchange import EngineTransport
+from worker.engines.shared_token import read_token
 from worker.errors import StartError
-from worker.goodput import Targets
+from worker.goodput import WAIT, Targets
 from worker.home import Home
+from worker.latency.minutes import Minutes
 from worker.prometheus import Metrics
 from worker.roster import read_roster
 from worker.runs.admission import Admission
+from worker.runs.claims import Claims
 from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
 from worker.services import Services
+from worker.supervisor import Supervisor, Well
 from worker.telemetry import Telemetry
 from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
 
+Served: TypeAlias = ChatModel | RemoteModel  # the model of a worker, wherever its tokens are computed
 T = TypeVar("T")
 Loaded = TypeVar("Loaded")
 
@@ -73,11 +88,15 @@ log = logging.getLogger("firsttoken.start")
 
 
 def read_secret(config: Config, home: Home) -> Secret:
-    return Secret(config.secret.encode() if config.secret else home.read_secret())
+    """That of the settings, which a restart changes, or that of the home folder, which a worker reads again."""
+    if config.secret:
+        return Secret(*(secret.encode() for secret in (config.secret, config.secret_before) if secret))
+    file = SecretFile(home)
+    return Secret(*file.read(), source=file.read)
 
 
 @asynccontextmanager
-async def open_owner_dsn(config: Config) -> AsyncIterator[tuple[str, str | None]]:
+async def open_owner_dsn(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[tuple[str, str | None]]:
     """A running server: the DSN of the tables' owner, and that of the plain role where it has one of its own."""
     if config.database_url:
         yield config.database_url, None
@@ -85,33 +104,31 @@ async def open_owner_dsn(config: Config) -> AsyncIterator[tuple[str, str | None]
     postgres = EmbeddedPostgres(config.home)
     try:
         await asyncio.to_thread(postgres.start)
-        watch = asyncio.create_task(_keep_running(postgres), name="postgres")
+        watch = (supervisor or Supervisor()).start(
+            "postgres", partial(_keep_running, postgres), expected=(EmbeddedPostgresError,)
+        )
         try:
             yield postgres.owner_dsn, postgres.app_dsn
         finally:
-            watch.cancel()
-            await asyncio.wait([watch])
+            await watch.stop()
     finally:
         await asyncio.to_thread(postgres.stop)
 
 
-async def _keep_running(postgres: EmbeddedPostgres) -> None:
-    """Restart the embedded server when it dies; the pool reconnects automatically."""
+async def _keep_running(postgres: EmbeddedPostgres, well: Well) -> None:
+    """Restart the embedded server when it dies; the pool reconnects automatically. Raises EmbeddedPostgresError."""
     while True:
-        await asyncio.sleep(WATCH_S)
-        if await asyncio.to_thread(lambda: postgres.is_running):
-            continue
-        log.warning("Postgres stopped; restarting it")
-        try:
+        if not await asyncio.to_thread(lambda: postgres.is_running):
+            log.warning("Postgres stopped; restarting it")
             await asyncio.to_thread(postgres.start)
-        except EmbeddedPostgresError as error:
-            log.error("%s", error)
+        well()
+        await asyncio.sleep(WATCH_S)
 
 
 @asynccontextmanager
-async def open_database(config: Config) -> AsyncIterator[Database]:
+async def open_database(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[Database]:
     """The migrated database as the worker may see it."""
-    async with open_owner_dsn(config) as (owner_dsn, app_dsn):
+    async with open_owner_dsn(config, supervisor) as (owner_dsn, app_dsn):
         await migrate(owner_dsn)
         database = await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE)
         try:
@@ -125,7 +142,40 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def open_model(config: Config) -> AsyncIterator[ChatModel]:
+async def open_chat_model(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[Served]:
+    opened = open_model(config, supervisor) if config.engines is None else open_remote(config, secret, supervisor)
+    async with opened as model:
+        yield model
+
+
+@asynccontextmanager
+async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[RemoteModel]:
+    """The model of engines elsewhere. They are told tenants by digests that say nothing without the secret."""
+
+    def digest(salt: str) -> str:
+        return secret.cache_key("engine", salt).hex()
+
+    def load(path: Path) -> RemoteModel:
+        transport = EngineTransport(read_token(config))
+        return RemoteModel.load(path, engines_in(config.engines or ""), transport, digest, config.context)
+
+    path = await asyncio.to_thread(_load, "--model", partial(find, folder=Home(config.home).models), config.model)
+    model = await asyncio.to_thread(_load, "--model", load, path)
+    watch = None
+    try:
+        await model.start()
+        if model.failed:
+            log.warning("none of the engines answers yet: turns are refused until one does")
+        watch = supervisor.start("engines", model.watch)
+        yield model
+    finally:
+        if watch is not None:
+            await watch.stop()
+        await model.close()
+
+
+@asynccontextmanager
+async def open_model(config: Config, supervisor: Supervisor) -> AsyncIterator[ChatModel]:
     wanted = await asyncio.to_thread(_load, "--model", engine_config, config)
     allowance = await asyncio.to_thread(_load, "--model", here, wanted)
     if allowance.is_less:
@@ -135,7 +185,7 @@ async def open_model(config: Config) -> AsyncIterator[ChatModel]:
     calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
     try:
         await model.start()
-        calibrator.start()
+        calibrator.start(supervisor)
         yield model
     finally:
         await calibrator.close()
@@ -189,38 +239,43 @@ def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 
 
 @asynccontextmanager
-async def open_services(config: Config, home: Home) -> AsyncIterator[tuple[Services, Runs]]:
+async def open_services(config: Config, home: Home) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
     """Database and models start concurrently: the slowest of them determines the start time."""
-    roster = read_roster(config)
+    roster, secret, supervisor = read_roster(config), read_secret(config, home), Supervisor()
     async with AsyncExitStack() as stack:
         opened = await asyncio.gather(
-            stack.enter_async_context(open_database(config)),
-            stack.enter_async_context(open_model(config)),
+            stack.enter_async_context(open_database(config, supervisor)),
+            stack.enter_async_context(open_chat_model(config, secret, supervisor)),
             stack.enter_async_context(open_embedders(config)),
             stack.enter_async_context(open_reranker(config)),
-            stack.enter_async_context(open_tool_servers(roster)),
+            stack.enter_async_context(open_tool_servers(roster, supervisor)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
         if failed is not None:
             raise failed
         database, model, embedders, reranker, servers = cast(
-            tuple[Database, ChatModel, Embedders, CrossEncoder | None, ToolServers], opened
+            tuple[Database, Served, Embedders, CrossEncoder | None, ToolServers], opened
         )
-        services = _assemble(config, roster, read_secret(config, home), database, model, embedders, reranker, servers)
+        parts = (database, model, embedders, reranker, servers)
+        services = _assemble(config, roster, secret, supervisor, *parts)
         stack.callback(services.loaders.close)
         services.loaders.start()
         stack.push_async_callback(services.authenticator.close)
-        await services.authenticator.start()
+        await services.authenticator.start(supervisor)
         stack.push_async_callback(services.telemetry.close)
-        services.telemetry.start()
+        services.telemetry.start(supervisor)
+        minutes = Minutes(database, services.presence.worker, services.engine_stats)
+        stack.push_async_callback(minutes.start(supervisor).stop)
         runs = Runs(services, event_days=config.event_days, background=config.background)
         stack.push_async_callback(runs.close)
+        batch_worker = BatchWorker(services, config.batch_lines, answer_body)
+        stack.push_async_callback(batch_worker.stop)
+        batch_worker.start()
         await runs.start()
-        stack.push_async_callback(services.ingest_worker.close)
-        services.ingest_worker.start()
+        stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
         await asyncio.gather(_share_beginnings(services.agent, roster), services.passages.warm_up())
-        yield services, runs
+        yield services, runs, batch_worker
 
 
 async def _share_beginnings(agent: Agent, roster: Roster) -> None:
@@ -236,15 +291,17 @@ def _assemble(
     config: Config,
     roster: Roster,
     secret: Secret,
+    supervisor: Supervisor,
     database: Database,
-    model: ChatModel,
+    model: Served,
     embedders: Embedders,
     reranker: CrossEncoder | None,
     servers: ToolServers,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
-        return {**model.stats(), "failed": model.failed}
+        return {**model.stats(), "failed": model.failed, "query_cache_bytes": embedders.kept_bytes}
 
+    surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals = Presence(database), Seals(secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
@@ -253,6 +310,10 @@ def _assemble(
     if problems := roster.problems(toolbox.names, model.name):
         raise StartError(" ".join(problems))
     servers.attach(toolbox, roster)
+    aliases = Aliases.parse(config.alias or "")
+    served = [model.name, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
+    if problems := aliases.problems(served):
+        raise StartError(" ".join(problems))
     return Services(
         config=config,
         database=database,
@@ -267,20 +328,35 @@ def _assemble(
             *(file_queue, uploads, passages, embedders, loaders, presence.worker),
             chatting=lambda: int(model.stats()["running"]) > 0,
         ),
+        batches=BatchStore(database),
         agent=Agent(model, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
+        search=ConversationSearch(database),
+        shares=ShareStore(database),
         responses=ResponseStore(database),
         running=RunningStore(database),
         queue=QueueStore(database),
-        idempotency=IdempotencyStore(database),
+        idempotency=(idempotency := IdempotencyStore(database)),
+        claims=Claims(idempotency),
         presence=presence,
-        attachments=Attachments(uploads, passages, loaders, seals),
-        authenticator=Authenticator(Keys(database, secret), Sessions(secret), Tokens(config), secret),
+        attachments=Attachments(ItemStore(database), uploads, passages, loaders, seals),
+        authenticator=Authenticator(
+            *(Keys(database, secret), Sessions(database, secret), Tokens(config), secret, AuditLog(database)),
+            audit_days=config.audit_days,
+        ),
         seals=seals,
         loaders=loaders,
         admission=Admission(config.turns, config.tenant_turns),
-        telemetry=Telemetry(Traces(database), Metrics(engine_stats), trace_days=config.trace_days),
-        targets=Targets.parse(config.targets),
+        telemetry=Telemetry(
+            *(Traces(database), Metrics(engine_stats, supervisor, config.objective)),
+            trace_days=config.trace_days,
+            tenant_traces=config.tenant_traces,
+        ),
+        targets=Targets.parse(config.targets).with_those_of(surfaces),
+        surfaces=surfaces,
+        waits=config.late == WAIT,
         roster=roster,
+        aliases=aliases,
+        supervisor=supervisor,
         reranker=reranker,
     )

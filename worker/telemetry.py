@@ -6,18 +6,22 @@ import logging
 import re
 import time
 from collections import deque
+from contextlib import suppress
 from uuid import UUID
 
 from inference.trace import Trace
-from worker.batch_writer import BatchWriter
+from migrations.pool import DATABASE_AWAY
+from worker.batch_writer import BatchWriter, NotStored
 from worker.prometheus import Metrics
 from worker.runs.record import TurnRecord
+from worker.supervisor import Supervisor
 from worker.traces import Traces
 
 log = logging.getLogger("firsttoken.telemetry")
 
 WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; then the oldest are dropped
 BATCH_MAX = 128
+ROLL_UP_EVERY_S = 300.0  # minutes of an hour that is over are read one by one until then
 FORGET_EVERY_S = 3600.0
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -25,21 +29,23 @@ NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 class Telemetry:
     """`record` costs microseconds, never waits and never raises; what cannot be stored is dropped and counted."""
 
-    def __init__(self, traces: Traces, metrics: Metrics, *, trace_days: float) -> None:
+    def __init__(self, traces: Traces, metrics: Metrics, *, trace_days: float, tenant_traces: int) -> None:
         self.traces = traces
         self.metrics = metrics
         self._trace_days = trace_days
+        self._tenant_traces = tenant_traces
         self._waiting: deque[TurnRecord] = deque()
-        self._forgot_at: dict[UUID, float] = {}
+        self._done_at: dict[str, float] = {}
         self._writer = BatchWriter("telemetry", self._store_waiting)
         self.dropped = 0
 
-    def start(self) -> None:
-        self._writer.start()
+    def start(self, supervisor: Supervisor) -> None:
+        self._writer.start(supervisor)
 
     async def close(self) -> None:
         """Store what is waiting, then stop."""
-        await self._writer.close()
+        with suppress(NotStored):
+            await self._writer.close()
 
     def record(self, record: TurnRecord) -> None:
         """Take a finished turn: nothing may be added to its trace afterwards."""
@@ -54,30 +60,50 @@ class Telemetry:
 
     async def flush(self) -> None:
         """Return when everything recorded so far is stored or dropped."""
-        await self._writer.flush()
+        with suppress(NotStored):
+            await self._writer.flush()
 
     async def _store_waiting(self) -> bool:
+        stored, dropped = 0, self.dropped
         while self._waiting:
-            await self._store([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
-        return True
+            stored += await self._store([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
+        if self.dropped > dropped and not stored:  # one turn that cannot be stored is not the writer's failure
+            raise NotStored(f"{self.dropped - dropped} traces")
+        if stored:
+            await self._tidy()
+        return stored > 0
 
-    async def _store(self, batch: list[TurnRecord]) -> None:
+    async def _store(self, batch: list[TurnRecord]) -> int:
+        """How many of them."""
+        stored = 0
         by_tenant: dict[UUID, list[TurnRecord]] = {}
         for record in batch:
             by_tenant.setdefault(record.tenant_id, []).append(record)
         for tenant_id, records in by_tenant.items():
             try:
                 await self.traces.write(tenant_id, records)
-                await self._forget(tenant_id)
+                stored += len(records)
             except Exception as error:  # the boundary: a turn that cannot be stored is dropped, whatever the reason
                 self._drop(len(records))
                 log.warning("%d traces could not be stored: %r", len(records), error)
+        return stored
 
-    async def _forget(self, tenant_id: UUID) -> None:
+    async def _tidy(self) -> None:
+        """What is due now and then, for all tenants. It may fail: it is due again."""
+        try:
+            if self._due("roll_up", ROLL_UP_EVERY_S):
+                await self.traces.roll_up()
+            if self._due("forget", FORGET_EVERY_S):
+                await self.traces.forget(days=self._trace_days, per_tenant=self._tenant_traces)
+        except DATABASE_AWAY as error:
+            log.warning("old traces could not be tidied up: %r", error)
+
+    def _due(self, act: str, every_s: float) -> bool:
         now = time.monotonic()
-        if now - self._forgot_at.get(tenant_id, -FORGET_EVERY_S) >= FORGET_EVERY_S:
-            self._forgot_at[tenant_id] = now
-            await self.traces.forget(tenant_id, self._trace_days)
+        if now - self._done_at.get(act, -every_s) < every_s:
+            return False
+        self._done_at[act] = now
+        return True
 
     def _drop(self, count: int) -> None:
         self.dropped += count

@@ -15,11 +15,13 @@ from agents.roster import Roster
 from agents.tool import ServerTool
 from agents.toolbox import Toolbox
 from worker.errors import StartError
+from worker.supervisor import Supervisor
 
 log = logging.getLogger("firsttoken.mcp")
 
 # A start waits this long for tool servers; who is later brings its tools when it comes.
 START_S = 3.0
+RETRY_MAX_S = 60.0  # between two attempts to reach one that is away
 
 
 @dataclass(slots=True)
@@ -50,24 +52,28 @@ class ToolServers:
 
 
 @asynccontextmanager
-async def open_tool_servers(roster: Roster) -> AsyncIterator[ToolServers]:
+async def open_tool_servers(roster: Roster, supervisor: Supervisor) -> AsyncIterator[ToolServers]:
     """Raises StartError when there are servers but no library to speak to them."""
     known = ToolServers()
     async with AsyncExitStack() as stack:
         if roster.servers:
-            make = await _server_class()
-            servers = [make(name, table, partial(known.changed, name)) for name, table in roster.servers.items()]
+            library = await _library()
+            servers = [
+                library.McpServer(name, table, partial(known.changed, name)) for name, table in roster.servers.items()
+            ]
             for server in servers:
-                server.start()
-                stack.push_async_callback(server.close)
+                task = supervisor.start(
+                    "tool_servers", server.run, retry_max_s=RETRY_MAX_S, expected=(library.ServerAway,)
+                )
+                stack.push_async_callback(task.stop)
             await _all_tried([server.tried for server in servers])
         yield known
 
 
-async def _server_class() -> Any:
-    """Its library takes a second to import, which only those pay who use it."""
+async def _library() -> Any:
+    """It takes a second to import, which only those pay who use it."""
     try:
-        return (await asyncio.to_thread(importlib.import_module, "agents.mcp_server")).McpServer
+        return await asyncio.to_thread(importlib.import_module, "agents.mcp_server")
     except ModuleNotFoundError as error:
         raise StartError(f"MCP servers in agents.toml need `pip install 'firsttoken[mcp]'` ({error})") from None
 

@@ -13,6 +13,7 @@ import asyncpg
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item, new_id
 from agents.payload import from_payload, to_payload
+from agents.store.versions import Versions
 from migrations.pool import Database
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # The longest contexts in use hold about this many short messages; a longer history would be refused anyway.
 HISTORY_ITEMS_MAX = 5000
+PINNED = "firsttoken:pinned"  # in the metadata: "true" keeps a conversation on top of the list of the page
 
 Order: TypeAlias = Literal["asc", "desc"]
 T = TypeVar("T")
@@ -42,10 +44,14 @@ class Page(Generic[T]):
 
 
 class ConversationStore:
-    """Every method sees the rows of `tenant_id` only; ids that do not exist or belong to others raise NotFound."""
+    """Every method sees the rows of `tenant_id` only; ids that do not exist or belong to others raise NotFound.
+
+    The items of a conversation are those on its chosen path; `versions` knows the others.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.versions = Versions(database)
 
     async def create(
         self, tenant_id: UUID, metadata: Mapping[str, Any] | None = None, items: Sequence[Item] = ()
@@ -72,18 +78,23 @@ class ConversationStore:
             )
         return _found(row, conversation_id)
 
-    async def list(self, tenant_id: UUID, *, after: str | None = None, limit: int = 20) -> Page[Conversation]:
-        """Newest activity first. `after` is the id of the last conversation of the page before."""
+    async def list(
+        self, tenant_id: UUID, *, after: str | None = None, limit: int = 20, pinned: bool = False
+    ) -> Page[Conversation]:
+        """Newest activity first, with `pinned` only those that are. `after` is the id of the last conversation of the
+        page before."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 """select id, created_at, updated_at, metadata from conversations
-                   where tenant_id = $1
+                   where tenant_id = $1 and (not $4 or metadata->>$5 = 'true')
                      and ($2::text is null or (updated_at, id) <
                           (select updated_at, id from conversations where tenant_id = $1 and id = $2))
                    order by updated_at desc, id desc limit $3""",
                 tenant_id,
                 after,
                 limit + 1,
+                pinned,
+                PINNED,
             )
         return Page(tuple(map(_conversation, rows[:limit])), len(rows) > limit)
 
@@ -114,7 +125,7 @@ class ConversationStore:
                 """select i.payload from conversations c
                    left join lateral (
                        select payload, position from items
-                       where tenant_id = c.tenant_id and conversation_id = c.id
+                       where tenant_id = c.tenant_id and conversation_id = c.id and chosen
                        order by position limit $3) i on true
                    where c.tenant_id = $1 and c.id = $2
                    order by i.position""",
@@ -150,6 +161,17 @@ class ConversationStore:
         items = _items(rows)
         return Page(items[:limit], len(items) > limit)
 
+    async def responses_of(self, tenant_id: UUID, item_ids: Sequence[str]) -> dict[str, str]:
+        """The id of the response that each item belongs to; items that were added without one are left out."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                """select id, response_id from items
+                   where tenant_id = $1 and id = any($2::text[]) and response_id is not null""",
+                tenant_id,
+                list(item_ids),
+            )
+        return {row["id"]: row["response_id"] for row in rows}
+
     async def get_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Item:
         async with self._database.tenant(tenant_id) as connection:
             payload = await connection.fetchval(
@@ -163,11 +185,14 @@ class ConversationStore:
         return from_payload(payload)
 
     async def delete_item(self, tenant_id: UUID, conversation_id: str, item_id: str) -> Conversation:
-        """Delete one item and return its conversation."""
+        """Delete one item and return its conversation. What followed it follows what stood before it."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(
                 """with gone as (delete from items where tenant_id = $1 and conversation_id = $2 and id = $3
-                                 returning conversation_id)
+                                 returning conversation_id, position, parent),
+                   moved as (update items set parent = gone.parent from gone
+                              where items.tenant_id = $1 and items.conversation_id = $2
+                                and items.parent = gone.position)
                    select c.id, c.created_at, c.updated_at, c.metadata
                    from conversations c join gone on gone.conversation_id = c.id where c.tenant_id = $1""",
                 tenant_id,
@@ -207,14 +232,25 @@ async def insert_items(
     items: Sequence[Item],
     response_id: str | None = None,
 ) -> None:
+    """Each item follows the one before it, and the first the last one that is chosen."""
     if not items:
         return
     payloads = [to_payload(item) for item in items]
     try:
         await connection.execute(
-            """insert into items (tenant_id, conversation_id, response_id, id, type, payload)
-               select $1, $2, $3, id, payload->>'type', payload
-               from unnest($4::text[], $5::jsonb[]) with ordinality as new (id, payload, n) order by n""",
+            """with new as materialized (
+                   select nextval('items_position_seq') as position, id, payload
+                   from (select * from unnest($4::text[], $5::jsonb[]) with ordinality as given (id, payload, n)
+                         order by n) given),
+               last as (
+                   select position from items where tenant_id = $1 and conversation_id = $2 and chosen
+                   order by position desc limit 1)
+               insert into items (tenant_id, conversation_id, response_id, position, parent, id, type, payload)
+               overriding system value
+               select $1, $2, $3, position,
+                      coalesce(lag(position) over (order by position), (select position from last), 0),
+                      id, payload->>'type', payload
+               from new""",
             tenant_id,
             conversation_id,
             response_id,
@@ -229,7 +265,7 @@ async def insert_items(
 _PAGE = """select i.payload from conversations c
     left join lateral (
         select payload, position from items
-        where tenant_id = c.tenant_id and conversation_id = c.id
+        where tenant_id = c.tenant_id and conversation_id = c.id and chosen
           and ($3::text is null or position {beyond} (select position from items where tenant_id = $1 and id = $3))
         order by position {direction} limit $4) i on true
     where c.tenant_id = $1 and c.id = $2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -70,12 +70,41 @@ class ResponseStore:
         return bool(found)
 
     async def delete(self, tenant_id: UUID, response_id: str) -> None:
+        """Raises NotFound, and InvalidTurn while a worker makes it, who would take it for lost and store it anew."""
         async with self._database.tenant(tenant_id) as connection:
             deleted = await connection.fetchval(
-                "delete from responses where tenant_id = $1 and id = $2 returning id", tenant_id, response_id
+                "delete from responses where tenant_id = $1 and id = $2 and worker is null returning id",
+                tenant_id,
+                response_id,
             )
+            is_made = not deleted and await connection.fetchval(
+                "select true from responses where tenant_id = $1 and id = $2", tenant_id, response_id
+            )
+        if is_made:
+            raise InvalidTurn(f"The response '{response_id}' is still being generated: try again in a moment.")
         if deleted is None:
             raise NotFound("response", response_id)
+
+    async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> None:
+        """Set these keys of its metadata, or remove those that are None. Raises NotFound, and InvalidTurn while it is
+        being made: its end would be stored over them.
+        """
+        kept = {key: value for key, value in notes.items() if value is not None}
+        async with self._database.tenant(tenant_id) as connection:
+            done = await connection.fetchval(
+                """update responses
+                      set body = case when completed_at is null then body else jsonb_set(body, '{metadata}',
+                              (coalesce(nullif(body->'metadata', 'null'), '{}') - $3::text[]) || $4) end
+                    where tenant_id = $1 and id = $2 returning completed_at is not null""",
+                tenant_id,
+                response_id,
+                list(notes),
+                kept,
+            )
+        if done is None:
+            raise NotFound("response", response_id)
+        if not done:
+            raise InvalidTurn(f"The response '{response_id}' is still being generated: try again in a moment.")
 
     async def history(self, tenant_id: UUID, response_id: str) -> tuple[Item, ...]:
         """Everything up to and including this response, oldest first, by walking `previous_response_id`.
@@ -118,15 +147,19 @@ class ResponseStore:
 async def _before(
     connection: Connection, tenant_id: UUID, conversation_id: str | None, response_id: str
 ) -> list[dict[str, Any]]:
-    """Payloads of the conversation before the response."""
+    """Payloads of the conversation before the response, on the path that leads to it."""
     if conversation_id is None:
         return []
     rows = await connection.fetch(
-        """select payload from items
-           where tenant_id = $1 and conversation_id = $2
-             and position < (select min(position) from items
-                             where tenant_id = $1 and conversation_id = $2 and response_id = $3)
-           order by position""",
+        """with recursive path as (
+               (select parent from items
+                where tenant_id = $1 and conversation_id = $2 and response_id = $3 order by position limit 1)
+               union all
+               select i.parent from path p join items i
+                 on i.tenant_id = $1 and i.conversation_id = $2 and i.position = p.parent)
+           select i.payload from path p join items i
+             on i.tenant_id = $1 and i.conversation_id = $2 and i.position = p.parent
+           order by i.position""",
         tenant_id,
         conversation_id,
         response_id,

@@ -6,7 +6,8 @@
 
 The worker is real in all parts but its model, which gives every stream a token at a fixed rate. `open` has so many
 streams that never end: microseconds per token. `closed` asks anew as soon as an answer ends, with answers of two
-lengths: what they differ by is the tokens, and what is left is the request. `storing` has the bundled model answer the
+lengths: what they differ by is the tokens, and what is left is the request. `burst` asks for all streams in one moment:
+the time until each has its first token, and those that were refused. `storing` has the bundled model answer the
 same clients stored and not stored, in turns: a ratio of throughputs.
 
 Processor time is that of one thread in /proc/*/schedstat, so it means the same on a busy machine. With --check the
@@ -40,6 +41,8 @@ MANY_GOALS = {"chat": 0.5, "stored": 0.65}  # of a core, 1,000 streams
 MANY = 1000
 ENDLESS = 100_000 - 4_000
 START_MAX_S = 120.0
+BEGIN_MAX_S = 60.0
+SETTLED_MS, SETTLE_MAX = 250.0, 20
 
 
 def threads_s(pid: int) -> dict[int, float]:
@@ -59,7 +62,7 @@ def open_loop(ready: Ready, api: str, count: int, rate: float, seconds: float) -
     """Streams that do not end."""
     streams, tally = Streams(ready, api, count, ENDLESS), Tally()
     streams.open()
-    streams.read(1.0, Tally())
+    _settle(streams)
     before, began = threads_s(ready["pid"]), time.monotonic()
     streams.read(seconds, tally)
     after, wall_s = threads_s(ready["pid"]), time.monotonic() - began
@@ -78,6 +81,31 @@ def open_loop(ready: Ready, api: str, count: int, rate: float, seconds: float) -
         "late_ms_p99": round(percentile(tally.late_us, 0.99) / 1000, 1),
         "tokens_per_event": round(tally.tokens / max(1, tally.events), 2),
         "bytes_per_token": round(tally.size / max(1, tally.tokens)),
+    }
+
+
+def _settle(streams: Streams) -> None:
+    """Read until nothing waits any more of what a thousand requests in a few seconds held up."""
+    for _ in range(SETTLE_MAX):
+        tally = Tally()
+        streams.read(1.0, tally)
+        if percentile(tally.late_us, 0.99) < SETTLED_MS * 1000:
+            return
+
+
+def at_once(ready: Ready, api: str, count: int) -> dict[str, Any]:
+    """Streams that begin in one moment."""
+    streams = Streams(ready, api, count, ENDLESS)
+    beginning = streams.begin_at_once(BEGIN_MAX_S)
+    streams.close()
+    times_ms = [round(s * 1000) for s in beginning.first_token_s]
+    return {
+        "kind": "burst",
+        "api": api,
+        "streams": count,
+        "first_token_ms_p50": percentile(times_ms, 0.5),
+        "first_token_ms_p99": percentile(times_ms, 0.99),
+        "refused": dict(beginning.refused),
     }
 
 
@@ -180,6 +208,11 @@ def rows_of(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         with worker_at(200.0) as ready:
             for api in apis:
                 yield closed_loop(ready, api, 16, args.seconds)
+    if args.only == "burst":
+        for count in counts:
+            for api in apis:
+                with worker_at(args.rate) as ready:
+                    yield at_once(ready, api, count)
     if args.only == "storing":
         with worker_at(0.0) as ready:
             yield storing(ready, 32, args.rounds, args.seconds)
@@ -189,7 +222,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fanout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="", choices=["", "open", "closed", "storing"], help="one kind of load")
+    parser.add_argument(
+        "--only", default="", choices=["", "open", "closed", "burst", "storing"], help="one kind of load"
+    )
     parser.add_argument("--api", default="chat,stored,unstored", help=f"{', '.join(APIS)}; commas between")
     parser.add_argument("--streams", default="64", help="streams at once of `open`; commas between (default 64)")
     parser.add_argument("--rate", type=float, default=20.0, help="tokens per second of each stream (default 20)")

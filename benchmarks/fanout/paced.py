@@ -50,7 +50,7 @@ class PacedModel(ScriptedModel):
         self._outbox = Outbox(asyncio.get_running_loop())
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
-    def encode(self, segments: Sequence[Segment]) -> list[int]:
+    def encode(self, segments: Sequence[Segment], **_: Any) -> list[int]:
         """A byte is a token: what tokenising costs is not measured here."""
         return [*"".join([segment.text for segment in segments]).encode()]
 

@@ -89,7 +89,7 @@ async def opened(home: Path | None) -> AsyncIterator[Bench]:
         place.prepare()
         async with open_database(config) as database:
             # Without a memory for queries: a question that two collections share costs the same in both.
-            embedders = Embedders(await asyncio.to_thread(Embedder.load, EMBEDDER, queries_max=0))
+            embedders = Embedders(await asyncio.to_thread(Embedder.load, EMBEDDER, queries_bytes_max=0))
             keys = Keys(database, read_secret(config, place))
             try:
                 yield Bench(database, embedders, keys, EmbeddedPostgres(folder).owner_dsn, folder / "documents")

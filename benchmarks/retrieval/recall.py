@@ -68,7 +68,7 @@ async def _search(bench: Bench, store: PassageStore, scope: Scope, question: str
         scope.tenant_id,
         await store.named(scope.tenant_id, [scope.store]),
         query=question,
-        vector=(await bench.embedder.embed_query(question)).vector,
+        vector=(await bench.embedder.embed_query(question, salt="")).vector,
         limit=RetrievalConfig().candidates,
         filters=Comparison(type="eq", key=scope.attribute, value=True) if scope.attribute else None,
     )

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from inference.embedding.windows import (
     passage_vectors,
     query_vectors,
 )
-from inference.errors import EngineStopped, ModelNotLoaded
+from inference.errors import EngineStopped, ForeignTokens, ModelNotLoaded, UnknownToken
 from inference.llama import EmbeddingContext, LlamaModel
 from inference.provisioning.apart import RunFailed, run_apart
 
@@ -40,7 +40,9 @@ ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slo
 SEQUENCES_MAX = 8
 # Flash attention is computed by tiles from 64 rows on; a query has fewer, which takes a seventh longer than without it.
 SHORT_ROWS_MAX = 63
-QUERIES_CACHED_MAX = 1024  # about 10 KB each
+TEXTS_CLIPPED_MAX = 64  # tokenized at once: as long in the thread as a batch, for texts of QUERY_CHARS_MAX
+QUERIES_BYTES_MAX = 16 * 2**20  # about 1000 questions of people; a query of TOKENS_MAX tokens takes 400 KB
+QUERY_BYTES = 1000  # of a kept query besides its vectors and its text
 QUERY_CHARS_MAX = 8000  # far beyond TOKENS_MAX tokens of any language; bounds the tokenizer's work
 
 TRIAL_S = 60.0
@@ -49,10 +51,22 @@ POOLS: dict[int | None, Pool] = {None: mean_vector, 1: mean_vector, 2: first_vec
 T = TypeVar("T")
 
 
+class Query(NamedTuple):
+    """What vectors are kept by."""
+
+    salt: str
+    text: str
+
+    @classmethod
+    def of(cls, text: str, salt: str) -> Query:
+        """White space says nothing to an encoder, nor does what it does not see."""
+        return cls(salt, " ".join(text[:QUERY_CHARS_MAX].split()))
+
+
 class Embedder:
     """Create with `load`, which blocks for a fifth of a second."""
 
-    def __init__(self, model: LlamaModel, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> None:
+    def __init__(self, model: LlamaModel, threads: int = 1, *, queries_bytes_max: int = QUERIES_BYTES_MAX) -> None:
         """Takes the model over. Raises ModelNotLoaded."""
         self.name = model.name
         self.dimensions = model.dimensions
@@ -64,20 +78,20 @@ class Embedder:
         )
         self._tokens_max = min(TOKENS_MAX, model.context_length)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder")
-        self._queries: OrderedDict[str, QueryVectors] = OrderedDict()
-        self._queries_max = queries_max
-        self._asked: dict[str, asyncio.Task[QueryVectors]] = {}  # queries that are being embedded
+        self._queries: OrderedDict[Query, QueryVectors] = OrderedDict()  # least recently asked first
+        self._queries_bytes, self._queries_bytes_max = 0, queries_bytes_max
+        self._asked: dict[Query, asyncio.Task[QueryVectors]] = {}  # queries that are being embedded
         # An ingest that was cancelled at shutdown leaves a thread that still counts: it must not meet a freed model.
         self._counting = Lock()
         self._closed = False
         self.likeness = likeness(self._encode([self._clipped(REFERENCE_TEXT)], self._pool)[0])
 
     @classmethod
-    def load(cls, path: Path, threads: int = 1, *, queries_max: int = QUERIES_CACHED_MAX) -> Embedder:
+    def load(cls, path: Path, threads: int = 1, *, queries_bytes_max: int = QUERIES_BYTES_MAX) -> Embedder:
         """Raises ModelNotLoaded. More than one thread pays only where cores are idle."""
         model = LlamaModel.load(path)
         try:
-            return cls(model, threads, queries_max=queries_max)
+            return cls(model, threads, queries_bytes_max=queries_bytes_max)
         except ModelNotLoaded:
             model.close()
             raise
@@ -98,6 +112,30 @@ class Embedder:
                 raise EngineStopped("the embedder is closed")
             return len(self._ids(text))
 
+    async def count_all(self, texts: Sequence[str]) -> int:
+        """Tokens of all texts together, counted in a thread: megabytes take a second. Raises EngineStopped."""
+        return await asyncio.to_thread(lambda: sum(map(self.count, texts)))
+
+    async def texts(self, inputs: Sequence[str | Sequence[int]]) -> list[str]:
+        """Each input as a text: some are the ids that the model's own tokenizer made, with its marks at both ends.
+
+        The marks show whose ids they are: most ids of another vocabulary exist here too, as other words. Raises
+        EngineStopped, and ForeignTokens.
+        """
+        return await asyncio.to_thread(lambda: [each if isinstance(each, str) else self._text(each) for each in inputs])
+
+    def _text(self, ids: Sequence[int]) -> str:
+        with self._counting:
+            if self._closed:
+                raise EngineStopped("the embedder is closed")
+            try:
+                text = self._model.detokenize(ids[1:-1])
+            except UnknownToken:
+                raise ForeignTokens(self.name) from None
+            if self._ids(text) != list(ids):
+                raise ForeignTokens(self.name)
+            return text
+
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit rows, [texts, dimensions]. Texts are truncated to TOKENS_MAX tokens."""
         vectors = np.empty((len(texts), self.dimensions), np.float32)
@@ -111,16 +149,22 @@ class Embedder:
         found = {index: vectors async for index, vectors in self._each(texts, reduce)}
         return [found[index] for index in range(len(texts))]
 
-    def knows(self, query: str) -> bool:
-        """Whether embedding this query would cost nothing."""
-        return _normal(query) in self._queries
+    @property
+    def kept_bytes(self) -> int:
+        """What the kept queries take."""
+        return self._queries_bytes
 
-    async def embed_query(self, text: str) -> QueryVectors:
+    def knows(self, text: str, *, salt: str) -> bool:
+        """Whether embedding this query would cost nothing."""
+        return Query.of(text, salt) in self._queries
+
+    async def embed_query(self, text: str, *, salt: str) -> QueryVectors:
         """Of the last queries the vectors are kept: asking again costs nothing, and asking together costs once.
 
-        Who stops waiting leaves the others waiting.
+        `salt` names the tenant: how long a query takes tells nobody what another tenant asked. Who stops waiting
+        leaves the others waiting.
         """
-        query = _normal(text)
+        query = Query.of(text, salt)
         if query in self._queries:
             self._queries.move_to_end(query)
             return self._queries[query]
@@ -129,14 +173,15 @@ class Embedder:
             task.add_done_callback(lambda _: self._asked.pop(query))
         return await asyncio.shield(self._asked[query])
 
-    async def _embed_query(self, query: str) -> QueryVectors:
+    async def _embed_query(self, query: Query) -> QueryVectors:
         def work() -> QueryVectors:
-            [vectors] = self._encode([self._clipped(query)], partial(query_vectors, pool=self._pool))
+            [vectors] = self._encode([self._clipped(query.text)], partial(query_vectors, pool=self._pool))
             return vectors
 
         vectors = self._queries[query] = await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        if len(self._queries) > self._queries_max:
-            self._queries.popitem(last=False)
+        self._queries_bytes += _bytes(query, vectors)
+        while self._queries_bytes > self._queries_bytes_max:
+            self._queries_bytes -= _bytes(*self._queries.popitem(last=False))
         return vectors
 
     async def _each(
@@ -144,13 +189,14 @@ class Embedder:
     ) -> AsyncIterator[tuple[int, T]]:
         """Yields (index, reduced token vectors) in an order of the embedder's liking."""
         loop = asyncio.get_running_loop()
-        sequences = await loop.run_in_executor(self._thread, lambda: [self._clipped(text) for text in texts])
-        for batch in batches([len(sequence) for sequence in sequences]):
-            rows = [sequences[index] for index in batch]
-            for index, value in zip(
-                batch, await loop.run_in_executor(self._thread, self._encode, rows, reduce), strict=True
-            ):
-                yield index, value
+        for begin in range(0, len(texts), TEXTS_CLIPPED_MAX):
+            some = texts[begin : begin + TEXTS_CLIPPED_MAX]
+            sequences = await loop.run_in_executor(self._thread, list, map(self._clipped, some))
+            for batch in batches([len(sequence) for sequence in sequences]):
+                rows = [sequences[index] for index in batch]
+                values = await loop.run_in_executor(self._thread, self._encode, rows, reduce)
+                for index, value in zip(batch, values, strict=True):
+                    yield begin + index, value
 
     def _encode(self, sequences: list[list[int]], reduce: Callable[[NDArray[np.float32]], T]) -> list[T]:
         context = self._short if sum(map(len, sequences)) <= SHORT_ROWS_MAX else self._context
@@ -173,9 +219,8 @@ def pool_of(model: LlamaModel) -> Pool:
     return POOLS[model.pooling]
 
 
-def _normal(query: str) -> str:
-    """White space says nothing to an encoder."""
-    return " ".join(query.split())
+def _bytes(query: Query, vectors: QueryVectors) -> int:
+    return QUERY_BYTES + 4 * len(query.text) + vectors.vector.nbytes + vectors.tokens.nbytes
 
 
 def batches(lengths: Sequence[int]) -> list[list[int]]:
@@ -205,7 +250,7 @@ def try_apart(path: Path) -> None:
 
 
 def _try(path: Path) -> None:
-    embedder = Embedder.load(path, queries_max=0)
+    embedder = Embedder.load(path, queries_bytes_max=0)
     vectors = asyncio.run(embedder.embed(["a text", "many words in a text " * TOKENS_MAX]))
     embedder.close()
     if not np.isfinite(vectors).all():

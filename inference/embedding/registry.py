@@ -92,6 +92,11 @@ class Embedders:
             await asyncio.to_thread(embedder.close)
 
     @property
+    def kept_bytes(self) -> int:
+        """What the kept queries of all models take."""
+        return sum(embedder.kept_bytes for embedder in self._here.values())
+
+    @property
     def names(self) -> list[str]:
         """The default first."""
         return list(self._dimensions)
@@ -108,9 +113,9 @@ class Embedders:
         except KeyError:
             raise UnknownEmbedder(name, self.names) from None
 
-    def knows(self, name: str, query: str) -> bool:
-        """Whether embedding this query with that model would cost nothing."""
-        return name in self._here and self._here[name].knows(query)
+    def knows(self, name: str, query: str, *, salt: str) -> bool:
+        """Whether embedding this query of a tenant with that model would cost nothing."""
+        return name in self._here and self._here[name].knows(query, salt=salt)
 
     async def get(self, name: str) -> Embedder:
         """Load it if needed, once for all callers; a caller that stops waiting does not affect the others.

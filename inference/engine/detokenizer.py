@@ -14,7 +14,11 @@ class TextStream:
         self._stop = tuple(s for s in stop if s)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""  # may be the start of a stop string
-        self.stopped = False
+        self.stop_string: str | None = None  # the one that was met
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop_string is not None
 
     def push(self, token: int) -> str:
         return self._release(self._decoder.decode(self._pieces[token]))
@@ -31,10 +35,11 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + text
-        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        found = [(at, stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
+            at, self.stop_string = min(found)
+            self._held = ""
+            return text[:at]
         keep = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

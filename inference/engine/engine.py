@@ -15,13 +15,22 @@ from collections.abc import Sequence
 
 from inference.backend import Backend
 from inference.config import EngineConfig
-from inference.core import CacheScope, Finish, Priority, Sampling
+from inference.core import WHENEVER, CacheScope, Due, Finish, Priority, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
+from inference.engine.fairness import may_take
+from inference.engine.forecast import Forecasts
 from inference.engine.handle import Handle, News, Outbox
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
-from inference.errors import EngineStopped, InferenceError, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
+from inference.errors import (
+    EngineStopped,
+    InferenceError,
+    NotDeterministic,
+    PromptTooLong,
+    QueueFull,
+    UnknownToken,
+)
 from inference.grammar.constraint import Constraint
 from inference.kvcache.disk import DiskTier
 from inference.kvcache.tiers import TierCosts, Tiers
@@ -33,7 +42,6 @@ log = logging.getLogger("firsttoken.engine")
 
 # A Python thread that computes holds the GIL for at most this long before the other one gets a turn.
 SWITCH_INTERVAL_S = 0.001
-RETRY_AFTER_MIN_S = 0.25
 # Parking takes milliseconds that the next step of a tool loop must not wait for: its tools take less than this.
 PARK_AFTER_S = 0.5
 
@@ -55,12 +63,14 @@ class Engine:
         self._end_tokens = end_tokens
         self._config = config
         self._scheduler = Scheduler(config, rewinds=backend.rewinds, streams=backend.streams)
+        self._forecasts = Forecasts(self._scheduler, config)
         self.speculation = SpeculationController(
-            drafter if backend.rewinds else None,
+            drafter,
             config,
             self._scheduler.cost,
             backend.context,
             parted=backend.streams,
+            rewinds=backend.rewinds,
         )
         self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
         self._handles: dict[Request, Handle] = {}
@@ -71,7 +81,6 @@ class Engine:
         self._failed: str | None = None
         self._outbox: Outbox | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._mean_request_s = 1.0
         self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
         self._executor = Executor(
             backend, self._scheduler, self.speculation, self.tiers, self._accept, self._finish, self.totals
@@ -96,10 +105,11 @@ class Engine:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
+        due: Due = WHENEVER,
         deadline_ns: int | None = None,
         constraint: Constraint | None = None,
     ) -> Handle:
-        """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, EngineStopped."""
+        """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped."""
         if self._closing or self._failed or self._outbox is None:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
@@ -115,17 +125,30 @@ class Engine:
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
-        self._check_queue(len(prompt))
+        scope = CacheScope(salt, sampling.deterministic)
+        uncached = max(1, len(prompt) - self._scheduler.slots.longest(prompt, scope))
+        self._check_queue(len(prompt), salt)
         request = Request(
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
             sampler=Sampler(sampling, constraint),
             text=TextStream(self._pieces, sampling.stop),
-            scope=CacheScope(salt, sampling.deterministic),
+            scope=scope,
             priority=priority,
+            due_ns=due.at_ns,
+            forecast=self._forecasts.check(uncached, due, salt, priority, now_ns()),
             deadline_ns=deadline_ns,
         )
+        self._scheduler.load.add(request, uncached)
         return self._enter(request)
+
+    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
+        """Raises Late if not even a prompt of one token could be answered in time."""
+        if due.at_ns is None or due.waits:
+            return  # the forecast is made when the prompt is known
+        load = self._scheduler.load
+        if load.waiting or load.running >= self._config.parallel:  # else it is placed at once
+            self._forecasts.check(1, due, salt, priority, now_ns())
 
     def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         """Compute the prefix of a prompt that will come, below all classes. None: it would not help."""
@@ -154,15 +177,18 @@ class Engine:
         self.wake()
         return handle
 
-    def _check_queue(self, tokens: int) -> None:
+    def _check_queue(self, tokens: int, tenant: str) -> None:
         """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
-        entered = [*self._scheduler.requests, *self._arriving]
-        asked = [request for request in entered if not request.ahead]
-        if len(asked) >= self._config.parallel + self._config.queue_max:
-            raise QueueFull(f"{self.waiting} requests are already waiting for the model", self._retry_after_s())
-        queued = sum(len(request.prompt) for request in asked if request.slot is None)
-        if queued and queued + tokens > self._config.queue_tokens_max:
-            raise QueueFull(f"prompts of {queued} tokens are already waiting for the model", self._retry_after_s())
+        load, config = self._scheduler.load, self._config
+        free = config.parallel + config.queue_max - load.waiting - load.running
+        if not may_take(held := load.waiting_of(tenant), free):
+            raise self._full(f"{load.waiting} requests are already waiting for the model", own=free > 0 and held > 0)
+        free, held = config.queue_tokens_max - load.tokens, load.tokens_of(tenant)
+        if load.tokens and not may_take(held, free, tokens):
+            raise self._full(f"prompts of {load.tokens} tokens are already waiting for the model", own=free >= tokens)
+
+    def _full(self, message: str, *, own: bool) -> QueueFull:
+        return QueueFull(message, self._forecasts.next_place_s, own=own)
 
     def wake(self) -> None:
         self._wake.set()
@@ -203,17 +229,12 @@ class Engine:
     @property
     def _prefill_s(self) -> float | None:
         """Seconds to compute a token of a prompt, once that is known."""
-        tokens = self._config.prefill_tokens_alone
-        step_s = self._scheduler.cost.predict(tokens)
-        return step_s and step_s / tokens
+        return self._forecasts.alone_s
 
     @property
     def resident(self) -> int:
         """Slots that keep a conversation's KV for its next turn."""
         return self._scheduler.slots.resident
-
-    def _retry_after_s(self) -> float:
-        return max(RETRY_AFTER_MIN_S, self._mean_request_s * self.waiting / self._config.parallel)
 
     # --- on the engine's thread ---
 
@@ -251,7 +272,7 @@ class Engine:
             self._finish(other, Finish.CANCELLED)
 
     def _step(self) -> None:
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan(now_ns())
         took_ns = self._executor.run(plan)
         self.totals["preempted"] += plan.preempted
         if took_ns is not None:
@@ -289,14 +310,14 @@ class Engine:
 
     def _finish(self, request: Request, finish: Finish, error: InferenceError | None = None) -> None:
         request.finish = finish
+        self._scheduler.load.remove(request)
         if not self.tiers.leave(request):
             self._scheduler.remove(request)
         self._news.append(News(self._handles.pop(request), None, request.text.flush(), finish, error))
         if request.ahead:
             self.totals["ahead_tokens"] += max(0, request.computed - request.reused)
-        elif finish is not Finish.CANCELLED:
-            seconds = (now_ns() - request.stamps.submitted_ns) / 1e9
-            self._mean_request_s += 0.1 * (seconds - self._mean_request_s)
+        else:
+            self._forecasts.learn(request, now_ns())
 
     def _fail_all(self, error: InferenceError) -> None:
         for request in [*self._scheduler.requests, *self.tiers.arriving]:

@@ -144,7 +144,7 @@ class Executor:
                 break
             accepted += 1
             self._scheduler.advance(request, 1)
-        self._speculation.verified(request, len(work.draft), accepted)
+        self._speculation.verified(work, accepted)
         end = work.position + len(work.tokens)
         self._backend.truncate(work.slot, end - len(work.draft) + accepted)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
-from inference.core import Delta, Finish, Miss, TokenLogprob
+from inference.core import Delta, Finish, Forecast, Miss, TokenLogprob
+from inference.delivery import Delivery
 from inference.errors import InferenceError
 from inference.request import Request
 
@@ -26,23 +27,14 @@ class News(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Handle:
-    """The event loop's side of a request: a `Generation`. Only the loop reads and writes it.
-
-    Deltas are pushed to the one that streams; without one they wait, and may be iterated over.
-    """
+class Handle(Delivery):
+    """The event loop's side of a request: a `Generation`."""
 
     def __init__(self, request: Request, wake: Callable[[], None]) -> None:
+        super().__init__()
         self._request = request
         self._wake = wake
-        self._deltas: deque[Delta] = deque()
-        self._receive: Callable[[Delta], None] | None = None
-        self._changed = asyncio.Event()
-        self._error: Exception | None = None
-        self._due = False  # in an outbox, to be flushed
         self.stamps = request.stamps
-        self.ids: list[int] = []
-        self.finish: Finish | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -51,6 +43,10 @@ class Handle:
     @property
     def cached_tokens(self) -> int:
         return self._request.reused
+
+    @property
+    def forecast(self) -> Forecast | None:
+        return self._request.forecast
 
     @property
     def miss(self) -> Miss | None:
@@ -64,33 +60,17 @@ class Handle:
     def accepted(self) -> int:
         return self._request.acceptance.accepted
 
+    @property
+    def stop_string(self) -> str | None:
+        return self._request.text.stop_string
+
+    async def admitted(self) -> None:
+        """At once: what the engine refuses was refused when it was submitted."""
+
     def cancel(self) -> None:
         if self.finish is None:
             self._request.cancelled = True
             self._wake()
-
-    async def stream(self, receive: Callable[[Delta], None]) -> None:
-        self._receive = receive
-        try:
-            self.flush()
-            while self.finish is None and self._error is None:
-                self._changed.clear()
-                await self._changed.wait()
-        finally:
-            self._receive = None
-        if self._error is not None:
-            raise self._error
-
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        while True:
-            while self._deltas:
-                yield self._deltas.popleft()
-            if self._error is not None:
-                raise self._error
-            if self.finish is not None:
-                return
-            self._changed.clear()
-            await self._changed.wait()
 
     def take(self, news: News) -> bool:
         """Take note of what a step brought. True when this makes it due: `flush` has to be called then."""
@@ -104,27 +84,6 @@ class Handle:
             self.finish, self._error = news.finish, news.error or self._error
         due, self._due = self._due, True
         return not due
-
-    def flush(self) -> None:
-        """Push what is there."""
-        self._due = False
-        if self._receive is not None and self._deltas and self._error is None:
-            delta = self._deltas.popleft()
-            if self._deltas:
-                delta = joined(delta, *self._deltas)
-                self._deltas.clear()
-            try:
-                self._receive(delta)
-            except Exception as error:  # it belongs to the coroutine that streams, not to the engine's callback
-                self._error = error
-        if self._receive is None or self.finish is not None or self._error is not None:
-            self._changed.set()
-
-
-def joined(*deltas: Delta) -> Delta:
-    """Neighbouring deltas as one."""
-    logprobs = tuple(logprob for delta in deltas for logprob in delta.logprobs)
-    return Delta("".join([delta.text for delta in deltas]), sum(delta.tokens for delta in deltas), logprobs)
 
 
 class Outbox:

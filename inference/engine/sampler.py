@@ -133,6 +133,14 @@ class Sampler:
             self._likelihoods = likelihoods(row, token, self._sampling.top_logprobs)
         return token
 
+    @property
+    def constrained(self) -> bool:
+        return self._constraint is not None
+
+    def forced(self) -> list[int]:
+        """The tokens that probably come next, where a grammar leaves no choice of the text."""
+        return self._constraint.forced() if self._constraint else []
+
     def told(self, pieces: Sequence[bytes]) -> tuple[TokenLogprob, ...]:
         """How likely the last token was, with the text of the tokens; empty if not requested."""
         if not self._likelihoods:

@@ -4,19 +4,25 @@ Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2
 its row in every step, and prompts are computed next to them in chunks small enough not to be felt. Pure: no clock, no
 I/O, no model. The engine carries out a plan and says what came of it.
 
-Who goes first: the higher class, then the tenant that was served least, then the one that came first. A higher class
-takes the place of a lower one, which waits again and loses nothing but time. Who begins with what another request is
-computing waits for it, but not for a lower class: that one's work continues at the new request's pace and in its name.
+Who goes first: the higher class, then the tenant that was served least, then the one whose first token is due first;
+what is late already lets others pass for a while. A higher class takes the place of a lower one, which waits again and
+loses nothing but time. What waits in the lowest class for long gets one slot, so that it is never starved. Who begins
+with what another request is computing waits for it, but not for a lower class: that one's work continues at the new
+request's pace and in its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import attrgetter
 
 from inference.config import EngineConfig
-from inference.engine.fairness import Shares
+from inference.core import Priority
+from inference.engine.fairness import Shares, in_turns
+from inference.engine.load import Load
 from inference.engine.step_cost import StepCost
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.shared_prefixes import SharedPrefixes
@@ -40,6 +46,12 @@ LONGER_MAX = 4.0
 MIN_CHUNK = 16
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
+# How long a request that is late, or due at no time, lets those pass that can be in time: longer than any target, and
+# short enough that nobody gives up.
+PATIENCE_NS = 10 * 10**9
+# After so long a request that nobody waits for gets a slot, one such request at a time: a slot of eight then costs the
+# others an eighth of their places.
+FLOOR_NS = 30 * 10**9
 # Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
 AHEAD_TOKENS_MIN = 64
 
@@ -47,7 +59,8 @@ AHEAD_TOKENS_MIN = 64
 @dataclass(slots=True)  # not frozen, which takes three times as long to make: one is made for each token
 class Work:
     """Tokens of one request to compute now. `outputs` is 1 when they end where a token is to be sampled; with a draft
-    behind the newest token there is one for each drafted token more.
+    behind the newest token there is one for each drafted token more. `forced`: the draft is what a grammar leaves no
+    choice of.
 
     `apart`: a prompt of an exact request, see EXACT_ROWS_MIN. Rows of one stream are cut to fit those of the others.
     """
@@ -58,13 +71,14 @@ class Work:
     tokens: Sequence[int]
     outputs: int
     apart: bool = False
+    forced: bool = False
 
     @property
     def draft(self) -> Sequence[int]:
         return self.tokens[len(self.tokens) - self.outputs + 1 :] if self.outputs > 1 else ()
 
-    def with_draft(self, draft: Sequence[int]) -> Work:
-        return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft))
+    def with_draft(self, draft: Sequence[int], *, forced: bool = False) -> Work:
+        return replace(self, tokens=[*self.tokens, *draft], outputs=1 + len(draft), forced=forced)
 
 
 @dataclass(slots=True)
@@ -100,6 +114,7 @@ class Scheduler:
         )
         self.cost = StepCost()
         self._shares = Shares()
+        self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
 
@@ -143,10 +158,10 @@ class Scheduler:
         if request.slot is not None:
             self.slots.release(request.slot, request.kept)
 
-    def plan(self) -> Plan:
+    def plan(self, now_ns: int = 0) -> Plan:
         """The next step: a row for every stream, then as much of the prompts as fits next to them."""
         plan = Plan()
-        self._admit(plan)
+        self._admit(plan, now_ns)
         prefilling = []
         for request in self._running:
             if request.decodes:
@@ -195,20 +210,22 @@ class Scheduler:
 
     def _largest(self, streams: int, limit_s: float) -> int:
         """The largest chunk that keeps a step within that time, or the smallest."""
-        for chunk in PREFILL_CHUNKS:
-            if chunk <= self._config.prefill_tokens_alone and (self.cost.predict(streams + chunk) or 0.0) <= limit_s:
-                return chunk
-        return min(PREFILL_CHUNKS[-1], self._config.prefill_tokens_alone)
+        most = self._config.prefill_tokens_alone
+        first = bisect_left(PREFILL_CHUNKS, -most, key=lambda chunk: -chunk)
+        fits = bisect_left(
+            PREFILL_CHUNKS, -limit_s, lo=first, key=lambda chunk: -(self.cost.predict(streams + chunk) or 0.0)
+        )
+        return PREFILL_CHUNKS[fits] if fits < len(PREFILL_CHUNKS) else min(PREFILL_CHUNKS[-1], most)
 
-    def _admit(self, plan: Plan) -> None:
+    def _admit(self, plan: Plan, now_ns: int) -> None:
         if not self._waiting:
             return
-        order = {request: place for place, request in enumerate(self._waiting)}
-        ranked = sorted(order, key=lambda r: (r.priority, self._shares.served(r.scope.tenant), order[r]))
-        for request in ranked[:CANDIDATES_MAX]:
-            lower = [r for r in self._running if r.priority > request.priority]
+        for request in islice(self._ranked(now_ns), CANDIDATES_MAX):
+            lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
             full = self.running >= self._config.parallel
             if full and not lower:
+                if request.keeps_slot:  # of the next one that leaves; others may take places meanwhile
+                    continue
                 return
             prefix_owners = self._prefix_owners(request)
             if any(owner not in lower for owner in prefix_owners):
@@ -216,6 +233,24 @@ class Scheduler:
             if prefix_owners or full:
                 self._preempt(plan, prefix_owners or lower)
             self._place(plan, request)
+
+    def _ranked(self, now_ns: int) -> Iterator[Request]:
+        """Those that wait, the first to go first."""
+        if (starved := self._starved(now_ns)) is not None:
+            starved.keeps_slot = True
+            yield starved
+        for priority in sorted({request.priority for request in self._waiting}):
+            waiting = [r for r in self._waiting if r.priority is priority and r is not starved]
+            waiting.sort(key=lambda r: _due_ns(r, now_ns))
+            yield from in_turns(waiting, lambda r: r.scope.tenant, self._shares.served, lambda r: r.remaining)
+
+    def _starved(self, now_ns: int) -> Request | None:
+        """The first of the lowest class, if it has waited for too long and no other such one runs."""
+        if any(request.keeps_slot for request in self._running):
+            return None
+        batch = (request for request in self._waiting if request.priority is Priority.BATCH)
+        first = min(batch, key=lambda r: r.stamps.submitted_ns, default=None)
+        return first if first is not None and now_ns - first.stamps.submitted_ns >= FLOOR_NS else None
 
     def _prefix_owners(self, request: Request) -> list[Request]:
         """The requests that are computing a prefix of this one."""
@@ -232,6 +267,7 @@ class Scheduler:
         if request.miss is None:
             request.reused, request.miss = placement.reused, placement.miss
         request.slot, request.computed = placement.slot, placement.reused
+        self.load.place(request)
         plan.placements.append((request, placement))
 
     def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
@@ -240,17 +276,27 @@ class Scheduler:
         victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact))
         assert victim.slot is not None
         self.slots.release(victim.slot, victim.kept)
-        victim.slot, victim.computed = None, 0
+        victim.slot, victim.computed, victim.preempted = None, 0, True
         self._running.remove(victim)
         self._waiting.insert(0, victim)
+        self.load.preempt(victim)
         plan.preempted += 1
 
-    @staticmethod
-    def _take(plan: Plan, request: Request, tokens: int) -> None:
+    def _take(self, plan: Plan, request: Request, tokens: int) -> None:
         assert request.slot is not None
         chunk = request.uncomputed[:tokens]
+        self.load.read(request, len(chunk))
         outputs, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
         plan.work.append(Work(request, request.slot, request.computed, chunk, outputs, apart))
+
+
+def _due_ns(request: Request, now_ns: int) -> int:
+    """By when a waiting request is to have its place."""
+    if request.generated:  # it was preempted: its reader waits in the middle of a sentence
+        return 0
+    if request.due_ns is None:
+        return request.stamps.submitted_ns + PATIENCE_NS
+    return request.due_ns + (PATIENCE_NS if request.due_ns < now_ns else 0)
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:

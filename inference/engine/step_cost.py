@@ -21,9 +21,13 @@ class StepCost:
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
+        self._ordered: list[_Known] = []  # the smallest size first
 
     def observe(self, rows: int, seconds: float) -> None:
-        known = self._known.setdefault(rows.bit_length(), _Known(rows, seconds))
+        known = self._known.get(rows.bit_length())
+        if known is None:
+            known = self._known[rows.bit_length()] = _Known(rows, seconds)
+            self._ordered = [self._known[size] for size in sorted(self._known)]
         known.rows += SMOOTHING * (rows - known.rows)
         known.seconds += SMOOTHING * (seconds - known.seconds)
 
@@ -32,7 +36,7 @@ class StepCost:
 
         Beyond the largest size seen, a row is taken to cost what it does there, which is more than it will.
         """
-        known = [self._known[size] for size in sorted(self._known)]
+        known = self._ordered
         if not known or rows.bit_length() < min(self._known):
             return None
         for low, high in pairwise(known):

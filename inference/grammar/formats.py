@@ -16,6 +16,7 @@ _DATE = (
 _HOUR, _SIXTY = "(?:[01][0-9]|2[0-3])", "[0-5][0-9]"
 _TIME = rf"{_HOUR}:{_SIXTY}:{_SIXTY}(?:\.[0-9]{{1,6}})?(?:Z|[-+]{_HOUR}:{_SIXTY})"
 _HEX = "[0-9a-f]"
+_UUID = f"{_HEX}{{{{8}}}}-{_HEX}{{{{4}}}}-{{version}}{_HEX}{{{{3}}}}-[89ab]{_HEX}{{{{3}}}}-{_HEX}{{{{12}}}}"
 _LABEL = "[a-z0-9](?:[a-z0-9-]{0,20}[a-z0-9])?"
 _HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -30,7 +31,8 @@ FORMATS = {
     "time": _TIME,
     "date-time": f"{_DATE}T{_TIME}",
     "duration": f"P(?:{_DAYS}(?:{_CLOCK})?|{_CLOCK}|[0-9]{{1,4}}W)",
-    "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-4{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}",
+    "uuid": _UUID.format(version="[1-8]"),
+    **{f"uuid{version}": _UUID.format(version=version) for version in range(1, 9)},  # as pydantic has them
     "email": rf"[a-z0-9]{{1,20}}(?:[._-][a-z0-9]{{1,20}}){{0,3}}@(?:{_LABEL}\.){{1,3}}[a-z]{{2,10}}",
     "hostname": _HOST,
     "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",

@@ -17,7 +17,7 @@ KEYWORDS: dict[str, frozenset[str]] = {
         {"properties", "required", "additionalProperties", "propertyNames", "patternProperties"}
         | {"minProperties", "maxProperties"}
     ),
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
+    "array": frozenset({"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"}),
     "string": frozenset({"minLength", "maxLength", "format", "pattern"}),
     "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
     "integer": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
@@ -25,6 +25,8 @@ KEYWORDS: dict[str, frozenset[str]] = {
     "null": frozenset(),
 }
 EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "string"}}  # so set, they say nothing
+# What no grammar holds is noted under this key, for a look at the finished text: see `unheld`.
+UNHELD = "x-unheld"
 LENGTH_MAX = 20_000  # of what is counted: each place within is a state of its own
 
 

@@ -1,9 +1,9 @@
 """A JSON schema in the words of llguidance, which makes the grammar.
 
-Every keyword is either obeyed, known to say nothing about the value, or refused with its place in the schema; what
-would take unbounded work or memory to hold is refused as well. What a grammar of the result lets through fits the
-schema. The reverse does not hold: properties come in the order of the schema, without ones that it does not name, and
-texts of a format are of its plain sort.
+Every keyword is either obeyed, known to say nothing about the value, noted for a look at the finished text (`unheld`),
+or refused with its place in the schema; what would take unbounded work or memory to hold is refused as well. What a
+grammar of the result lets through fits the schema but for what is noted. The reverse does not hold: properties come in
+the order of the schema, without ones that it does not name, and texts of a format are of its plain sort.
 
 The walk is linear in the schema, and stands still where llguidance would go deeper than a thread's stack.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from inference.errors import InvalidSchema
 from inference.grammar.disjoint import apart
 from inference.grammar.formats import FORMATS, NOTES
-from inference.grammar.keywords import KEYWORDS, asserted, at, is_a, lengths, refuse_beyond, types_of
+from inference.grammar.keywords import KEYWORDS, UNHELD, asserted, at, is_a, lengths, refuse_beyond, types_of
 from inference.grammar.lark import Thought, grammar, value_of
 from inference.grammar.numbers import decimal, integer
 from inference.grammar.pattern import translated
@@ -26,6 +26,8 @@ from inference.grammar.pattern import translated
 # Of schemas within schemas, references followed: llguidance recurses, at 8 kB of its thread's stack each.
 DEPTH_MAX = 128
 BRANCHES_MAX = 256  # of one union: each may have to be followed at once
+COUNTS = ("minProperties", "maxProperties")
+ANY_AT_ALL = r"[\s\S]"
 IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf")  # they speak about the same value
 _NUMBERED = re.compile(r"\x7f|(?<!\\)(?:\\\\)*\\u")  # characters that JSON writes by their number, in JSON
 # One space where models put one. No lines and no indentation: at temperature 1 they need never end. And no escapes by
@@ -181,7 +183,12 @@ class _Restating:
             raise InvalidSchema("additionalProperties is a boolean or a schema", at(path, "additionalProperties"))
         if "properties" not in said and not required:
             return self._map(said, others, path, depth)
-        refuse_beyond({"type", "properties", "required", "additionalProperties"}, said, path)
+        if "properties" not in said and isinstance(said.get("propertyNames"), Mapping):
+            match asserted(said["propertyNames"]):
+                case {"enum": [*listed]} if all(isinstance(name, str) for name in listed):
+                    properties, others = dict.fromkeys(listed, others), False
+                    said = {keyword: value for keyword, value in said.items() if keyword != "propertyNames"}
+        refuse_beyond({"type", "properties", "required", "additionalProperties", *COUNTS}, said, path)
         if open and isinstance(others, Mapping):
             raise InvalidSchema("this is not supported beside other schemas", at(path, "additionalProperties"))
         unnamed = {name: others for name in required if name not in properties and not (open and others)}
@@ -192,19 +199,18 @@ class _Restating:
             for name, schema in {**properties, **unnamed}.items()
         }
         closed = {} if open and others else {"additionalProperties": False}
-        return {"type": "object", "properties": held, "required": required, **closed}
+        counts = _noted(lengths(said, *COUNTS, path))
+        return {"type": "object", "properties": held, "required": required, **closed, **counts}
 
     def _map(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
         """An object that names no property: all have values of one sort, and names of one sort."""
-        counts = lengths(said, "minProperties", "maxProperties", path)
+        counts = lengths(said, *COUNTS, path)
         if "patternProperties" in said:
             refuse_beyond(said.keys() - {"propertyNames"}, said, path)
             return {"type": "object", **counts, **self._patterns(said, others, path, depth)}
         values = others if others is False else self._inside(others, at(path, "additionalProperties"), depth)
         names = self._names_of(said, values, path)
-        if "properties" in names and counts:
-            raise InvalidSchema("this is not supported beside names of a list", at(path, next(iter(counts))))
-        return {"type": "object", **counts, **names}
+        return {"type": "object", **names, **(_noted(counts) if "properties" in names else counts)}
 
     def _patterns(self, said: Mapping[str, Any], others: Any, path: str, depth: int) -> dict[str, Any]:
         patterns, place = said["patternProperties"], at(path, "patternProperties")
@@ -227,15 +233,28 @@ class _Restating:
             match asked:
                 case {"enum": [*listed], **rest} if not rest and all(isinstance(name, str) for name in listed):
                     return {"properties": dict.fromkeys(listed, values), "additionalProperties": False}
+                case {"const": str(name), **rest} if not rest:
+                    return {"properties": {name: values}, "additionalProperties": False}
+                case {"format": str(format), **rest} if format in FORMATS and rest.keys() <= {"pattern"}:
+                    return _named(f"^(?:{FORMATS[format]})$", values)
                 case {"pattern": str(pattern), **rest} if not rest:
-                    pattern = translated(pattern, at(place, "pattern"))
-                    return {"patternProperties": {pattern: values}, "additionalProperties": False}
+                    return _named(translated(pattern, at(place, "pattern")), values)
             if not asked:
                 return {"additionalProperties": values}
-        raise InvalidSchema("names of properties are held to a list or to a pattern", place)
+            if asked.keys() <= {"minLength", "maxLength"}:
+                counts = lengths(asked, "minLength", "maxLength", place)
+                return _named(f"^{ANY_AT_ALL}{{{counts.get('minLength', 0)},{counts.get('maxLength', '')}}}$", values)
+        raise InvalidSchema("names of properties are held to a list, a pattern, a format or a length", place)
 
     def _array(self, said: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
         held: dict[str, Any] = {"type": "array", **lengths(said, "minItems", "maxItems", path)}
+        if not isinstance(said.get("uniqueItems", False), bool):
+            raise InvalidSchema("uniqueItems is a boolean", at(path, "uniqueItems"))
+        if "uniqueItems" in said:
+            held |= _noted({"uniqueItems": True})
+        if isinstance(said.get("items"), list):  # so tuples were written until 2019, and are by those who speak draft 7
+            rest = {"items": said["additionalItems"]} if "additionalItems" in said else {}
+            said = {"prefixItems": said["items"], **rest}
         items = said.get("items", True)
         if "prefixItems" not in said:
             if items is not True:
@@ -256,7 +275,9 @@ class _Restating:
         return held
 
     def _string(self, said: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """A known format says more than a pattern beside it, which is there for those who do not know the format."""
+        """A pattern beside a known format often repeats it, for those who do not know it, and may say more: that a time
+        is one of UTC. One that looks around cannot be held, and the format stands for it.
+        """
         held: dict[str, Any] = {"type": "string", **lengths(said, "minLength", "maxLength", path)}
         format, pattern = said.get("format"), said.get("pattern")
         if pattern is not None and not isinstance(pattern, str):
@@ -264,12 +285,29 @@ class _Restating:
         if format is not None and not isinstance(format, str):
             raise InvalidSchema("a format is a text", at(path, "format"))
         if format in FORMATS:
-            return self._shared(held | {"pattern": f"^(?:{FORMATS[format]})$"})
+            formatted = held | {"pattern": f"^(?:{FORMATS[format]})$"}
+            also = None if pattern is None else _translated_or_none(pattern)
+            return self._shared({"allOf": [formatted, {"type": "string", "pattern": also}]} if also else formatted)
         if pattern is not None:
             return self._shared(held | {"pattern": translated(pattern, at(path, "pattern"))})
         if format is not None and format not in NOTES:
             raise InvalidSchema(f"supported are {', '.join(FORMATS)}", at(path, "format"))
         return held
+
+
+def _translated_or_none(pattern: str) -> str | None:
+    try:
+        return translated(pattern, "")
+    except InvalidSchema:
+        return None
+
+
+def _named(pattern: str, values: Any) -> dict[str, Any]:
+    return {"patternProperties": {pattern: values}, "additionalProperties": False}
+
+
+def _noted(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {UNHELD: keywords} if keywords else {}
 
 
 def _is_writable(value: Any) -> bool:

@@ -41,7 +41,7 @@ def tool_grammar(
     for i, function in enumerate(functions):
         head = f'\n{{"name": {json.dumps(function.name, ensure_ascii=False)}, "arguments": '
         rules[f"body{i}"] = f"{literal(head)} arguments{i} {literal('}' + chr(10) + CLOSE)}"
-        rules[f"arguments{i}"] = value_of(_parameters(function))
+        rules[f"arguments{i}"] = value_of(parameters_of(function))
     more = min(calls_max, CALLS_MAX) - 1
     calls = f'call ("\\n" call){{0,{more}}}' if more > 0 else "call"
     if required:
@@ -52,7 +52,8 @@ def tool_grammar(
     return grammar("(before body)* rest", rules, thought)
 
 
-def _parameters(function: CallableFunction) -> dict[str, Any]:
+def parameters_of(function: CallableFunction) -> dict[str, Any]:
+    """The schema of the arguments, restated. Raises InvalidSchema for what cannot be held of a strict function."""
     try:
         return restated(function.parameters)
     except InvalidSchema as error:

@@ -29,6 +29,7 @@ PARK_TOKENS_MIN = 64
 # The cap that suits a model: thirty conversations of 2,000 tokens, but no more than a share of the memory that is left.
 DEFAULT_TOKENS, DEFAULT_BYTES_MIN = 65_536, 512 * 2**20
 FREE_SHARE = 4
+INDEX_TOKEN_BYTES = 44  # of an entry's token beside its state: a number, and pointers to it in the entry and the index
 
 # Where that many tokens at the start are in a state; empty if unknown.
 Regions: TypeAlias = Callable[[NDArray[np.uint8], int], Sequence[Region]]
@@ -162,9 +163,19 @@ class HostCache:
         """Whether anything is parked at all."""
         return self._bytes_max > 0
 
+    @property
+    def index_bytes(self) -> int:
+        """What it takes to find the entries."""
+        return INDEX_TOKEN_BYTES * self.tokens
+
     def wants(self, tokens: Sequence[int], scope: CacheScope) -> bool:
         """Whether these tokens are worth parking: long enough, and not parked yet."""
         return self.keeps and len(tokens) >= PARK_TOKENS_MIN and self.match(tokens, scope)[1] < len(tokens)
+
+    def longest(self, tokens: Sequence[int], scope: CacheScope) -> int:
+        """How many tokens at the start an entry has. Any thread may ask: entries that come or go meanwhile make it a
+        little wrong, and nothing worse."""
+        return self._index.match(tokens, scope)[1]
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> tuple[int | None, int]:
         """The smallest of the entries that share the longest prefix, and its length: all of it is moved."""

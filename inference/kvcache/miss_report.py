@@ -17,7 +17,8 @@ EDITED_SHARED_MIN = 8
 # Bytes that are compared to detect the same text in different tokens.
 SAME_TEXT_BYTES_MIN = 8
 SEEN_BLOCK = 16  # tokens: evictions shorter than this are not worth reporting
-SEEN_BLOCKS_MAX = 100_000  # about 10 MB for 1.6 million tokens
+SEEN_BLOCKS_MAX = 100_000  # about 13 MB for 1.6 million tokens
+SEEN_BLOCK_BYTES = 130  # a hash, and an entry of an ordered dictionary
 
 
 def judge(outline: Sequence[Extent], miss: Miss, pieces: Sequence[bytes]) -> Verdict:
@@ -73,6 +74,10 @@ class SeenPrompts:
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    @property
+    def bytes(self) -> int:
+        return SEEN_BLOCK_BYTES * len(self)
 
     def match(self, prompt: Sequence[int], scope: CacheScope) -> int:
         """How many tokens at the start were seen before in this scope, in whole blocks."""

@@ -27,7 +27,9 @@ class SharedPrefixes:
 
     def length(self, tokens: Sequence[int], scope: CacheScope) -> int:
         """How many of the tokens are common to all tenants; none of an exact prompt, which is computed otherwise."""
-        if scope.exact:
-            return 0
+        return 0 if scope.exact else self.longest(tokens)
+
+    def longest(self, tokens: Sequence[int]) -> int:
+        """The length of the longest of them that the tokens begin with."""
         fitting = (len(common) for common in self._beginnings if tuple(tokens[: len(common)]) == common)
         return max(fitting, default=0)

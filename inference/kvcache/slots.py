@@ -128,6 +128,11 @@ class Slots:
     def resident(self) -> int:
         return sum(not slot.live and slot.computed > 0 for slot in self._slots)
 
+    @property
+    def index_bytes(self) -> int:
+        """What it takes to know what was parked, and what was seen at some time."""
+        return self.parked.index_bytes + self._seen.bytes
+
     def uncached(self, prompt: Sequence[int], scope: CacheScope) -> int:
         """Tokens at the end of the prompt that no slot holds or is about to."""
         return len(prompt) - self._index.match(prompt, scope)[1]
@@ -196,8 +201,8 @@ class Slots:
         return Miss(0, self._seen.match(prompt, scope), tuple(prompt[:MISS_TOKENS]))
 
     def longest(self, prompt: Sequence[int], scope: CacheScope) -> int:
-        """How many tokens at the start a slot holds or is just computing, or host memory holds."""
-        return max(self._index.match(prompt, scope)[1], self.parked.match(prompt, scope)[1])
+        """How many tokens at the start a slot holds or is just computing, or host memory holds. Any thread may ask."""
+        return max(self._index.match(prompt, scope)[1], self.parked.longest(prompt, scope))
 
     def unsaved(self) -> Saved | None:
         """The resident slot used last whose state host memory wants and was not offered yet."""

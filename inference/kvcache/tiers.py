@@ -231,6 +231,7 @@ class Tiers:
         return {
             "parked": len(self.parked),
             "parked_bytes": self.parked.bytes,
+            "prompt_index_bytes": self._slots.index_bytes,
             "restored_total": self.totals["restored"],
             "restored_tokens_total": self.totals["restored_tokens"],
             "disk_files": disk.files if disk else 0,

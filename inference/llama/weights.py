@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import re
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +99,12 @@ class LlamaModel:
 
     @property
     def chat_template(self) -> str | None:
+        """Raises ModelNotLoaded for one that is damaged."""
         template = lib.llama_model_chat_template(self.handle, None)
-        return template.decode() if template else None
+        try:
+            return template.decode() if template else None
+        except UnicodeDecodeError:
+            raise ModelNotLoaded(f"{self.path} has a damaged chat template: download it again") from None
 
     @property
     def name(self) -> str:
@@ -129,9 +135,22 @@ class LlamaModel:
         return 2 if lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_UGM else 1
 
     @property
+    def keeps_text(self) -> bool:
+        """Whether the tokens of a text spell all of it: some vocabularies leave blanks, accents or the unknown out."""
+        return lib.llama_vocab_type(self._vocabulary) in (lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE)
+
+    @property
     def bos(self) -> int | None:
         """The token to put in front of every prompt, where the model wants one."""
         return int(lib.llama_vocab_bos(self._vocabulary)) if lib.llama_vocab_get_add_bos(self._vocabulary) else None
+
+    @property
+    def infill(self) -> tuple[int, int, int] | None:
+        """The tokens before a prefix, before its suffix and before what goes between them; None where the vocabulary
+        lacks one."""
+        readers = (lib.llama_vocab_fim_pre, lib.llama_vocab_fim_suf, lib.llama_vocab_fim_mid)
+        before, behind, between = (int(read(self._vocabulary)) for read in readers)
+        return (before, behind, between) if min(before, behind, between) >= 0 else None
 
     def token_text(self, token: int) -> str:
         """Raises UnknownToken."""
@@ -180,6 +199,17 @@ class LlamaModel:
         cuts = [0, *(match.start() + 1 for match in found), len(text)]
         return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
 
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of ids, without special tokens. Raises UnknownToken."""
+        for token in ids:
+            if not 0 <= token < self.vocabulary_size:
+                raise UnknownToken(f"the model has no token {token}")
+        tokens = (lib.llama_token * len(ids))(*ids)
+        room = TOKEN_BYTES_MAX * (len(ids) + 1)
+        buffer = ctypes.create_string_buffer(room)
+        length = lib.llama_detokenize(self._vocabulary, tokens, len(ids), buffer, room, False, False)
+        return buffer.raw[: max(0, length)].decode("utf-8", "replace")
+
     def _holds(self, tensor: str) -> bool:
         """Whether the file names this tensor; llama.cpp does not report it, and takes any number for a score without
         one."""
@@ -196,7 +226,12 @@ class LlamaModel:
             if lib.llama_vocab_get_attr(self._vocabulary, token) & user_defined
         }
         markup = sorted(text for text in texts if len(text) > 1 and not text.isspace() and not text.isalnum())
-        return re.compile("(?=" + "|".join(map(re.escape, markup)) + ")" if markup else r"(?!)")
+        # The search holds the GIL. What begins with a character and not with a look ahead is found 40 times as fast.
+        groups = groupby(markup, itemgetter(0))
+        found = "|".join(
+            f"{re.escape(first)}(?={'|'.join(re.escape(text[1:]) for text in group)})" for first, group in groups
+        )
+        return re.compile(found or r"(?!)")
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         if not self.handle:  # a request that comes while the worker stops

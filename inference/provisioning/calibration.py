@@ -60,9 +60,10 @@ class Calibrations:
 
     def get(self, config: EngineConfig) -> Attention | None:
         try:
-            return Attention(**self._read()[_key(config)])
+            attention = Attention(**self._read()[_key(config)])
         except (KeyError, TypeError, OSError):
             return None
+        return attention if attention in ALL else None
 
     def put(self, config: EngineConfig, paces: Sequence[Pace]) -> Attention:
         """Returns what was chosen."""
@@ -79,7 +80,7 @@ class Calibrations:
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
             read = json.loads(self._file.read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return read if isinstance(read, dict) else {}
 

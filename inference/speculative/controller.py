@@ -1,17 +1,21 @@
-"""Speculation in the engine: who gets a draft in a step, and what became of it. Owned by the engine's thread."""
+"""Speculation in the engine: who gets a draft in a step, and what became of it. Owned by the engine's thread.
+
+A draft is what a grammar leaves no choice of, or what a drafter guesses. Both are verified alike, so neither changes a
+token: the model may still cut a text that is forced in another way.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from inference.config import EngineConfig
-from inference.engine.scheduler import Plan
+from inference.engine.scheduler import Plan, Work
 from inference.engine.step_cost import StepCost
 from inference.errors import InferenceError
 from inference.request import Request
-from inference.speculative.draft_length import DraftLength, Stream
+from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX, DraftLength, Stream
 
 log = logging.getLogger("firsttoken.engine")
 
@@ -38,31 +42,66 @@ class Drafting(Protocol):
 
 
 class SpeculationController:
-    """Without a drafter it does nothing. `cost` is that of the model's steps, `context` what a slot holds, `parted`
-    whether slots have KV streams of their own."""
+    """`cost` is that of the model's steps, `context` what a slot holds, `parted` whether slots have KV streams of their
+    own. Nothing is drafted for a model that does not rewind."""
 
     def __init__(
-        self, drafter: Drafting | None, config: EngineConfig, cost: StepCost, context: int, *, parted: bool
+        self,
+        drafter: Drafting | None,
+        config: EngineConfig,
+        cost: StepCost,
+        context: int,
+        *,
+        parted: bool,
+        rewinds: bool = True,
     ) -> None:
-        self._drafter = drafter
+        self._drafter = drafter = drafter if rewinds else None
         self._context = context
         longest = config.draft_max if drafter else 0
         self.length = DraftLength(longest, min(config.draft_min, longest), cost, parted=parted)
         if drafter:
             self.length.draft_cost = drafter.cost
+        self._rewinds = rewinds
+        self._forced = 0  # tokens accepted of what grammars left no choice of
         self._failures = 0  # in a row
         self._drafted, self._accepted = [0] * longest, [0] * longest  # tokens by their place in the draft
 
     def extend(self, plan: Plan) -> None:
-        """Let the drafter guess on, if that pays. Its failure costs speed, never an answer."""
-        if self._drafter is None or self.length.rests() or not plan.work or not plan.decodes_only:
+        """Give drafts to the streams of a step without a prompt."""
+        if not plan.work or not plan.decodes_only:
             return
-        streams = self._drafter.look([(work.request, self._room(work.request)) for work in plan.work])
+        forced = self._without_choice(plan.work)
+        drafts = self._guessed(plan.work, but=forced)
+        if extended := {**drafts, **forced}:
+            plan.work = [work.with_draft(extended.get(work.slot, ()), forced=work.slot in forced) for work in plan.work]
+
+    def _without_choice(self, rows: Sequence[Work]) -> dict[int, list[int]]:
+        """What grammars leave no choice of, by slot. The model agrees with most of it, so nothing is weighed but the
+        others' wait: where slots have KV streams of their own, such rows are a part of their own (see `step_parts`),
+        which takes as long again as the rows of as many streams."""
+        texts = {work.slot: self._text(work.request) for work in rows if work.request.sampler.constrained}
+        left, forced = FORCED_TOKENS_MAX, dict[int, list[int]]()
+        for slot, text in texts.items():
+            if draft := text[:left]:
+                forced[slot] = draft
+                left -= len(draft)
+        return forced if FORCED_TOKENS_MAX - left >= len(rows) - 1 else {}
+
+    def _text(self, request: Request) -> list[int]:
+        room = self._room(request, DRAFT_TOKENS_MAX if self._rewinds else 0)
+        return request.sampler.forced()[:room] if room else []
+
+    def _guessed(self, rows: Sequence[Work], but: Collection[int]) -> dict[int, list[int]]:
+        """What the drafter guesses for the others. Its failure costs speed, never an answer."""
+        if self._drafter is None or self.length.rests():
+            return {}
+        rooms = [0 if work.slot in but else self._room(work.request, self.length.longest) for work in rows]
+        streams = self._drafter.look([(work.request, room) for work, room in zip(rows, rooms, strict=True)])
         length = self.length.choose(streams)
-        lengths = [(work.request, min(length, stream.room)) for work, stream in zip(plan.work, streams, strict=True)]
+        lengths = [(work.request, min(length, stream.room)) for work, stream in zip(rows, streams, strict=True)]
         wanted = [(request, drafted) for request, drafted in lengths if drafted]
         if not wanted:
-            return
+            return {}
         try:
             drafts = self._drafter.propose(wanted)
         except InferenceError:
@@ -70,22 +109,28 @@ class SpeculationController:
             log.exception("drafting failed; it is retried in %d steps", steps)
             self.length.rest(steps)
             self._failures += 1
-            return
+            return {}
         self._failures = 0
-        plan.work = [work.with_draft(drafts.get(work.slot, ())) for work in plan.work]
+        return drafts
 
-    def verified(self, request: Request, drafted: int, accepted: int) -> None:
-        """The model agreed with the first `accepted` of `drafted` tokens."""
-        request.acceptance.observe(drafted, accepted)
+    def verified(self, work: Work, accepted: int) -> None:
+        """The model agreed with the first `accepted` tokens of a draft."""
+        drafted = len(work.draft)
+        if work.forced:
+            self._forced += accepted
+            return
+        work.request.acceptance.observe(drafted, accepted)
         for places, tokens in ((self._drafted, drafted), (self._accepted, accepted)):
             for place in range(tokens):
                 places[place] += 1
 
     def stats(self) -> dict[str, Any]:
-        """Totals; those by position, 1 for a draft's first token, are mappings."""
+        """Totals, of a drafter but for what was `forced` and accepted; those by position, 1 for a draft's first token,
+        are mappings."""
         return {
             "drafted_total": sum(self._drafted),
             "accepted_total": sum(self._accepted),
+            "forced_total": self._forced,
             "drafted_by_position_total": _by_position(self._drafted),
             "accepted_by_position_total": _by_position(self._accepted),
         }
@@ -95,12 +140,12 @@ class SpeculationController:
             self._drafter.close()
         self._drafter = None
 
-    def _room(self, request: Request) -> int:
+    def _room(self, request: Request, longest: int) -> int:
         """Tokens that may be drafted: the answer, and the slot, must hold them and one more."""
         if request.exact:  # rows of a draft are computed in another way than a single one
             return 0
         answer, held = request.max_tokens - len(request.generated), len(request.prompt) + len(request.generated)
-        return max(0, min(self.length.longest, answer - 1, self._context - held - 1))
+        return max(0, min(longest, answer - 1, self._context - held - 1))
 
 
 def _by_position(places: list[int]) -> dict[str, int]:

@@ -16,6 +16,9 @@ from inference.engine.step_cost import StepCost
 
 # Tokens of the longest draft: with more, the last ones are hardly ever reached, and each takes memory for its logits.
 DRAFT_TOKENS_MAX = 16
+# Of all streams of a step together, of what their grammars leave no choice of: with a vocabulary of 150,000, the logits
+# of as many rows take 20 MB.
+FORCED_TOKENS_MAX = 32
 # What is weighed, besides the longest that is allowed. Neighbours of the longer ones cost and bring nearly the same.
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, DRAFT_TOKENS_MAX)
 # Looked at first, and again now and then while drafts lose: long enough to learn acceptance, short enough to be cheap.

@@ -1,4 +1,8 @@
-"""The account that Postgres runs as: our own, except under root, which Postgres refuses."""
+"""The account that Postgres runs as: our own, except under root, which Postgres refuses.
+
+Under root it is a number that no account has. Whoever runs under the same number owns the data and may do anything to
+the server, so it must not be `nobody`, which a machine's services share; and adding an account would change the system.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,11 @@ from typing import Any
 
 from migrations.embedded.errors import EmbeddedPostgresError
 
-UNPRIVILEGED = "nobody"  # exists on every Linux and macOS; making an account of our own would change the system
+ROOT = 0
+# Unused in systemd's table of user ids, so neither distributions nor useradd give them to anybody, and below 65,536,
+# which is all that a container usually has.
+FREE_IDS = range(60_578, 61_184)
+SHARED = "nobody"  # exists on every Linux and macOS: runs initdb, which insists on a name, and earlier ran the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +32,16 @@ class Account:
         return self.uid == os.geteuid()
 
     @property
-    def name(self) -> str:
+    def entry(self) -> str | None:
+        """Its name, where the system knows it by one."""
         try:
             return pwd.getpwuid(self.uid).pw_name
         except KeyError:
-            return f"user id {self.uid}"
+            return None
 
     @property
-    def has_entry(self) -> bool:
-        """Whether the system knows the account by name, which initdb insists on."""
-        return not self.name.startswith("user id ")
+    def name(self) -> str:
+        return self.entry or f"user id {self.uid}"
 
     @property
     def switch(self) -> dict[str, Any]:
@@ -58,27 +66,51 @@ class Account:
         if not self.is_ours:
             os.chown(path, self.uid, self.gid)
 
+    def take_over(self, folder: Path, giver: Account) -> None:
+        """Own everything in the folder that is the giver's; the folder itself comes last and so tells that all is done.
+        The rest stays as it is: the giver may have put links to other people's files there."""
+        if self == giver:
+            return
+        for _, folders, files, descriptor in os.fwalk(folder, topdown=False):
+            for name in (*folders, *files):
+                if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid == giver.uid:
+                    os.chown(name, self.uid, self.gid, dir_fd=descriptor, follow_symlinks=False)
+        self.own(folder)
+
 
 def account_for(data: Path) -> Account:
-    """Who runs the server of this data folder: us, or when we are root its owner, or `nobody` for a new one."""
-    if os.geteuid() != 0:
+    """Who runs the server of this data folder: us, or when we are root its owner, or a number of its own for a new
+    one."""
+    if os.geteuid() != ROOT:
         return Account(os.geteuid(), os.getegid())
     if not data.exists():
-        return unprivileged()
+        return separate_account()
     owner = data.stat()
-    if owner.st_uid == 0:
+    if owner.st_uid == ROOT:
+        number = separate_account().uid
         raise EmbeddedPostgresError(
-            f"{data} belongs to root, and Postgres refuses to run as root: chown -R {UNPRIVILEGED} {data}"
+            f"{data} belongs to root, and Postgres refuses to run as root: chown -R {number}:{number} {data}"
         )
     return Account(owner.st_uid, owner.st_gid)
 
 
-def unprivileged() -> Account:
+def separate_account() -> Account:
+    """A number that no account has."""
+    for number in FREE_IDS:
+        if (account := Account(number, number)).entry is None:
+            return account
+    raise EmbeddedPostgresError(
+        f"Postgres refuses to run as root, and all user ids from {FREE_IDS[0]} to {FREE_IDS[-1]} are taken: run "
+        "Firsttoken as a plain user, or set DATABASE_URL."
+    )
+
+
+def shared_account() -> Account:
     try:
-        entry = pwd.getpwnam(UNPRIVILEGED)
+        entry = pwd.getpwnam(SHARED)
     except KeyError:
         raise EmbeddedPostgresError(
-            f"Postgres refuses to run as root and there is no account '{UNPRIVILEGED}': run Firsttoken as a plain "
+            f"Postgres refuses to run as root and there is no account '{SHARED}': run Firsttoken as a plain "
             "user, or set DATABASE_URL."
         ) from None
     return Account(entry.pw_uid, entry.pw_gid)

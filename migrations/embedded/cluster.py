@@ -4,41 +4,50 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
-from migrations.embedded.account import Account
+from migrations.embedded.account import SHARED, Account, separate_account, shared_account
 from migrations.embedded.errors import EmbeddedPostgresError, reason_in
 from migrations.embedded.placement import POSTGRES_MAJOR, Placement
 
 SUPERUSER = "postgres"
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "TZ": "UTC", "LC_ALL": "C"}
+SCRATCH = "init."
 INITDB_TIMEOUT_S = 120.0  # half a second on a good disk
 
 
 def ensure_cluster(place: Placement, binaries: Path) -> None:
     """Create the cluster if there is none. It is created next to its place and renamed: an incomplete one is never
-    used."""
+    used, and removed by the next start. Each has a name of its own, because an initdb outlives a worker that is
+    killed."""
+    for left in place.root.glob(f"{SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
     if place.data.exists():
         _check(place.data)
         return
     account = place.account
-    if not account.has_entry:
-        raise EmbeddedPostgresError(
-            f"This process runs as {account.name}, which has no entry in /etc/passwd, so initdb refuses it: "
-            "add an entry, or set DATABASE_URL."
-        )
-    scratch = place.root / "init.tmp"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700)
-    account.own(scratch)
-    _initdb(scratch, account, binaries)
+    maker = account if account.is_ours else shared_account()
+    scratch = Path(tempfile.mkdtemp(dir=place.root, prefix=SCRATCH))
+    maker.own(scratch)
+    _initdb(scratch, maker, binaries)
+    account.take_over(scratch, maker)
     scratch.rename(place.data)
+
+
+def leave_shared_account(place: Placement) -> None:
+    """A cluster whose server ran as an account that others share gets one of its own. Nothing runs in it."""
+    shared = place.account
+    if not shared.is_ours and shared.entry == SHARED:
+        shutil.rmtree(place.root / "run", ignore_errors=True)  # the socket's folder is made anew
+        separate_account().take_over(place.data, shared)
 
 
 def _check(data: Path) -> None:
     try:
-        found = f"Postgres {(data / 'PG_VERSION').read_text().strip()}"
-    except OSError:
+        version = (data / "PG_VERSION").read_bytes().strip()
+        found = f"Postgres {version.decode()}" if version.isdigit() else "a damaged database (PG_VERSION)"
+    except FileNotFoundError:
         found = "no database"
     if found != f"Postgres {POSTGRES_MAJOR}":
         raise EmbeddedPostgresError(
@@ -48,8 +57,9 @@ def _check(data: Path) -> None:
 
 
 def _initdb(data: Path, account: Account, binaries: Path) -> None:
-    """Local connections are trusted: the socket's folder keeps other accounts out. The server flushes at its start."""
-    options = ["-U", SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+    """Who may log in is said at each start (see `access`)."""
+    methods = ["--auth-local=peer", "--auth-host=reject"]
+    options = ["-U", SUPERUSER, *methods, "--encoding=UTF8", "--locale=C.UTF-8", "--sync-method=syncfs"]
     try:
         done = subprocess.run(
             [binaries / "initdb", "-D", data, *options],
@@ -67,4 +77,8 @@ def _initdb(data: Path, account: Account, binaries: Path) -> None:
             "put the home on a faster disk with --home, or set DATABASE_URL."
         ) from None
     if done.returncode != 0:
-        raise EmbeddedPostgresError(f"The database could not be created in {data.parent}: {reason_in(done.stderr)}")
+        reason = reason_in(done.stderr) or f"initdb ended with status {done.returncode}"
+        raise EmbeddedPostgresError(
+            f"The database could not be created in {data.parent}: {reason}. Mend that, choose another folder with "
+            "--home, or set DATABASE_URL."
+        )

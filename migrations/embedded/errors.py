@@ -1,18 +1,41 @@
-"""The one error of the embedded Postgres, and the reason that Postgres gives for it."""
+"""The error of the embedded Postgres, the reason that Postgres gives for it, and what to do about a file's."""
 
 from __future__ import annotations
 
+import errno
 import re
 
 # "The database system is starting up" is what early clients are told, not a reason.
 FATAL = re.compile(r"\b(?:FATAL|PANIC|error):(?!\s*the database system is )\s*(.*)")
+REMEDIES = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there or raise the quota",
+    errno.EFBIG: "allow larger files (ulimit -f)",
+    errno.EROFS: "mount it writable",
+    errno.EACCES: "give this user access to it",
+    errno.EPERM: "give this user access to it",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENFILE: "allow more open files (sysctl fs.file-max)",
+    errno.ENOMEM: "free some memory",
+    errno.EIO: "check the disk",
+}
 
 
 class EmbeddedPostgresError(Exception):
     """The embedded Postgres cannot run here. The message is one sentence that says what to do."""
 
 
+class StartInterrupted(EmbeddedPostgresError):
+    """The start was given up because the process is to end."""
+
+
 def reason_in(output: str) -> str:
-    """What Postgres first called fatal in its output (more may follow from it), or else its last line."""
+    """What Postgres first called fatal in its output (more may follow from it), or else its last line; empty when it
+    said nothing."""
     first = FATAL.search(output)
-    return first[1] if first else (output.strip().splitlines() or ["no message"])[-1]
+    return first[1] if first else (output.strip().splitlines() or [""])[-1]
+
+
+def remedy(error: OSError, otherwise: str) -> str:
+    """What to do about what the system said of a file or folder; `otherwise` where there is no better advice."""
+    return REMEDIES.get(error.errno or 0, otherwise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,8 +38,8 @@ class FileLock:
             self._descriptor = None
 
     @contextmanager
-    def turn(self, timeout_s: float) -> Iterator[None]:
-        """Wait to hold it alone for the length of a block."""
+    def turn(self, timeout_s: float, pause: Callable[[], None] = lambda: time.sleep(POLL_S)) -> Iterator[None]:
+        """Wait to hold it alone for the length of a block; `pause` is what happens between two looks."""
         give_up_at = time.monotonic() + timeout_s
         while not self.hold():
             if time.monotonic() > give_up_at:
@@ -47,7 +47,7 @@ class FileLock:
                     f"Another process has been starting or stopping the database for {timeout_s:.0f} s "
                     f"(it holds {self._path}): stop it, then try again."
                 )
-            time.sleep(POLL_S)
+            pause()
         try:
             yield
         finally:

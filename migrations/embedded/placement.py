@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from migrations.embedded.account import Account, account_for, unprivileged
+from migrations.embedded.account import Account, account_for, separate_account
 from migrations.embedded.errors import EmbeddedPostgresError
 
 POSTGRES_MAJOR = 18
@@ -42,6 +42,16 @@ class Placement:
         return self.root / "postgres.log"
 
     @property
+    def rules(self) -> Path:
+        """Who may log in by which method."""
+        return self.root / "pg_hba.conf"
+
+    @property
+    def names(self) -> Path:
+        """Which accounts of the system are which role."""
+        return self.root / "pg_ident.conf"
+
+    @property
     def account(self) -> Account:
         """Who runs the server."""
         return account_for(self.data)
@@ -64,6 +74,8 @@ def placement_of(home: Path) -> Placement:
         )
     if not place.exists():
         _make(place, home)
+    if not place.is_dir():
+        raise EmbeddedPostgresError(f"{place} is not a folder: move it away to start with an empty database.")
     return Placement(place.resolve())
 
 
@@ -72,7 +84,8 @@ def make_socket_folder(place: Placement) -> None:
     folder, account = place.socket_folder, place.account
     if not folder.exists():
         folder.mkdir(mode=0o700)
-        account.own(folder)
+    if not folder.is_symlink() and folder.lstat().st_uid == os.geteuid():
+        account.own(folder)  # new, or a start that was killed had not given it away yet
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != account.uid or status.st_mode & 0o077:
         raise EmbeddedPostgresError(
@@ -90,7 +103,7 @@ def remove_socket_folder(place: Placement) -> None:
 def _make(place: Path, home: Path) -> None:
     if os.geteuid() != 0:
         place.mkdir(mode=0o700)
-    elif unprivileged().can_enter(home):
+    elif separate_account().can_enter(home):
         place.mkdir(mode=0o711)
         place.chmod(0o711)  # whatever the umask
     else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from migrations.embedded.access import write_access
 from migrations.embedded.cluster import ENVIRONMENT
 from migrations.embedded.errors import reason_in
 from migrations.embedded.placement import SOCKET_NAME, Placement
@@ -32,6 +34,7 @@ SETTINGS = {
 LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts again, keeping one old file
 LOG_TAIL_BYTES = 16 * 1024
 CONNECT_TIMEOUT_S = 2.0
+PID_END = 2**22 + 1  # Linux gives no higher ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,10 @@ class PidFile:
     def read(cls, data: Path) -> PidFile | None:
         try:
             lines = (data / "postmaster.pid").read_text().splitlines()
-            return cls(int(lines[0]), is_ready=len(lines) > 7 and lines[7].strip() == "ready")
-        except (OSError, ValueError, IndexError):
+        except (OSError, ValueError):
             return None
+        pid = _pid_in(lines[0]) if lines else None
+        return None if pid is None else cls(pid, is_ready=len(lines) > 7 and lines[7].strip() == "ready")
 
 
 def is_listening(place: Placement) -> bool:
@@ -66,11 +70,11 @@ def launch(place: Placement, binaries: Path) -> subprocess.Popen[bytes]:
         _take_over_lock(lock_file, place.data)
     if place.log.exists() and place.log.stat().st_size > LOG_BYTES_MAX:
         place.log.replace(place.log.with_suffix(".log.1"))
-    settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    settings = {**SETTINGS, **write_access(place)}
     place.log.touch(mode=0o600)  # it may quote statements
     with place.log.open("ab") as log:
         return subprocess.Popen(
-            [binaries / "postgres", "-D", place.data, "-k", place.socket_folder, *settings],
+            [binaries / "postgres", "-D", place.data, "-k", place.socket_folder, *_options(settings)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -79,6 +83,10 @@ def launch(place: Placement, binaries: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
             **place.account.switch,
         )
+
+
+def _options(settings: Mapping[str, str]) -> list[str]:
+    return [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
 
 
 def log_size(place: Placement) -> int:
@@ -93,18 +101,36 @@ def failure_in_log(place: Placement, start: int) -> str:
         return reason_in(log.read().decode(errors="replace"))
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # that of another account is alive
+    return True
+
+
 def _take_over_lock(lock_file: Path, data: Path) -> None:
     """Make a dead server's lock file name us instead of a pid that some other process may have by now.
 
     Postgres takes a living pid for a running server, except its parent's; the line about shared memory must stay,
-    because by that it notices backends which outlived their postmaster.
+    because by that it notices backends which outlived their postmaster. A file that a crash left without a pid is
+    removed, as Postgres advises: should there be such backends, the shared memory of the data folder still tells.
     """
     try:
-        pid, separator, rest = lock_file.read_text().partition("\n")
-        if not _works_in(int(pid), data):
-            lock_file.write_text(f"{os.getpid()}{separator}{rest}")
-    except (FileNotFoundError, ValueError):
-        pass  # none, or torn by a crash: Postgres itself says which
+        written, separator, rest = lock_file.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return
+    pid = _pid_in(written.decode("ascii", "replace"))
+    if pid is None:
+        lock_file.unlink()
+    elif not _works_in(pid, data):
+        lock_file.write_bytes(b"%d%s%s" % (os.getpid(), separator, rest))
+
+
+def _pid_in(text: str) -> int | None:
+    """A process that may be a server: kill() takes 0 and negative numbers for many processes, and 1 is never one."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and 1 < int(text) < PID_END else None
 
 
 def _works_in(pid: int, data: Path) -> bool:

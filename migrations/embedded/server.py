@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from migrations.embedded.binaries import binaries_for, packaged_binaries
-from migrations.embedded.cluster import SUPERUSER, ensure_cluster
-from migrations.embedded.errors import EmbeddedPostgresError
+from migrations.embedded.cluster import SUPERUSER, ensure_cluster, leave_shared_account
+from migrations.embedded.errors import EmbeddedPostgresError, StartInterrupted, remedy
 from migrations.embedded.lock import FileLock
 from migrations.embedded.placement import Placement, make_socket_folder, placement_of, remove_socket_folder
-from migrations.embedded.postmaster import PidFile, failure_in_log, is_listening, launch, log_size
+from migrations.embedded.postmaster import PidFile, failure_in_log, is_alive, is_listening, launch, log_size
 
 READY_TIMEOUT_S = 120.0  # crash recovery replays at most max_wal_size
 STOP_TIMEOUT_S = 30.0
@@ -23,6 +28,7 @@ TURN_TIMEOUT_S = READY_TIMEOUT_S + STOP_TIMEOUT_S
 CONTEST_TIMEOUT_S = 10.0
 CONTESTED = ("lock file", "shared memory")
 POLL_S = 0.02
+SPACE_BYTES_MIN = 16 * 2**20  # a segment of the write-ahead log; with less even the log of the server stays empty
 
 
 class EmbeddedPostgres:
@@ -37,6 +43,8 @@ class EmbeddedPostgres:
         self._turns = FileLock(self._home / "postgres.lock")
         self._users = FileLock(self._home / "postgres.users")
         self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Lock()  # the locks of files tell processes apart, not threads
+        self._stopping = threading.Event()
 
     @property
     def owner_dsn(self) -> str:
@@ -54,32 +62,28 @@ class EmbeddedPostgres:
         return is_listening(placement_of(self._home))
 
     def start(self) -> None:
-        """Return when the server answers. Also brings a server back that died since."""
-        try:
+        """Return when the server answers. Also brings a server back that died since. Raises StartInterrupted after
+        `stop`, which may come from another thread meanwhile."""
+        with self._thread, self._told():
             self._home.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
-            with self._turns.turn(TURN_TIMEOUT_S):
+            with self._turns.turn(TURN_TIMEOUT_S, self._pause):
                 self._users.share()
                 try:
                     self._run()
+                except StartInterrupted:
+                    self._leave()
+                    raise
                 except BaseException:
                     self._users.release()
                     raise
-        except OSError as error:
-            raise EmbeddedPostgresError(
-                f"The database folder cannot be used: {error.strerror or error} ({error.filename or self._home}). "
-                "Choose another one with --home, or set DATABASE_URL."
-            ) from error
 
     def stop(self) -> None:
-        """Release the server; shut it down when no other worker uses it."""
-        if not self._users.held:
-            return
-        with self._turns.turn(TURN_TIMEOUT_S):
-            if self._users.hold():
-                try:
-                    self._shut_down()
-                finally:
-                    self._users.release()
+        """Release the server; shut it down when no other worker uses it. It stays stopped."""
+        self._stopping.set()
+        with self._thread, self._told():
+            if self._users.held:
+                with self._turns.turn(TURN_TIMEOUT_S):
+                    self._leave()
 
     def __enter__(self) -> EmbeddedPostgres:
         self.start()
@@ -95,6 +99,21 @@ class EmbeddedPostgres:
         # Port and sslmode are spelled out so that PGPORT and PGSSLMODE of the environment cannot change them.
         return f"postgresql://{user}@/postgres?host={folder}&port=5432&sslmode=disable"
 
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            todo = remedy(error, "choose another folder with --home")
+            raise EmbeddedPostgresError(
+                f"The database folder cannot be used: {error.strerror or error} ({error.filename or self._home}): "
+                f"{todo}, or set DATABASE_URL."
+            ) from error
+
+    def _pause(self) -> None:
+        if self._stopping.wait(POLL_S):
+            raise StartInterrupted("The start of the database was interrupted.")
+
     def _run(self) -> None:
         place = placement_of(self._home)
         if is_listening(place) and self._becomes_ready(place, None):
@@ -104,8 +123,14 @@ class EmbeddedPostgres:
                 f"Postgres runs as {place.account.name}, which has no access to {place.root}: move that folder "
                 "to a place that other users may enter, and leave a link to it."
             )
+        if place.account.is_ours and place.account.entry is None:
+            raise EmbeddedPostgresError(
+                f"This process runs as {place.account.name}, which has no entry in /etc/passwd, so Postgres refuses "
+                "it: add an entry, or set DATABASE_URL."
+            )
         binaries = binaries_for(place.account, packaged_binaries())
         ensure_cluster(place, binaries)
+        leave_shared_account(place)
         make_socket_folder(place)
         self._start_server(place, binaries)
 
@@ -122,8 +147,8 @@ class EmbeddedPostgres:
             if is_listening(place) and self._becomes_ready(place, None):
                 return
             if time.monotonic() > contest_ends_at or not any(words in reason for words in CONTESTED):
-                raise EmbeddedPostgresError(f"Postgres did not start: {reason} (full log: {place.log})")
-            time.sleep(5 * POLL_S)
+                raise EmbeddedPostgresError(f"Postgres did not start: {_explained(reason, place)}")
+            self._pause()
 
     def _becomes_ready(self, place: Placement, process: subprocess.Popen[bytes] | None) -> bool:
         """Wait until the server (the one we launched, or whichever listens) takes queries; False when it went away."""
@@ -136,30 +161,58 @@ class EmbeddedPostgres:
             gone = process.poll() is not None if process else not listening
             if gone:
                 return False
-            time.sleep(POLL_S)
+            self._pause()
         raise EmbeddedPostgresError(
             f"Postgres is still recovering after {READY_TIMEOUT_S:.0f} s and continues: try again later "
             f"(log: {place.log})."
         )
 
-    def _shut_down(self) -> None:
-        place = placement_of(self._home)
-        file = PidFile.read(place.data)
-        if file is not None and is_listening(place):
-            os.kill(file.pid, signal.SIGINT)  # a fast shutdown: sessions end, nothing is lost
-            self._wait_until_gone(place, file.pid)
-        if self._process is not None:
-            self._process.wait(STOP_TIMEOUT_S)
-            self._process = None
+    def _leave(self) -> None:
+        """Shut the server down unless another process uses it."""
+        if self._users.hold():
+            try:
+                self._shut_down(placement_of(self._home))
+            finally:
+                self._users.release()
+
+    def _shut_down(self, place: Placement) -> None:
+        """A fast shutdown: sessions end, nothing is lost."""
+        if self._process is not None and self._process.poll() is None:
+            pid = self._process.pid  # whatever its file says
+        elif (file := PidFile.read(place.data)) is not None and is_listening(place):
+            pid = file.pid
+        else:
+            pid = None
+        if pid is not None:
+            os.kill(pid, signal.SIGINT)
+            self._wait_until_gone(place, pid)
+        self._process = None
         remove_socket_folder(place)
 
     def _wait_until_gone(self, place: Placement, pid: int) -> None:
         give_up_at = time.monotonic() + STOP_TIMEOUT_S
-        while (file := PidFile.read(place.data)) and file.pid == pid:
-            if self._process is not None and self._process.poll() is not None:
-                return
+        while self._process.poll() is None if self._process else _is_there(place, pid):
             if time.monotonic() > give_up_at:
                 raise EmbeddedPostgresError(
                     f"Postgres (process {pid}) is still stopping after {STOP_TIMEOUT_S:.0f} s (log: {place.log})."
                 )
             time.sleep(POLL_S)
+
+
+def _is_there(place: Placement, pid: int) -> bool:
+    """A server that another process started: it takes its file away in the end, unless it crashes."""
+    file = PidFile.read(place.data)
+    return file is not None and file.pid == pid and is_alive(pid)
+
+
+def _explained(reason: str, place: Placement) -> str:
+    """What it said, and what to do."""
+    said, free = reason or "it said nothing", shutil.disk_usage(place.root).free
+    if free < SPACE_BYTES_MIN:
+        return f"{said}. Only {free // 2**20} MB are free in {place.root}: free some space there."
+    if os.strerror(errno.ENOMEM) in said:
+        return f"{said}: free some memory, or allow this process more."
+    return (
+        f"{said} (full log: {place.log}). If its files are damaged, restore {place.data} from a backup, or move it "
+        "away to start with an empty database."
+    )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from migrations.pool import Database
+from migrations.pool import Also, Database, nothing
 from retrieval.errors import FileNotFound
 from retrieval.loaders.document import Document
 from retrieval.records import EmbeddedChunk, StoreFile
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from migrations.pool import Connection
 
 _FILES = """
-select v.file_id as id, v.vector_store_id, v.status, v.error, v.attributes, v.batch_id, v.created_at, f.bytes
+select v.file_id as id, v.vector_store_id, v.status, v.error, v.attributes, v.batch_id, v.created_at, f.bytes,
+       f.filename, v.chunks
   from vector_store_files v join files f on f.tenant_id = v.tenant_id and f.id = v.file_id
  where v.tenant_id = $1 and v.vector_store_id = $2
 """
@@ -177,8 +178,11 @@ class FileQueue:
                 *(tenant_id, store_id, batch_id),
             )
 
-    async def delete_file(self, tenant_id: UUID, file_id: str) -> None:
-        """Delete a file for good, from every store it is in. Raises FileNotFound."""
+    async def delete_file(self, tenant_id: UUID, file_id: str, *, also: Also = nothing) -> None:
+        """Delete a file for good, from every store it is in, with what `also` does in the same transaction.
+
+        Raises FileNotFound.
+        """
         async with self._database.tenant(tenant_id) as connection:
             stores = await connection.fetch(
                 "select vector_store_id from vector_store_files where tenant_id = $1 and file_id = $2 order by 1",
@@ -190,8 +194,9 @@ class FileQueue:
             gone = await connection.fetchval(
                 "delete from files where tenant_id = $1 and id = $2 returning true", tenant_id, file_id
             )
-        if not gone:
-            raise FileNotFound(file_id)
+            if not gone:
+                raise FileNotFound(file_id)
+            await also(connection)
 
 
 async def _waits(connection: Connection, claim: Claim) -> bool:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference.embedding.windows import Windows
-from migrations.pool import DATABASE_AWAY
+from migrations.pool import DATABASE_AWAY, Also, nothing
 from retrieval.candidate import Candidate, ChunkKey, Hit
-from retrieval.errors import FileNotFound, StoreExists
+from retrieval.errors import FileNotFound
 from retrieval.filter import Filter
 from retrieval.records import CountedStore, NewFile, SourceSpan, StoredFile, VectorStore
 from retrieval.store.chunks import locked, remove, write
@@ -74,11 +74,14 @@ class PassageStore:
         self._exact_chunks_max = exact_chunks_max
 
     async def open(self, tenant_id: UUID, name: str, *, embedding_model: str, dimensions: int) -> VectorStore:
-        """The store of that name, whatever its model; created with this one if it does not exist."""
+        """The oldest store of that name, whatever its model; created with this one if there is none."""
         async with self._database.tenant(tenant_id) as connection:
+            # Two workers that start together make one store: the second waits for the first.
+            await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", f"{tenant_id}/{name}")
             await connection.execute(
                 "insert into vector_stores (tenant_id, id, name, embedding_model, dimensions) "
-                "values ($1, $2, $3, $4, $5) on conflict (tenant_id, name) do nothing",
+                "select $1, $2, $3, $4, $5 "
+                "where not exists (select from vector_stores where tenant_id = $1 and name = $3)",
                 *(tenant_id, _new_id("vs"), name, embedding_model, dimensions),
             )
             return (await find(connection, tenant_id, [name]))[0]
@@ -86,30 +89,22 @@ class PassageStore:
     async def create(
         self, tenant_id: UUID, name: str | None, metadata: Mapping[str, Any], *, embedding_model: str, dimensions: int
     ) -> VectorStore:
-        """A new store; without a name it is called by its id. Raises StoreExists."""
+        """A new store; without a name it is called by its id. Names may repeat."""
         store_id = _new_id("vs")
         async with self._database.tenant(tenant_id) as connection:
-            made = await connection.fetchval(
+            await connection.execute(
                 "insert into vector_stores (tenant_id, id, name, embedding_model, dimensions, metadata) "
-                "values ($1, $2, $3, $4, $5, $6) on conflict (tenant_id, name) do nothing returning true",
+                "values ($1, $2, $3, $4, $5, $6)",
                 *(tenant_id, store_id, name or store_id, embedding_model, dimensions, dict(metadata)),
             )
-            if not made:
-                raise StoreExists(name or store_id)
             return (await find(connection, tenant_id, [store_id]))[0]
 
     async def update(
         self, tenant_id: UUID, store: str, *, name: str | None, metadata: Mapping[str, Any] | None
     ) -> VectorStore:
-        """Give a store another name or other metadata; None leaves either. Raises StoreNotFound, StoreExists."""
+        """Give a store another name or other metadata; None leaves either. Raises StoreNotFound."""
         async with self._database.tenant(tenant_id) as connection:
             [found] = await find(connection, tenant_id, [store])
-            taken = await connection.fetchval(
-                "select true from vector_stores where tenant_id = $1 and name = $2 and id <> $3",
-                *(tenant_id, name, found.id),
-            )
-            if taken:
-                raise StoreExists(name or "")
             await connection.execute(
                 "update vector_stores set name = coalesce($3, name), metadata = coalesce($4, metadata) "
                 "where tenant_id = $1 and id = $2",
@@ -145,8 +140,10 @@ class PassageStore:
                 *(tenant_id, store_id, likeness),
             )
 
-    async def delete(self, tenant_id: UUID, store: str) -> None:
-        """The store, and those of its files that no other store contains. Raises StoreNotFound."""
+    async def delete(self, tenant_id: UUID, store: str, *, also: Also = nothing) -> None:
+        """The store, and those of its files that no other store contains, with what `also` does in the same
+        transaction. Raises StoreNotFound.
+        """
         async with self._database.tenant(tenant_id) as connection:
             [found] = await find(connection, tenant_id, [store])
             await locked(connection, tenant_id, found.id)
@@ -156,6 +153,7 @@ class PassageStore:
             )
             await connection.execute(_DELETE_FILES, tenant_id, [row["file_id"] for row in files])
             await connection.execute("delete from vector_stores where tenant_id = $1 and id = $2", tenant_id, found.id)
+            await also(connection)
 
     async def file(self, tenant_id: UUID, file_id: str) -> StoredFile:
         """With its text. Raises FileNotFound."""

@@ -16,7 +16,15 @@ STORES_LISTED_MAX = 1000
 
 _COLUMNS = "s.id, s.name, s.embedding_model, s.dimensions, s.metadata, s.created_at, s.chunks, s.likeness"
 
-_FIND = f"select {_COLUMNS} from vector_stores s where s.tenant_id = $1 and (s.id = any($2) or s.name = any($2))"
+_FIND = f"""
+select {_COLUMNS}
+  from vector_stores s
+ where s.tenant_id = $1
+   and (s.id = any($2)
+        or s.name = any($2) and not exists (
+           select from vector_stores o
+            where o.tenant_id = s.tenant_id and o.name = s.name and (o.created_at, o.id) < (s.created_at, s.id)))
+"""
 
 _COUNTED = f"""
 select {_COLUMNS}, counted.*
@@ -36,12 +44,14 @@ select {_COLUMNS}, counted.*
 
 
 async def find(connection: Connection, tenant_id: UUID, stores: Sequence[str]) -> list[VectorStore]:
-    """In the order of their ids or names, each once. An id wins over a name that looks like it.
+    """In the order of their ids or names, each once. An id wins over a name that looks like it, and of several stores
+    of one name the oldest: a newer one never takes the place of one that is in use.
 
     Raises StoreNotFound.
     """
     rows = [VectorStore(**row) for row in await connection.fetch(_FIND, tenant_id, list(stores))]
-    known = {store.name: store for store in rows} | {store.id: store for store in rows}
+    oldest_last = sorted(rows, key=lambda store: (store.created_at, store.id), reverse=True)
+    known = {store.name: store for store in oldest_last} | {store.id: store for store in rows}
     if missing := next((store for store in stores if store not in known), None):
         raise StoreNotFound(missing)
     return list({known[store].id: known[store] for store in stores}.values())

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import AsyncGenerator
-from typing import BinaryIO
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 from uuid import UUID
 
 from migrations.pool import Database
 from retrieval.errors import FileNotFound, TooManyFiles
 from retrieval.records import Upload
 
+if TYPE_CHECKING:
+    from migrations.pool import Connection
+
+# What is done with the id of a new file in the transaction that stores it.
+Note: TypeAlias = "Callable[[Connection, str], Awaitable[None]]"
+
 PIECE_BYTES = 1024 * 1024  # what is in memory of a file at a time
 _COLUMNS = "id, filename, purpose, bytes, created_at, uploaded"
+
+
+async def nothing_of(_: Connection, _id: str) -> None:
+    """Does nothing."""
 
 
 class UploadStore:
@@ -23,15 +33,28 @@ class UploadStore:
         self._database = database
         self._tenant_bytes_max = tenant_bytes_max
 
-    async def create(self, tenant_id: UUID, filename: str, purpose: str, size: int, content: BinaryIO) -> Upload:
-        """Store a file of `size` bytes, all or nothing. Raises TooManyFiles when the tenant has no room for it."""
+    async def create(
+        self,
+        tenant_id: UUID,
+        filename: str,
+        purpose: str,
+        size: int,
+        content: BinaryIO,
+        *,
+        bounded: bool = True,
+        also: Note = nothing_of,
+    ) -> Upload:
+        """Store a file of `size` bytes, all or nothing, with what `also` does in the same transaction.
+
+        Raises TooManyFiles when the tenant has no room for it, unless it is not `bounded`: then it counts for the next.
+        """
         file_id, digest = f"file_{secrets.token_hex(24)}", hashlib.sha256()
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", f"uploads {tenant_id}")
             used = await connection.fetchval(
                 "select coalesce(sum(bytes), 0)::bigint from files where tenant_id = $1 and uploaded", tenant_id
             )
-            if used + size > self._tenant_bytes_max:
+            if bounded and used + size > self._tenant_bytes_max:
                 raise TooManyFiles(used, self._tenant_bytes_max)
             row = await connection.fetchrow(
                 "insert into files (tenant_id, id, filename, title, media_type, bytes, sha256, content, purpose, "
@@ -50,6 +73,7 @@ class UploadStore:
             await connection.execute(
                 "update files set sha256 = $3 where tenant_id = $1 and id = $2", tenant_id, file_id, digest.digest()
             )
+            await also(connection, file_id)
         assert row is not None
         return Upload(**row)
 

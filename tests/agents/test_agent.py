@@ -27,6 +27,20 @@ async def test_an_answer_is_one_message_that_streams() -> None:
     assert len([event for event in ran.events if isinstance(event, TextDelta)]) > 1
 
 
+async def test_a_prompt_without_a_template_is_continued_as_it_stands() -> None:
+    model = ScriptedModel([" \n<tool_call> in\nOslo. \n"], piece_chars=2)
+    ran = await run(model, Turn(TENANT, (), prompt=(Segment("It rains", trusted=False),)))
+    assert (model.prompts, ran.answer) == (["It rains"], " \n<tool_call> in\nOslo. \n")
+    assert ran.finished.status == "completed" and model.remembered == []
+
+
+async def test_the_stop_string_that_ended_an_answer_is_told() -> None:
+    ran = await run(ScriptedModel(["One, two, three."]), asked(sampling=Sampling(stop=("three", ", "))))
+    assert (ran.answer, ran.finished.stop_string) == ("One", ", ")
+    ran = await run(ScriptedModel(["One."]), asked(sampling=Sampling(stop=("three",))))
+    assert (ran.answer, ran.finished.stop_string) == ("One.", None)
+
+
 async def test_an_empty_answer_is_still_a_message() -> None:
     ran = await run(ScriptedModel(["  \n"]), asked())
     assert [item.text for item in ran.output if isinstance(item, Message)] == [""]
@@ -158,13 +172,19 @@ async def test_an_item_starts_only_when_there_is_something_to_show() -> None:
     assert len([event for event in ran.events if isinstance(event, ItemFinished)]) == 3
 
 
+async def test_the_model_is_asked_for_the_tenant_of_the_turn_alone() -> None:
+    model = ScriptedModel([call("double", x=1), "Two."])
+    await run(model, asked(server_tools=("double",)), [double])
+    assert model.salts == {str(TENANT)}
+
+
 async def test_a_long_input_is_tokenised_beside_the_event_loop() -> None:
     threads: list[int] = []
 
     class Watching(ScriptedModel):
-        def encode(self, segments: Sequence[Segment]) -> list[int]:
+        def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
             threads.append(threading.get_ident())
-            return super().encode(segments)
+            return super().encode(segments, salt=salt)
 
     await run(Watching(["short"]), asked("hello"))
     await run(Watching(["long"], context_length=10**6), asked("x" * ENCODE_CHARS_MAX))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -46,10 +47,10 @@ class CancelAt(EventList):
     kind: type = TextDelta
     turn: asyncio.Task[Any] | None = None
 
-    def write(self, event: Event) -> None:
-        if isinstance(event, self.kind) and self.turn is not None:
+    def write(self, events: Sequence[Event]) -> None:
+        if self.turn is not None and any(isinstance(event, self.kind) for event in events):
             self.turn.cancel()
-        self.events.append(event)
+        self.events += events
 
 
 async def cancelled_at(kind: type, agent: Agent, turn: Turn, trace: Trace | None = None) -> None:
@@ -118,10 +119,10 @@ async def test_a_turn_waits_for_its_reader_between_two_steps() -> None:
 
 async def test_what_breaks_while_events_are_written_fails_the_turn() -> None:
     class Broken(EventList):
-        def write(self, event: Event) -> None:
-            if isinstance(event, TextDelta):
+        def write(self, events: Sequence[Event]) -> None:
+            if any(isinstance(event, TextDelta) for event in events):
                 raise ValueError("cannot be spelled")
-            self.events.append(event)
+            self.events += events
 
     told = Broken()
     async with asyncio.timeout(5):

@@ -11,6 +11,7 @@ from agents.payload import from_payload, to_payload
 from agents.prompt import assemble
 from agents.turn import Limits, Turn
 from inference.core import ChatMessage, Sampling, Segment
+from inference.switches import NO_SWITCHES, Value
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user
 
@@ -65,8 +66,15 @@ async def test_a_thought_that_never_ends_leaves_an_unfinished_turn() -> None:
 
 async def test_a_prompt_that_opens_a_thought_is_continued() -> None:
     class Opened(ScriptedModel):
-        def render(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[Segment]:
-            return [*super().render(messages, tools), Segment("<think>\n", trusted=True)]
+        def render(
+            self,
+            messages: Sequence[ChatMessage],
+            tools: Sequence[Mapping[str, Any]] = (),
+            switches: Mapping[str, Value] = NO_SWITCHES,
+            *,
+            salt: str = "",
+        ) -> list[Segment]:
+            return [*super().render(messages, tools, salt=salt), Segment("<think>\n", trusted=True)]
 
     ran = await run(Opened(["Hm.</think>Yes."], chat_template=THINKS), asked())
     thought, answer = ran.output

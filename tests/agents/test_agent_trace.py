@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from agents.agent import Agent
@@ -46,8 +47,9 @@ async def test_prefill_is_known_before_the_first_token() -> None:
     spans: dict[type, list[str]] = {}
 
     class Watching(EventList):
-        def write(self, event: Event) -> None:
-            spans.setdefault(type(event), [span.name for span in trace.spans])
+        def write(self, events: Sequence[Event]) -> None:
+            for event in events:
+                spans.setdefault(type(event), [span.name for span in trace.spans])
 
     await Agent(ScriptedModel(["Hello."]), None, Toolbox()).run(asked(), trace, Watching())
     assert spans[TurnStarted] == ["assemble", "tokenize"]

@@ -59,6 +59,30 @@ async def test_calls_that_nobody_asked_for_are_held_from_their_mark_on() -> None
 
 
 @pytest.mark.parametrize(
+    ("template", "mark"),
+    [
+        ("<|python_tag|>", "<|python_tag|>"),
+        ("[TOOL_CALLS]", "[TOOL_CALLS]"),
+        ("<|tool_call>", "<|tool_call>"),
+        ("<start_function_call>", "<start_function_call>"),
+        ("<|channel|>", "<|channel|>"),
+    ],
+)
+async def test_calls_of_other_dialects_are_held_from_their_own_mark_on(template: str, mark: str) -> None:
+    for turn in (
+        asked(functions=(SAVE,), server_tools=("double",)),
+        asked(functions=(LOOSE,), server_tools=("double",), tool_choice="required"),
+    ):
+        (grammar,) = await grammars(turn, template=template, begins=mark)
+        assert "save" in grammar and "double" in grammar
+        assert await grammars(turn, template=template) == []
+
+
+async def test_calls_in_tags_go_as_the_model_writes_them() -> None:
+    assert await grammars(asked(functions=(LOOSE,)), template="<tool_call> <function=", begins=CALL) == []
+
+
+@pytest.mark.parametrize(
     ("parameters", "held"),
     [
         ({"not": {}}, True),  # as any object

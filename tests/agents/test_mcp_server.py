@@ -12,12 +12,12 @@ from socket import socket
 
 import pytest
 
-from agents import mcp_server
 from agents.mcp_server import McpServer, McpTool, tool_name
 from agents.servers import AbsentTool, ServerTable
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from tests.agents.turns import TENANT
+from worker.supervisor import Supervisor
 
 SCRIPT = str(Path(__file__).with_name("mcp_tools.py"))
 COMMAND = [sys.executable, SCRIPT]
@@ -48,17 +48,12 @@ class Shelf:
 async def connected(table: ServerTable) -> AsyncIterator[Shelf]:
     shelf = Shelf()
     server = McpServer("far", table, shelf.changed)
-    server.start()
+    task = Supervisor().start("tool_servers", server.run)
     try:
         await shelf.filled()
         yield shelf
     finally:
-        await server.close()
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_server, "RETRY_S", 0.05)
+        await task.stop()
 
 
 @pytest.fixture
@@ -110,10 +105,10 @@ async def test_a_server_over_http_that_comes_late_is_found(http_url: str) -> Non
 
 async def test_a_server_that_is_not_there_has_been_tried_soon() -> None:
     server = McpServer("gone", ServerTable(command=["/no/such/command"]), lambda tools: None)
-    server.start()
+    task = Supervisor().start("tool_servers", server.run)
     async with asyncio.timeout(WAIT_S):
         await server.tried.wait()
-    await server.close()
+    await task.stop()
 
 
 async def test_an_absent_tool_says_so() -> None:

@@ -37,7 +37,7 @@ def test_an_answer_has_the_shape_of_the_public_contract() -> None:
         "content": [{"type": "output_text", "text": "Yes [1].", "logprobs": []}],
         "status": "completed",
     }
-    assert note["type"] == "url_citation"
+    assert (note["type"], note["file_id"], note["filename"], note["index"]) == ("file_citation", "file_1", "a.md", 7)
     assert note["url"] == "/v1/files/file_1/content#char=10,20"
     assert (note["title"], note["start_index"], note["end_index"]) == ("A", 4, 7)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from agents.truncation import shortened
 from agents.turn import Turn
+from inference.core import Segment
 from inference.errors import PromptTooLong
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, run, user
@@ -91,3 +93,50 @@ async def test_one_question_that_is_too_long_is_refused_all_the_same() -> None:
     turn = replace(asked("why " * CONTEXT), truncates=True)
     with pytest.raises(PromptTooLong):
         await run(ScriptedModel(["Yes."], context_length=CONTEXT), turn)
+
+
+@dataclass
+class Counting(ScriptedModel):
+    """Adds up what it tokenises, counting included."""
+
+    tokenised: int = 0
+
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+        ids = super().encode(segments, salt=salt)
+        self.tokenised += len(ids)
+        return ids
+
+    def count(self, text: str, *, salt: str = "") -> int:
+        tokens = super().count(text, salt=salt)
+        self.tokenised += min(tokens, len(text))
+        return tokens
+
+
+def far_too_long(turns: int, text: str = LONG * 20) -> tuple[Item, ...]:
+    return tuple(user(f"question {number} is {text} long") for number in range(turns))
+
+
+async def test_what_is_far_too_long_is_refused_without_being_tokenised() -> None:
+    model = Counting(["Yes."], context_length=CONTEXT)
+    turn = replace(asked("why?"), history=far_too_long(100))
+    with pytest.raises(PromptTooLong, match="bytes"):
+        await run(model, turn)
+    assert model.tokenised == 0
+
+
+async def test_of_what_is_far_too_long_only_what_may_fit_is_tokenised() -> None:
+    model = Counting(["Yes."], context_length=10 * CONTEXT)
+    turn = replace(asked("and now?"), history=far_too_long(1000), truncates=True)
+    ran = await run(model, turn)
+    assert ran.answer == "Yes."
+    assert "question 999" in model.prompts[0] and "and now?" in model.prompts[0]
+    assert model.tokenised < 10 * model.context_length < 1000 * len(LONG)
+
+
+async def test_what_stays_of_it_stays_the_same_for_a_while() -> None:
+    begins = set()
+    for turns in range(300, 310):
+        model = ScriptedModel(["Yes."], context_length=10 * CONTEXT)
+        await run(model, replace(asked("and now?"), history=far_too_long(turns, LONG), truncates=True))
+        begins.add(model.prompts[0][:100])
+    assert len(begins) <= 4

@@ -28,6 +28,7 @@ def test_a_conversation_goes_on_from_what_was_compacted(client: OpenAI) -> None:
     assert response.status == "completed"
 
 
+@pytest.mark.any_answer("here the question is what is sealed, not what was said")
 async def test_a_stored_conversation_is_compacted_by_its_last_response(async_client: AsyncOpenAI) -> None:
     first = await async_client.responses.create(model=MODEL, input=TALK)
     compacted = await async_client.responses.compact(model=MODEL, previous_response_id=first.id)

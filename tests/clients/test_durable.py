@@ -66,11 +66,14 @@ def test_an_answer_of_a_worker_that_was_killed_has_failed_when_the_next_one_runs
     heir = Worker(home, "--docs", "", name="heir")
     ready = heir.wait_until_ready()
     with OpenAI(base_url=f"{ready['url']}/v1", api_key=ready["api_key"], max_retries=0) as client:
-        last = list(client.responses.retrieve(id, stream=True))[-1]
+        told = list(client.responses.retrieve(id, stream=True))
+        with client.responses.stream(response_id=id) as stream_again:
+            again = [event.type for event in stream_again]
         response = client.responses.retrieve(id)
     assert heir.stop() == 0
-    assert last.type == "response.failed"
-    assert response.status == "failed"
+    assert (told[0].type, told[-1].type, response.status) == ("response.created", "response.failed", "failed")
+    assert told[-1].to_dict()["firsttoken:gap"]["reason"] == "worker_stopped"  # type: ignore[index]  # not in its model
+    assert again == [event.type for event in told]
 
 
 def test_an_answer_in_the_background_is_promised_polled_and_followed(client: OpenAI) -> None:

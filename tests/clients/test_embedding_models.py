@@ -58,19 +58,21 @@ def stores(client: OpenAI) -> tuple[VectorStore, VectorStore]:
     return harbour, bread
 
 
-def states(url: str) -> dict[str, str]:
-    found: dict[str, str] = httpx.get(f"{url}/readyz").json()["embedders"]
+def states(client: OpenAI) -> dict[str, str]:
+    headers = {"Authorization": f"Bearer {client.api_key}"}
+    state = httpx.get(str(client.base_url.copy_with(path="/ops/api/state")), headers=headers)
+    found: dict[str, str] = state.json()["embedders"]
     return found
 
 
-def test_a_model_is_loaded_for_who_is_about_to_ask_its_stores(url: str, client: OpenAI) -> None:
+def test_a_model_is_loaded_for_who_is_about_to_ask_its_stores(client: OpenAI) -> None:
     assert {BUNDLED, WORDS} <= {model.id for model in client.models.list()}
     store = client.vector_stores.create(extra_body={"firsttoken_embedding_model": WORDS})
-    assert states(url) == {BUNDLED: "loaded", WORDS: "waiting"}
+    assert states(client) == {BUNDLED: "loaded", WORDS: "waiting"}
     search = {"type": "file_search", "vector_store_ids": [store.id]}
     client.post("/conversations/warm", body={"model": MODEL, "tools": [search]}, cast_to=httpx.Response)
     give_up_at = time.monotonic() + 30
-    while states(url)[WORDS] != "loaded":
+    while states(client)[WORDS] != "loaded":
         assert time.monotonic() < give_up_at
         time.sleep(0.02)
 

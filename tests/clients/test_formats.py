@@ -120,7 +120,51 @@ def test_a_strict_function_that_must_be_called_gets_fitting_arguments(client: Op
 
 
 def test_a_schema_that_cannot_be_held_is_refused_with_its_place(client: OpenAI) -> None:
-    odd: Any = {"type": "json_schema", "name": "odd", "schema": {"properties": {"a": {"uniqueItems": True}}}}
-    with pytest.raises(openai.BadRequestError, match=r"properties\.a\.uniqueItems") as refused:
+    odd: Any = {"type": "json_schema", "name": "odd", "schema": {"properties": {"a": {"contains": {}}}}}
+    with pytest.raises(openai.BadRequestError, match=r"properties\.a\.contains") as refused:
         client.responses.create(model=MODEL, input="hello", text={"format": odd})
     assert refused.value.param == "text.format.schema"
+
+
+TWINS: Any = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+UNMET = "unmet_uniqueItems"
+
+
+@pytest.mark.any_answer("the schema leaves no choice")
+def test_an_answer_that_breaks_what_no_grammar_holds_fails_and_names_the_keyword(client: OpenAI) -> None:
+    held: Any = {"name": "twins", "schema": TWINS}
+    told: Any = {"format": {"type": "json_schema", **held}}
+    answer = client.responses.create(model=MODEL, input="hello", text=told)
+    assert (answer.status, answer.error and answer.error.code) == ("failed", UNMET)
+    with pytest.raises(openai.InternalServerError) as whole:
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "hello"}],
+            response_format={"type": "json_schema", "json_schema": held},
+        )
+    assert whole.value.code == UNMET
+    with pytest.raises(openai.APIError) as streamed:
+        list(
+            client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "hello"}],
+                response_format={"type": "json_schema", "json_schema": held},
+                stream=True,
+            )
+        )
+    assert streamed.value.code == UNMET
+
+
+@pytest.mark.any_answer("the schema leaves no choice")
+def test_arguments_of_a_strict_function_that_break_it_fail_the_same_way(client: OpenAI) -> None:
+    parameters = {"type": "object", "properties": {"twins": TWINS}, "required": ["twins"]}
+    for strict, status in ((True, "failed"), (False, "completed")):
+        save: Any = {**SAVE, "parameters": parameters, "strict": strict}
+        answer = client.responses.create(
+            model=MODEL,
+            input="hello",
+            tools=[save],
+            tool_choice="required",
+            parallel_tool_calls=False,
+        )
+        assert answer.status == status

@@ -16,7 +16,8 @@ TOKENS_AFTER_MAX = 300
 
 
 async def engine(server: Mapping[str, Any]) -> dict[str, Any]:
-    async with aiohttp.ClientSession() as http, http.get(f"{server['url']}/readyz") as answer:
+    headers = {"Authorization": f"Bearer {server['api_key']}"}
+    async with aiohttp.ClientSession(headers=headers) as http, http.get(f"{server['url']}/ops/api/state") as answer:
         stats: dict[str, Any] = (await answer.json())["engine"]
         return stats
 

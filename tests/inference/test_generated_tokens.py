@@ -109,6 +109,13 @@ def test_a_turn_that_is_used_outlives_one_that_is_not(monkeypatch: pytest.Monkey
     assert repr(turns) == "<GeneratedTokens 2 turns | 6 of 6 tokens>"
 
 
+def test_the_tokens_of_one_tenant_stand_in_no_prompt_of_another() -> None:
+    turns = GeneratedTokens(PIECES, MODEL)
+    turns.put(said("hello"), ids(" hello "), salt="a")
+    turns.put(said("hello"), ids("hello"), salt="b")
+    assert [turns.get(said("hello"), salt=salt) for salt in "abc"] == [ids(" hello "), ids("hello"), None]
+
+
 def test_the_number_of_turns_is_bounded_however_short_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "TURNS_MAX", 3)
     assert len(known(*"abcdef")) == 3

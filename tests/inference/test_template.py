@@ -80,6 +80,15 @@ def test_contents_are_never_trusted(template: ChatTemplate, role: str) -> None:
     assert "Obey" not in trusted(segments)
 
 
+@pytest.mark.parametrize("depth", [100, 500, 900, 100_000])
+def test_arguments_that_nest_too_deep_to_follow_are_text(template: ChatTemplate, depth: int) -> None:
+    arguments = '{"a":' * depth + "1" + "}" * depth
+    turn = ChatMessage("assistant", "", (ToolCall("look_up", arguments),))
+    assert arguments in text(template.render([ChatMessage("user", "Hi"), turn, ChatMessage("tool", "?")]))
+    walked = ChatTemplate(WALKING).render([ChatMessage("user", "Hi"), turn])
+    assert "Hi" in text(walked)
+
+
 def test_tool_schemas_and_arguments_are_never_trusted(template: ChatTemplate) -> None:
     call = ToolCall("look_up", json.dumps({"city": HOSTILE}))
     segments = template.render([ChatMessage("assistant", "", (call,))], [tool(HOSTILE)])
@@ -116,7 +125,7 @@ def test_hostile_text_yields_no_special_token(weights: LlamaModel, template: Cha
 
 def test_generated_turns_are_rendered_with_their_exact_tokens(template: ChatTemplate) -> None:
     answer = ChatMessage("assistant", "Hello!", (ToolCall("look_up", "{}"),))
-    segments = template.render([ChatMessage("user", "x"), answer], exact={answer: (5, 6, 7)})
+    segments = template.render([ChatMessage("user", "x"), answer], exact={answer: (5, 6, 7)}.get)
     assert Segment("Hello!", trusted=False, ids=(5, 6, 7), part=Part.RESULTS) in segments
     assert "look_up" not in text(segments)
 
@@ -182,3 +191,14 @@ def test_the_template_decides_whether_thoughts_are_seen_again() -> None:
     assert text(ChatTemplate("{{ messages[0].content }}").render(thoughtful)) == "Yes."
     segments = ChatTemplate("<think>{{ messages[0].reasoning_content }}</think>").render(thoughtful)
     assert [(segment.text, segment.trusted) for segment in segments][1] == (HOSTILE, False)
+
+
+@pytest.mark.parametrize("levels", [70, 900, 100_000])
+@pytest.mark.parametrize("source", [WALKING, None])
+def test_arguments_that_nest_without_end_spoil_no_prompt(weights: LlamaModel, source: str | None, levels: int) -> None:
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    calls = (ToolCall("look_up", arguments),)
+    messages = [ChatMessage("user", "?"), ChatMessage("assistant", "", tool_calls=calls)]
+    rendered = text(ChatTemplate(source or weights.chat_template).render(messages))
+    assert "assistant" in rendered
+    assert source is WALKING or arguments in rendered

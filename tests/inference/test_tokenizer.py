@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference import tokenizer as module
+from inference.bundled import CHAT_MODEL
 from inference.core import Segment
-from inference.tokenizer import CACHE_CHARS_MAX, Tokenizer
+from inference.errors import TextTooLong
+from inference.llama import LlamaModel
+from inference.tokenizer import PIECE_BYTES, Room, Tokenizer
 
 
 class Letters:
@@ -38,12 +48,74 @@ def test_the_beginning_of_sequence_is_added_once() -> None:
     tokenizer = Tokenizer(Letters(bos=-1))
     assert tokenizer.encode([Segment("a", True)]) == [-1, 97]
     assert tokenizer.encode([Segment("#a", True)]) == [-1, 97]
+    assert tokenizer.encode([Segment("", True, ids=(97, 98))]) == [97, 98]  # exact tokens begin as they are
 
 
-def test_memory_is_bounded() -> None:
+def test_what_one_tenant_sent_is_tokenised_again_for_another() -> None:
     letters = Letters()
     tokenizer = Tokenizer(letters)
-    tokenizer.count("first")
-    tokenizer.count("x" * CACHE_CHARS_MAX)
-    tokenizer.count("first")
-    assert [len(text) for text in letters.asked] == [5, CACHE_CHARS_MAX, 5]
+    for salt in ("a", "b", "a"):
+        tokenizer.encode([Segment("secret", False)], salt=salt)
+        tokenizer.count("secret", salt=salt)
+        tokenizer.outline([Segment("secret", False)], salt=salt)
+    assert letters.asked == ["secret", "secret"]
+
+
+def test_what_is_kept_has_a_size() -> None:
+    tokenizer = Tokenizer(Letters())
+    assert tokenizer.kept_bytes == 0
+    tokenizer.encode([Segment("abc", False), Segment("abc", False)])
+    assert tokenizer.kept_bytes == PIECE_BYTES + 3 * (4 + 36)
+
+
+@pytest.mark.parametrize("text", ["x" * 100, ""], ids=["long", "empty"])
+def test_memory_is_bounded_by_bytes_however_short_the_pieces_are(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CACHE_BYTES_MAX", 3 * (PIECE_BYTES + 40 * (len(text) + 1)))
+    letters = Letters()
+    tokenizer = Tokenizer(letters)
+    for number in (1, 2, 3, 1, 4, 2):  # the first was used again when the fourth came, so the second had to go
+        tokenizer.count(f"{text}{number}")
+    assert [piece.removeprefix(text) for piece in letters.asked] == ["1", "2", "3", "4", "2"]
+
+
+ROOM = Room(tokens=10, token_bytes=4)
+
+
+@pytest.mark.parametrize("text", ["x" * 41, "ü" * 21, "\U0001f600" * 11, "x" * 10_000_000], ids=str.__len__)
+def test_what_cannot_fit_is_not_tokenised_to_see_that(text: str) -> None:
+    letters = Letters()
+    tokenizer = Tokenizer(letters, ROOM)
+    with pytest.raises(TextTooLong) as refused:
+        tokenizer.encode([Segment("#", True), Segment(text[:5], False), Segment(text[5:], False)])
+    assert refused.value.excess_bytes == len(text.encode()) - refused.value.room_bytes
+    assert tokenizer.count(text) > ROOM.tokens
+    assert letters.asked == []
+
+
+def test_a_prompt_that_no_template_wrote_is_text_whatever_its_marks_mean() -> None:
+    letters = Letters()
+    with pytest.raises(TextTooLong):
+        Tokenizer(letters, ROOM).encode([Segment("#" * 41, True)])
+    assert letters.asked == []
+
+
+@pytest.mark.parametrize("text", ["x" * 40, "ü" * 20, "\U0001f600" * 10])
+def test_what_might_fit_is_tokenised(text: str) -> None:
+    tokenizer = Tokenizer(Letters(), ROOM)
+    markup, turn = Segment("#" * 100, True), Segment("y" * 100, False, ids=(1,))
+    assert len(tokenizer.encode([markup, turn, Segment(text, False)])) == 101 + len(text)
+    assert tokenizer.count(text) == len(text)
+
+
+@given(st.text())
+def test_no_text_of_the_bundled_model_spells_more_than_its_longest_tokens(text: str) -> None:
+    weights, longest = bundled()
+    assert weights.keeps_text
+    assert len(text.encode()) <= longest * len(weights.tokenize(text, parse_special=False))
+
+
+@cache
+def bundled() -> tuple[LlamaModel, int]:
+    """Its vocabulary, and the bytes of its longest token."""
+    weights = LlamaModel.load(CHAT_MODEL, weights=False)
+    return weights, max(map(len, weights.pieces()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from uuid import uuid4
@@ -11,7 +12,15 @@ import asyncpg
 import pytest
 
 from migrations.embedded import EmbeddedPostgres
-from migrations.runner import Migration, MigrationError, bundled_migrations, check_server, migrate, pending
+from migrations.runner import (
+    Migration,
+    MigrationError,
+    bundled_migrations,
+    check_server,
+    migrate,
+    pending,
+    why_unreachable,
+)
 
 ONE = Migration("0001_one", "create table one (id int)")
 TWO = Migration("0002_two", "create table two (id int)")
@@ -32,6 +41,32 @@ def test_the_bundled_migrations_are_in_order_and_no_two_share_a_number() -> None
     numbers = [int(migration.version.split("_")[0]) for migration in bundled_migrations()]
     assert numbers == sorted(set(numbers))
     assert numbers[0] == 1
+
+
+async def test_keys_of_before_there_were_scopes_keep_what_they_could_do(empty_dsn: str) -> None:
+    before, after = _until("0019_credentials")
+    await migrate(empty_dsn, before)
+    connection = await asyncpg.connect(empty_dsn)
+    tenant = await connection.fetchval("select ensure_tenant('acme')")
+    for id, scopes in (("key_plain", []), ("key_operator", ["operator"])):
+        await connection.execute(
+            "insert into api_keys (id, tenant_id, name, hash, hint, scopes) values ($1, $2, $1, $3, 'ft_', $4)",
+            *(id, tenant, id.encode(), scopes),
+        )
+    await migrate(empty_dsn, [*before, *after])
+    rows = await connection.fetch("select id, scopes from api_keys")
+    await connection.close()
+    assert {row["id"]: set(row["scopes"]) for row in rows} == {
+        "key_plain": {"chat", "ingest"},
+        "key_operator": {"chat", "ingest", "ops"},
+    }
+
+
+def _until(version: str) -> tuple[list[Migration], list[Migration]]:
+    """The migrations before this one, and the others."""
+    bundled = list(bundled_migrations())
+    at = [migration.version for migration in bundled].index(version)
+    return bundled[:at], bundled[at:]
 
 
 def test_nothing_is_pending_when_all_is_applied() -> None:
@@ -94,6 +129,48 @@ async def test_a_failing_migration_leaves_nothing_behind_and_the_ones_before_it_
 async def test_an_unreachable_server_is_one_sentence(empty_dsn: str) -> None:
     with pytest.raises(MigrationError, match=r"The database cannot be reached: .*nowhere"):
         await migrate(empty_dsn.replace("/migrate_", "/nowhere_"))
+
+
+async def test_a_server_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("migrations.runner.CONNECT_TIMEOUT_S", 0.05)
+    told = pytest.raises(MigrationError, match=r"no answer within .* check the host and the port in DATABASE_URL")
+    with socket.create_server(("127.0.0.1", 0)) as silent, told:
+        await migrate(f"postgresql://a:b@127.0.0.1:{silent.getsockname()[1]}/c")
+
+
+async def test_a_user_that_the_server_does_not_know_is_told_to_check_the_url(empty_dsn: str) -> None:
+    with pytest.raises(MigrationError, match=r"stranger.*check the user and the password in DATABASE_URL"):
+        await migrate(empty_dsn.replace("postgres@", "stranger@"))
+
+
+async def test_a_database_that_is_read_only_like_a_standby_is_said_to_be(empty_dsn: str) -> None:
+    owner = await asyncpg.connect(empty_dsn)
+    await owner.execute(
+        f"alter database {empty_dsn.split('/')[3].split('?')[0]} set default_transaction_read_only = on"
+    )
+    await owner.close()
+    with pytest.raises(MigrationError, match=r"read-only, such as a standby.*name the primary in DATABASE_URL"):
+        await migrate(empty_dsn)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            asyncpg.InvalidPasswordError('password authentication failed for user "a"'),
+            "check the user and the password",
+        ),
+        (asyncpg.InvalidCatalogNameError('database "x" does not exist'), "create it, or name another one"),
+        (asyncpg.TooManyConnectionsError("sorry, too many clients already"), "try again later"),
+        (asyncpg.CannotConnectNowError("the database system is starting up"), "try again later"),
+        (ConnectionRefusedError(111, "Connect call failed"), "check that it runs"),
+        (TimeoutError(), "no answer within 10 s"),
+        (ValueError("Port could not be cast to integer value as 'hunter2'"), "percent-encoded"),
+    ],
+)
+def test_why_a_database_cannot_be_reached_comes_with_what_to_do(error: Exception, advice: str) -> None:
+    assert advice in why_unreachable(error)
+    assert "hunter2" not in why_unreachable(error)
 
 
 async def test_a_login_without_the_rights_is_told_so(empty_dsn: str, owner_dsn: str) -> None:

@@ -1,11 +1,108 @@
-"""Which connections are kept for whoever asks after a pause."""
+"""Which connections are kept, and what their users are told when the server stands still or an answer is lost."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from types import NoneType
+from uuid import UUID
+
 import pytest
 
+from migrations import pool
 from migrations.embedded import EmbeddedPostgres
-from migrations.pool import _is_local
+from migrations.pool import CommitUnknown, Database, _is_local, certain
+from tests.proxy import Proxy, proxied
+
+NOBODY = UUID(int=0)
+
+
+@pytest.fixture
+async def proxy(postgres: EmbeddedPostgres, owner_dsn: str) -> AsyncIterator[Proxy]:
+    async with proxied(postgres.app_dsn) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def far(proxy: Proxy) -> AsyncIterator[Database]:
+    """The database behind the proxy, by two connections."""
+    database = await Database.connect(proxy.dsn, size_max=2)
+    yield database
+    proxy.cut()
+    await database.close()
+
+
+async def test_who_is_late_at_a_server_that_stands_still_is_late_by_half_a_second(far: Database, proxy: Proxy) -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2), far.anonymous() as connection:
+            proxy.stand_still()
+            await connection.execute("select 1")
+    assert time.monotonic() - began < 0.2 + pool.UNDO_S + 1.0
+    proxy.go_on()
+    async with far.anonymous() as connection:
+        assert await connection.fetchval("select 1") == 1
+
+
+async def test_nobody_waits_for_ever_for_a_connection(
+    far: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ACQUIRE_S", 0.1)
+    async with far.anonymous(), far.anonymous():
+        with pytest.raises(TimeoutError):
+            async with far.anonymous():
+                pass
+
+
+async def doze(database: Database) -> None:
+    async with database.anonymous() as connection:
+        await connection.execute("select pg_sleep(0.05)")
+
+
+async def test_who_waits_in_a_queue_that_moves_is_served(far: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "ACQUIRE_S", 0.2)
+    await asyncio.gather(*(doze(far) for _ in range(20)))
+
+
+async def test_nobody_waits_for_ever_in_a_queue_that_moves(far: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "ACQUIRE_S", 0.1)
+    monkeypatch.setattr(pool, "QUEUE_S_MAX", 0.2)
+    told = await asyncio.gather(*(doze(far) for _ in range(20)), return_exceptions=True)
+    assert {type(each) for each in told} == {NoneType, TimeoutError}
+
+
+async def test_a_commit_whose_answer_is_lost_is_neither_done_nor_undone(far: Database, proxy: Proxy) -> None:
+    proxy.commits_lost = 1
+    with pytest.raises(CommitUnknown):
+        async with far.tenant(NOBODY) as connection:
+            await connection.execute("select 1")
+    async with far.tenant(NOBODY) as connection:
+        assert await connection.fetchval("select 1") == 1
+
+
+async def test_what_must_be_certain_is_repeated_until_it_is(far: Database, proxy: Proxy) -> None:
+    proxy.commits_lost, attempts = 2, 0
+
+    async def attempt() -> int:
+        nonlocal attempts
+        attempts += 1
+        async with far.tenant(NOBODY) as connection:
+            await connection.execute("select 1")
+        return attempts
+
+    assert await certain(attempt, 5.0) == 3
+
+
+async def test_what_cannot_become_certain_in_time_says_so(far: Database, proxy: Proxy) -> None:
+    proxy.commits_lost = 1000
+
+    async def attempt() -> None:
+        async with far.tenant(NOBODY) as connection:
+            await connection.execute("select 1")
+
+    with pytest.raises(CommitUnknown):
+        await certain(attempt, 0.5)
 
 
 def test_the_embedded_server_is_local(postgres: EmbeddedPostgres) -> None:

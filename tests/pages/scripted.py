@@ -126,10 +126,17 @@ class Stream:
 Script: TypeAlias = Callable[[Stream], Awaitable[None]]
 
 
-def message(text: str, item_id: str = "msg_1", role: str = "assistant", status: str = "completed") -> dict[str, Any]:
+def message(
+    text: str,
+    item_id: str = "msg_1",
+    role: str = "assistant",
+    status: str = "completed",
+    response_id: str | None = None,
+) -> dict[str, Any]:
     kind = "output_text" if role == "assistant" else "input_text"
     part = {"type": kind, "text": text, "annotations": [], "logprobs": []}
-    return {"id": item_id, "type": "message", "role": role, "status": status, "content": [part]}
+    stored = {} if response_id is None else {"firsttoken_response_id": response_id}
+    return {"id": item_id, "type": "message", "role": role, "status": status, "content": [part], **stored}
 
 
 async def hello(stream: Stream) -> None:
@@ -163,29 +170,69 @@ class ScriptedWorker:
     warmed: list[tuple[str | None, list[dict[str, Any]]]] = field(default_factory=list)
     rest: Script | None = None
     resumed: list[int] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    branches: list[dict[str, Any]] = field(default_factory=list)
+    files: list[dict[str, Any]] = field(default_factory=list)  # of every store, newest first
+    refused: str | None = None  # why the next file is
+    ratings: list[dict[str, Any]] = field(default_factory=list)
+    searched: list[str] = field(default_factory=list)
+    found: list[dict[str, Any]] = field(default_factory=list)
+    shared: bool = False
     cancelled: list[str] = field(default_factory=list)
     signed_in: bool = True
+    parameters: int = 11_000_000
+    stores: list[dict[str, Any]] = field(default_factory=lambda: [STORE])
+    documented: set[str] = field(default_factory=lambda: {"vs_1"})  # stores that have the answer to the example
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/conversations", self.list_conversations),
             web.post("/v1/conversations", self.create_conversation),
+            web.get("/v1/conversations/search", self.search_conversations),
+            web.route("*", "/v1/conversations/{id}/share", self.share),
             web.post("/v1/conversations/warm", self.warm),
             web.post("/v1/conversations/{id}/warm", self.warm),
+            web.get("/v1/conversations/{id}", self.get_conversation),
             web.post("/v1/conversations/{id}", self.update_conversation),
             web.delete("/v1/conversations/{id}", self.delete_conversation),
             web.get("/v1/conversations/{id}/items", self.list_items),
+            web.delete("/v1/conversations/{id}/items/{item_id}", self.delete_item),
+            web.post("/v1/conversations/{id}/branch", self.branch),
+            web.get("/v1/models", self.list_models),
+            web.get("/ops/api/traces/{id}", self.trace),
             web.get("/v1/vector_stores", self.list_stores),
+            web.post("/v1/vector_stores", self.create_store),
+            web.post("/v1/vector_stores/{id}/search", self.search),
+            web.get("/v1/vector_stores/{id}/files", self.list_files),
+            web.post("/v1/vector_stores/{id}/files", self.add_file),
+            web.post("/v1/files", self.upload),
+            web.delete("/v1/files/{id}", self.delete_file),
             web.get("/v1/files/{id}/content", self.file_content),
+            web.delete("/v1/sessions/current", self.sign_out),
             web.post("/v1/responses", self.respond),
             web.get("/v1/responses/{id}", self.retrieve),
             web.post("/v1/responses/{id}/cancel", self.cancel),
+            web.post("/v1/responses/{id}/feedback", self.rate),
             *pages.routes(),
         ]
 
     async def list_conversations(self, request: web.Request) -> web.Response:
-        newest_first = list(reversed(self.conversations.values()))
+        pinned = "pinned" in request.query
+        newest_first = [
+            conversation
+            for conversation in reversed(self.conversations.values())
+            if not pinned or "firsttoken:pinned" in conversation["metadata"]
+        ]
         return web.json_response({"object": "list", "data": newest_first, "has_more": False})
+
+    async def search_conversations(self, request: web.Request) -> web.Response:
+        self.searched.append(request.query["query"])
+        return web.json_response({"object": "list", "data": self.found})
+
+    async def share(self, request: web.Request) -> web.Response:
+        self.shared = {"GET": self.shared, "POST": True, "DELETE": False}[request.method]
+        path = "/shared#secret" if request.method == "POST" else None
+        return web.json_response({"shared_at": 1.8e9 if self.shared else None, "path": path})
 
     async def create_conversation(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -203,6 +250,10 @@ class ScriptedWorker:
         self.warmed.append((request.match_info.get("id"), (await request.json())["tools"]))
         return web.json_response({"object": "conversation.warm", "status": "reading"}, status=202)
 
+    async def get_conversation(self, request: web.Request) -> web.Response:
+        found = self.conversations.get(request.match_info["id"])
+        return _error(404, "No such conversation.", {}) if found is None else web.json_response(found)
+
     async def update_conversation(self, request: web.Request) -> web.Response:
         conversation = self.conversations[request.match_info["id"]]
         conversation["metadata"] = (await request.json())["metadata"]
@@ -217,11 +268,66 @@ class ScriptedWorker:
             return _error(404, "No such conversation.", {})
         return web.json_response({"object": "list", "data": self.items, "has_more": False})
 
+    async def delete_item(self, request: web.Request) -> web.Response:
+        self.deleted.append(request.match_info["item_id"])
+        self.items = [item for item in self.items if item["id"] != request.match_info["item_id"]]
+        return web.json_response(self.conversations[request.match_info["id"]])
+
+    async def branch(self, request: web.Request) -> web.Response:
+        """Going back is done; going on with another version is only noted."""
+        self.branches.append(await request.json())
+        if "after" in self.branches[-1]:
+            ids = [None, *(item["id"] for item in self.items)]
+            self.items = self.items[: ids.index(self.branches[-1]["after"])]
+        return web.json_response(self.conversations[request.match_info["id"]])
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        model = {"id": "demo-chat", "object": "model", "firsttoken_parameters": self.parameters}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def trace(self, request: web.Request) -> web.Response:
+        return web.json_response({**TRACE, "response_id": request.match_info["id"]})
+
+    async def search(self, request: web.Request) -> web.Response:
+        found = [PASSAGE] if request.match_info["id"] in self.documented else []
+        return web.json_response({"object": "vector_store.search_results.page", "data": found})
+
     async def list_stores(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [STORE], "has_more": False})
+        return web.json_response({"object": "list", "data": self.stores, "has_more": False})
+
+    async def create_store(self, request: web.Request) -> web.Response:
+        name = (await request.json())["name"]
+        self.stores = [*self.stores, {**STORE, "id": f"vs_{len(self.stores) + 1}", "name": name}]
+        return web.json_response(self.stores[-1])
+
+    async def upload(self, request: web.Request) -> web.Response:
+        file = (await request.post())["file"]
+        assert isinstance(file, web.FileField)
+        if self.refused is not None:
+            return _error(413, self.refused, {})
+        return web.json_response({"id": f"file_{file.filename}", "filename": file.filename})
+
+    async def add_file(self, request: web.Request) -> web.Response:
+        file_id = (await request.json())["file_id"]
+        name = file_id.removeprefix("file_")
+        added = {"id": file_id, "status": "in_progress", "firsttoken_filename": name, "firsttoken_passages": 0}
+        self.files.insert(0, {**added, "store": request.match_info["id"]})
+        return web.json_response(added)
+
+    async def list_files(self, request: web.Request) -> web.Response:
+        data = [file for file in self.files if file["store"] == request.match_info["id"]]
+        return web.json_response({"object": "list", "data": data, "has_more": False})
+
+    async def delete_file(self, request: web.Request) -> web.Response:
+        self.files = [file for file in self.files if file["id"] != request.match_info["id"]]
+        return web.json_response({"deleted": True})
 
     async def file_content(self, request: web.Request) -> web.Response:
         return web.Response(text=DOCUMENT)
+
+    async def sign_out(self, request: web.Request) -> web.Response:
+        self.signed_in = False
+        return web.json_response({"id": "sess_1", "object": "session.deleted", "deleted": True})
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         self.turns.append(await request.json())
@@ -245,6 +351,10 @@ class ScriptedWorker:
         await response.prepare(request)
         await self.rest(Stream(response, self.resumed[-1] + 1))
         return response
+
+    async def rate(self, request: web.Request) -> web.Response:
+        self.ratings.append({"response": request.match_info["id"], **await request.json()})
+        return web.json_response({"object": "response.feedback"})
 
     async def cancel(self, request: web.Request) -> web.Response:
         self.cancelled.append(request.match_info["id"])

@@ -25,7 +25,7 @@ async def test_an_answer_streams_in_under_its_question(open_page: OpenPage, scri
     scripted.script = answer
     page = await open_page(scripted.url)
     await ask(page, "What is it?")
-    await expect(page.locator(".question")).to_have_text("What is it?")
+    await expect(page.locator(".question p")).to_have_text("What is it?")
     await expect(page.locator(".prose")).to_have_text("The first")
     await expect(page.locator("#title")).to_have_text("What is it?")
     await expect(page.get_by_role("button", name="Stop the answer")).to_be_visible()
@@ -185,3 +185,17 @@ async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, sc
     await expect(page.locator(".thought pre")).to_be_hidden()
     await page.get_by_text("Reasoning").click()
     await expect(page.locator(".thought pre")).to_have_text("Hm, easy.")
+
+
+async def test_a_source_shows_words_instead_of_markdown(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    async def answer(stream: Stream) -> None:
+        passage = {**PASSAGE, "text": "## Head\n\nSome **bold**\n`code`.\n\n```\nx\n```"}
+        await stream.send("firsttoken:sources", response_id="resp_1", output_index=0, passages=[passage])
+        await stream.begin_text()
+        await stream.end_text("")
+        await stream.complete()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "What is it?")
+    await expect(page.locator(".source-text")).to_have_text("Head Some bold code. x")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.async_api import expect
 
 from tests.pages.conftest import PHONE, OpenPage, ask
-from tests.pages.scripted import TRACE, ScriptedWorker, Stream
+from tests.pages.scripted import STORE, TRACE, ScriptedWorker, Stream, message
 
 
 async def test_a_question_asks_for_documents_and_tools_unless_switched_off(
@@ -96,6 +97,32 @@ async def test_a_phone_shows_no_sideways_scroll_and_a_drawer(open_page: OpenPage
     await expect(page.get_by_role("link", name="wwww")).to_be_in_viewport()
     await page.keyboard.press("Escape")
     await expect(page.locator("#sidebar")).not_to_be_in_viewport()
+
+
+@pytest.mark.parametrize("width", [390, 360, 320])
+async def test_a_phone_keeps_send_in_sight_beside_a_long_store_name(
+    open_page: OpenPage, scripted: ScriptedWorker, width: int
+) -> None:
+    scripted.stores = [
+        {**STORE, "name": "The collected minutes of the committee for long names"},
+        {**STORE, "id": "vs_2"},
+    ]
+    page = await open_page(scripted.url, **{**PHONE, "viewport": {"width": width, "height": 740}})
+    await expect(page.locator("#store")).to_be_visible()
+    box = await page.locator("#send").bounding_box()
+    assert box and box["x"] + box["width"] <= width
+
+
+async def test_turns_out_of_sight_are_not_laid_out(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    scripted.conversations["conv_1"] = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
+    for n in range(60):
+        scripted.items += [message(f"Question {n}", f"q{n}", role="user"), message("Answer. " * 60, f"a{n}")]
+    page = await open_page(f"{scripted.url}/#/c/conv_1")
+    await expect(page.locator(".turn")).to_have_count(60)
+    await expect(page.locator(".turn").last).to_be_in_viewport()
+    laid_out = "(node) => node.querySelector('.prose p').checkVisibility({ contentVisibilityAuto: true })"
+    assert not await page.locator(".turn").first.evaluate(laid_out)
+    assert await page.locator(".turn").last.evaluate(laid_out)
 
 
 async def test_the_chosen_theme_is_remembered(open_page: OpenPage, scripted: ScriptedWorker) -> None:

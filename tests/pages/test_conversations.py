@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from playwright.async_api import expect
 
@@ -17,7 +18,7 @@ async def test_reload_brings_the_conversation_back(open_page: OpenPage, scripted
     assert page.url.endswith("#/c/conv_1")
     scripted.items += [message("Will you remember?", "msg_0", role="user"), message("Yes, **always**.")]
     await page.reload()
-    await expect(page.locator(".question")).to_have_text("Will you remember?")
+    await expect(page.locator(".question p")).to_have_text("Will you remember?")
     await expect(page.locator(".prose strong")).to_have_text("always")
     await expect(page.locator("[aria-current]")).to_have_text("Will you remember?")
     await expect(page).to_have_title("Will you remember? · Firsttoken")
@@ -53,13 +54,15 @@ async def test_a_conversation_can_be_renamed_and_deleted(open_page: OpenPage, sc
     await expect(page.locator(".prose")).to_have_text("Hello.")
     row = page.locator(".conversation")
     await row.hover()
-    await row.get_by_role("button", name="Rename").click()
+    await row.get_by_role("button", name="More").click()
+    await page.get_by_role("menuitem", name="Rename").click()
     await page.get_by_label("New title").fill("Second thought")
     await page.keyboard.press("Enter")
     await expect(row.get_by_role("link")).to_have_text("Second thought")
     assert scripted.conversations["conv_1"]["metadata"] == {"title": "Second thought"}
     await row.hover()
-    await row.get_by_role("button", name="Delete").click()
+    await row.get_by_role("button", name="More").click()
+    await page.get_by_role("menuitem", name="Delete").click()
     await page.locator("dialog").get_by_role("button", name="Delete").click()
     await expect(page.locator(".conversation")).to_have_count(0)
     await expect(page.locator("#welcome")).to_be_visible()
@@ -72,3 +75,53 @@ async def test_a_conversation_that_is_gone_says_so(
     page = await open_page(f"{scripted.url}/#/c/conv_gone")
     await expect(page.locator(".problem")).to_contain_text("no longer exists")
     complaints.clear()
+
+
+def conversation(number: int, title: str, **metadata: str) -> dict[str, Any]:
+    created = {"object": "conversation", "created_at": 1.8e9 - number * 86400}
+    return {"id": f"conv_{number}", **created, "metadata": {"title": title, **metadata}}
+
+
+async def test_a_pinned_conversation_stands_first(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    scripted.conversations = {each["id"]: each for each in (conversation(1, "One"), conversation(0, "Two"))}
+    page = await open_page(scripted.url)
+    await expect(page.locator(".conversation a")).to_have_text(["Two", "One"])
+    await page.locator(".conversation").last.hover()
+    await page.get_by_role("button", name="More about “One”").click()
+    await page.get_by_role("menuitem", name="Pin").click()
+    await expect(page.locator(".conversation a")).to_have_text(["One", "Two"])
+    await page.reload()
+    await expect(page.locator(".period").first).to_have_text("Pinned")
+    await expect(page.locator(".conversation a")).to_have_text(["One", "Two"])
+
+
+async def test_the_palette_finds_a_conversation_by_its_words(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    scripted.conversations = {each["id"]: each for each in (conversation(1, "Trains"), conversation(2, "Planes"))}
+    excerpt = {"item_id": "msg_1", "text": "😀 Wings and rails", "marks": [[2, 7]]}
+    scripted.found = [{**conversation(2, "Planes"), "firsttoken_excerpt": excerpt}]
+    page = await open_page(scripted.url)
+    await expect(page.locator(".conversation")).to_have_count(2)
+    await page.keyboard.press("Control+k")
+    options = page.locator("#palette-list").get_by_role("option")
+    await expect(options).to_have_count(4)  # both, and two commands
+    await page.keyboard.type("wing")
+    await expect(options).to_have_count(1)
+    await expect(options.locator("mark")).to_have_text("Wings")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#palette")).to_be_hidden()
+    assert page.url.endswith("#/c/conv_2")
+    assert scripted.searched[-1] == "wing"
+
+
+async def test_a_conversation_is_shared_and_the_link_revoked(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    scripted.conversations = {"conv_1": conversation(1, "Trains")}
+    page = await open_page(f"{scripted.url}/#/c/conv_1")
+    await page.get_by_role("button", name="More about this conversation").click()
+    await expect(page.get_by_role("menuitem", name="Export as Markdown")).to_have_attribute(
+        "href", "/v1/conversations/conv_1/export?format=markdown"
+    )
+    await page.get_by_role("menuitem", name="Share").click()
+    await page.get_by_role("button", name="Create a link").click()
+    await expect(page.get_by_label("Link", exact=True)).to_have_value(f"{scripted.url}/shared#secret")
+    await page.get_by_role("button", name="Revoke the link").click()
+    await expect(page.get_by_role("button", name="Create a link")).to_be_visible()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from playwright.async_api import expect
 
+from tests.pages.conftest import OpenPage
 from tests.pages.scripted import ScriptedWorker
 from worker.routes.pages import Assets
 
@@ -106,3 +108,14 @@ def test_pages_hold_no_inline_script_or_style() -> None:
         assert html.count("<script") == html.count("<script src=") + html.count('<script type="module" src=')
     for script in static.rglob("*.js"):
         assert "innerHTML" not in script.read_text(), script
+
+
+async def test_a_link_that_does_not_work_is_said_to(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.signed_in = False
+    page = await open_page(scripted.url)
+    await expect(page.locator("#link")).to_be_hidden()
+    await page.goto(f"{scripted.url}/#link")
+    await expect(page.locator("#link")).to_contain_text("used already")
+    complaints.clear()  # the status 401 of the page

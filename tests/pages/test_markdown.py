@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 
 import pytest
@@ -25,13 +26,16 @@ async ({ pieces, sources }) => {
   return inspect(node);
 }
 """
-MARKUP = "(node) => { node.remove(); return node.innerHTML; }"
+MARKUP = """(node) => {
+  node.remove();
+  return node.innerHTML.replaceAll(' dir="auto"', "");
+}"""
 # What an answer must never hold: other elements, handlers, addresses that are not http(s).
 FORBIDDEN = """(node) => {
   const allowed = new Set(["p", "h3", "h4", "h5", "h6", "br", "hr", "em", "strong", "del", "code", "pre", "a", "span",
     "ul", "ol", "li", "blockquote", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption",
     "button", "svg", "path"]);
-  const attributes = new Set(["class", "href", "target", "rel", "start", "data-align", "tabindex", "role",
+  const attributes = new Set(["class", "href", "target", "rel", "start", "dir", "data-align", "tabindex", "role",
     "aria-label", "aria-hidden", "type", "viewBox", "fill", "stroke", "stroke-width", "stroke-linecap",
     "stroke-linejoin", "d"]);
   return [...node.querySelectorAll("*")].flatMap((element) => [
@@ -88,7 +92,27 @@ HOSTILE = [
 ]
 
 # Repeated, each of these has made some Markdown parser slow.
-UNITS = ["*", "**a", "_a *b ", "`", "[", "[a](", "![](", "<http://a", "> ", "- ", "- a\n", "|", "1. a\n   - b\n"]
+UNITS = [
+    *("*", "**a", "_a *b ", "`", "[", "[a](", "![](", "<http://a", "> ", "- ", "- a\n", "|", "1. a\n   - b\n"),
+    *(
+        "[a](http://a.b/c) ",
+        "[a](b",
+        "![a](b) ",
+        "http://a.b/",
+        "https://a(",
+        "[1]",
+        "[**a**](http://a.b)",
+        "http://" + "." * 2_000,
+        "\\(",
+        "\\[a",
+        "$a",
+        "~~a",
+        "\\",
+    ),
+]
+
+
+FORMULAS = [r"\(\frac{a_1}{b_1}\)", r"\[\sum_{i=1}^n *i* \\ x\]", r"$$\alpha * \beta$$", r"$x_1 + y_1$"]
 
 
 @pytest.fixture
@@ -121,7 +145,99 @@ async def test_markdown_becomes_elements(page: Page) -> None:
 
 
 async def test_a_citation_becomes_a_chip_only_when_there_is_such_a_source(page: Page) -> None:
-    assert await draw(page, "a [1] b [9]") == "<p>a&nbsp;<button>1</button> b&nbsp;[9]</p>"
+    assert await draw(page, "a [1] b [9]") == '<p><span class="keep">a&nbsp;<button>1</button></span> b [9]</p>'
+
+
+async def test_a_citation_stays_on_the_line_of_its_word_and_its_full_stop(page: Page) -> None:
+    html = await draw(page, "It is so [1][2]. See *that* [1], too.", sources=(1, 2))
+    kept = '<span class="keep">so&nbsp;<button>1</button><button>2</button>.</span>'
+    assert kept in html
+    assert '<em>that</em> <span class="keep"><button>1</button>,</span> too.' in html
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+async def test_formulas_keep_their_backslashes_and_marks(page: Page, formula: str) -> None:
+    html = await draw(page, f"So {formula} holds.")
+    assert html == f'<p>So <span class="math" dir="ltr">{formula}</span> holds.</p>'
+
+
+async def test_prices_are_no_formula(page: Page) -> None:
+    assert await draw(page, "It costs $5, not $6.") == "<p>It costs $5, not $6.</p>"
+
+
+async def test_a_link_opens_beside_the_page_and_a_picture_is_only_a_link(page: Page) -> None:
+    html = await draw(page, "[docs](https://a.example/x) ![a cat](https://b.example/cat.png)")
+    attributes = 'target="_blank" rel="noopener noreferrer nofollow"'
+    assert f'<a href="https://a.example/x" {attributes}>docs</a>' in html
+    assert f'<a href="https://b.example/cat.png" {attributes}>a cat</a>' in html
+    assert "<img" not in html
+
+
+async def test_each_paragraph_has_the_direction_of_its_own_language(page: Page) -> None:
+    direction = "(node) => [...node.children].map((block) => getComputedStyle(block).direction)"
+    script = drawing(direction)
+    found = await page.evaluate(script, {"pieces": ["שלום עולם\n\nHello\n\n- שלום\n"], "sources": []})
+    assert found == ["rtl", "ltr", "rtl"]
+
+
+# How often anything changed inside of blocks that were closed, and inside of list items that were complete, while a
+# long answer came in by small pieces.
+CHANGES = """
+async ({ text, size }) => {
+  const base = document.querySelector('script[type="module"]').src.replace("/chat/main.js", "");
+  const { MarkdownStream } = await import(`${base}/markdown/stream.js`);
+  const node = document.createElement("div");
+  document.body.append(node);
+  const settled = new Set();
+  const stream = new MarkdownStream(node, { cite: () => null, onSettled: (block) => settled.add(block) });
+  const observer = new MutationObserver(() => {});
+  observer.observe(node, { childList: true, subtree: true, characterData: true, attributes: true });
+  let inClosed = 0, inItems = 0, added = 0;
+  for (let at = 0; at < text.length; at += size) {
+    const closed = [...settled], items = [...node.querySelectorAll("li")].slice(0, -2);
+    stream.append(text.slice(at, at + size));
+    stream.draw(false);
+    for (const { target, addedNodes } of observer.takeRecords()) {
+      inClosed += closed.some((block) => block.contains(target));
+      inItems += items.some((item) => item.contains(target));
+      added += addedNodes.length;
+    }
+  }
+  stream.finish();
+  const kept = [...settled].every((block) => block.parentNode === node);
+  return { inClosed, inItems, kept, added, nodes: node.querySelectorAll("*").length };
+}
+"""
+
+
+async def test_what_stands_is_not_drawn_again_while_the_answer_goes_on(page: Page) -> None:
+    paragraphs = "".join(f"Paragraph {i} with **bold** and `code`.\n\n" for i in range(60))
+    items = "".join(f"- item {i} with *words*\n" for i in range(60))
+    text = f"{paragraphs}{items}\n\n```py\n" + "x = 1\n" * 60 + "```\n"
+    changes = await page.evaluate(CHANGES, {"text": text, "size": 5})
+    assert (changes["inClosed"], changes["inItems"], changes["kept"]) == (0, 0, True)
+    assert changes["added"] < 4 * changes["nodes"], "each node is made once, and again only while its own marks close"
+
+
+@pytest.mark.parametrize(
+    ("label", "drawn"),
+    [
+        ("**bold** `code`", "<strong>bold</strong> <code>code</code>"),
+        ("*a **b** c*", "<em>a <strong>b</strong> c</em>"),
+        ("at http://c.d", "at http://c.d"),
+        ("", ""),
+    ],
+)
+async def test_what_is_in_the_label_of_a_link_does_not_move_its_end(page: Page, label: str, drawn: str) -> None:
+    markup = await draw(page, f"see [{label}](http://a.b) and [{label}](http://c.d).")
+    text = re.sub(r"</?a\b[^>]*>", "", markup)
+    assert text == f"<p>see {drawn} and {drawn}.</p>" and markup.count("<a ") >= 2
+
+
+async def test_punctuation_behind_an_address_belongs_to_the_sentence(page: Page) -> None:
+    markup = await draw(page, "(see https://a.b/c_d), https://a.b/?x=1! and https://...")
+    assert re.findall(r'href="([^"]*)"', markup) == ["https://a.b/c_d", "https://a.b/?x=1"]
+    assert re.sub(r"</?a\b[^>]*>", "", markup) == "<p>(see https://a.b/c_d), https://a.b/?x=1! and https://...</p>"
 
 
 async def test_a_stream_ends_as_the_whole_text_would_whatever_its_pieces(page: Page) -> None:

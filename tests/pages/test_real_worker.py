@@ -96,7 +96,7 @@ async def test_reload_keeps_the_conversation_with_its_sources(chat: Page) -> Non
     await ask(chat, DOCUMENTED)
     title = await chat.locator(".source-title").first.inner_text()
     await chat.reload()
-    await expect(chat.locator(".question")).to_have_text(DOCUMENTED)
+    await expect(chat.locator(".question p")).to_have_text(DOCUMENTED)
     await expect(chat.locator(".source-title").first).to_contain_text(title)
     await expect(chat.locator(".prose")).to_contain_text(DOCUMENTED_ANSWER)
     await chat.locator(".cite").first.click()
@@ -137,7 +137,7 @@ async def test_the_latency_page_sums_up_and_lists_what_was_asked(
     await expect(ops.locator(".tile").filter(has_text="Goodput")).to_contain_text(re.compile(r"\d+ of \d+ answers"))
     await expect(ops.locator(".surfaces tbody tr").filter(has_text="chat")).to_contain_text("500 ms")
     await keep_screenshot(ops, "ops-dark")
-    await ops.locator(f"tr[data-trace='{trace_id}'] a").click()
+    await ops.locator(f"[data-trace='{trace_id}'] a").click()
     await expect(ops.locator(".waterfall")).to_be_visible()
     assert ops.url.endswith(f"#/trace/{trace_id}")
 
@@ -156,3 +156,31 @@ async def test_a_phone_shows_the_same_without_sideways_scroll(
     await expect(page.locator(".traces")).to_be_visible()
     assert await page.evaluate("() => document.documentElement.scrollWidth") == PHONE["viewport"]["width"]
     await keep_screenshot(page, f"phone-ops-{scheme}")
+
+
+async def test_an_answer_made_again_leaves_the_first_one_to_go_back_to(chat: Page) -> None:
+    await ask(chat, SUM)
+    await chat.get_by_role("button", name="Edit").first.click()
+    await chat.get_by_label("Edit the question").fill(TWO_CLOCKS)
+    await chat.keyboard.press("Enter")
+    await expect(chat.locator(".question p")).to_have_text(TWO_CLOCKS)
+    await expect(chat.locator(".timing")).to_be_visible(timeout=30_000)
+    await expect(chat.locator(".versions")).to_have_text("2 of 2")
+    await keep_screenshot(chat, "chat-versions")
+    await chat.get_by_role("button", name="Previous version").click()
+    await expect(chat.locator(".question p")).to_have_text(SUM)
+    await expect(chat.locator(".versions")).to_have_text("1 of 2")
+    await chat.reload()
+    await expect(chat.locator(".versions")).to_have_text("1 of 2")
+    await expect(chat.locator(".prose").last).to_contain_text(SUM_ANSWER)
+
+
+async def test_a_shared_conversation_is_read_by_somebody_who_is_not_signed_in(chat: Page, open_page: OpenPage) -> None:
+    await ask(chat, SUM)
+    await chat.get_by_role("button", name="More about this conversation").click()
+    await chat.get_by_role("menuitem", name="Share").click()
+    await chat.get_by_role("button", name="Create a link").click()
+    visitor = await open_page(await chat.get_by_label("Link", exact=True).input_value())
+    await expect(visitor.locator(".question")).to_have_text(SUM)
+    await expect(visitor.locator(".prose")).to_contain_text(SUM_ANSWER)
+    await keep_screenshot(visitor, "shared")

@@ -147,7 +147,7 @@ async def test_an_answer_goes_on_after_the_page_was_loaded_again(open_page: Open
     await ask(page, "Go on")
     await expect(page.locator(".prose")).to_have_text("It goes")
     await page.reload()
-    await expect(page.locator(".question")).to_have_text("Go on")
+    await expect(page.locator(".question p")).to_have_text("Go on")
     await expect(page.locator(".prose")).to_have_text("It goes on.")
     assert scripted.resumed == [-1]
     scripted.items = [message("Go on", "msg_0", "user"), message("It goes on.")]

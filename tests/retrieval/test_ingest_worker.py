@@ -16,11 +16,12 @@ from migrations.pool import Database
 from retrieval import ingest
 from retrieval import ingest_worker as module
 from retrieval.errors import FileNotFound
-from retrieval.ingest_worker import ATTEMPTS_MAX, REST_SHARE, IngestWorker
+from retrieval.ingest_worker import ATTEMPTS_MAX, REST_SHARE
 from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.records import StoreFile
 from retrieval.store import Claim, FileQueue, PassageStore, UploadStore
+from tests.retrieval.intake import Intake
 from tests.retrieval.loaders.hostile import ENDLESS
 
 TEXT = b"# Harbour\n\nShips enter the harbour at high tide.\n"
@@ -58,8 +59,8 @@ async def queued(shelf: FileQueue, uploads: UploadStore, tenant_id: UUID, store_
 @pytest.fixture
 async def intake(
     shelf: FileQueue, uploads: UploadStore, store: PassageStore, embedders: Embedders, loaders: LoaderPool
-) -> AsyncIterator[IngestWorker]:
-    intake = IngestWorker(shelf, uploads, store, embedders, loaders, ALIVE)
+) -> AsyncIterator[Intake]:
+    intake = Intake(shelf, uploads, store, embedders, loaders, ALIVE)
     yield intake
     await intake.close()
 
@@ -71,9 +72,7 @@ async def ended(shelf: FileQueue, claim: Claim) -> StoreFile:
     return file
 
 
-async def test_a_queued_file_is_read_and_keeps_its_attributes(
-    shelf: FileQueue, intake: IngestWorker, queued: Claim
-) -> None:
+async def test_a_queued_file_is_read_and_keeps_its_attributes(shelf: FileQueue, intake: Intake, queued: Claim) -> None:
     intake.start()
     file = await ended(shelf, queued)
     assert (file.status, file.attributes, file.error) == ("completed", {"year": 2024}, None)
@@ -87,9 +86,7 @@ async def test_a_file_is_claimed_by_one_worker(shelf: FileQueue, owner_dsn: str,
     await connection.close()
 
 
-async def test_a_file_of_a_dead_worker_is_read_by_the_next(
-    shelf: FileQueue, intake: IngestWorker, queued: Claim
-) -> None:
+async def test_a_file_of_a_dead_worker_is_read_by_the_next(shelf: FileQueue, intake: Intake, queued: Claim) -> None:
     assert await shelf.claim(DEAD) == queued
     intake.start()
     assert (await ended(shelf, queued)).status == "completed"
@@ -116,7 +113,7 @@ async def test_a_file_that_keeps_its_reader_busy_fails_and_the_next_is_read(
     uploads = UploadStore(database, tenant_bytes_max=2**24)
     hostile = await queue(shelf, uploads, queued.tenant_id, queued.store_id, ENDLESS[0].name, ENDLESS[1])
     last = await queue(shelf, uploads, queued.tenant_id, queued.store_id, "last.md")
-    intake = IngestWorker(shelf, uploads, store, embedders, loaders, ALIVE)
+    intake = Intake(shelf, uploads, store, embedders, loaders, ALIVE)
     intake.start()
     file = await ended(shelf, hostile)
     assert file.status == "failed"
@@ -127,7 +124,7 @@ async def test_a_file_that_keeps_its_reader_busy_fails_and_the_next_is_read(
     await intake.close()
 
 
-async def test_a_file_that_ends_every_worker_is_given_up(shelf: FileQueue, intake: IngestWorker, queued: Claim) -> None:
+async def test_a_file_that_ends_every_worker_is_given_up(shelf: FileQueue, intake: Intake, queued: Claim) -> None:
     """Workers come and go with it; the next one starts as usual, and says what became of it."""
     for attempt in range(1, ATTEMPTS_MAX + 1):
         assert await shelf.claim(DEAD + 10 * attempt) == queued
@@ -143,7 +140,7 @@ async def test_a_file_that_ends_every_worker_is_given_up(shelf: FileQueue, intak
 
 
 async def test_an_attempt_that_the_worker_broke_off_does_not_count(
-    shelf: FileQueue, intake: IngestWorker, queued: Claim, monkeypatch: pytest.MonkeyPatch
+    shelf: FileQueue, intake: Intake, queued: Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading = asyncio.Event()
 
@@ -161,7 +158,7 @@ async def test_an_attempt_that_the_worker_broke_off_does_not_count(
 
 
 async def test_a_file_that_takes_too_long_to_embed_fails(
-    shelf: FileQueue, intake: IngestWorker, queued: Claim, monkeypatch: pytest.MonkeyPatch
+    shelf: FileQueue, intake: Intake, queued: Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FILE_S_MAX", 0.01)
     intake.start()
@@ -193,7 +190,7 @@ async def test_tenants_take_turns(
 
 
 async def test_reading_a_file_again_replaces_its_passages(
-    shelf: FileQueue, intake: IngestWorker, store: PassageStore, queued: Claim
+    shelf: FileQueue, intake: Intake, store: PassageStore, queued: Claim
 ) -> None:
     intake.start()
     await ended(shelf, queued)
@@ -205,7 +202,7 @@ async def test_reading_a_file_again_replaces_its_passages(
 
 
 async def test_a_file_that_was_deleted_meanwhile_is_let_go(
-    shelf: FileQueue, intake: IngestWorker, uploads: UploadStore, queued: Claim
+    shelf: FileQueue, intake: Intake, uploads: UploadStore, queued: Claim
 ) -> None:
     assert await shelf.claim(ALIVE) == queued
     await shelf.delete_file(queued.tenant_id, queued.file_id)
@@ -241,7 +238,7 @@ async def test_while_somebody_waits_for_tokens_the_embedder_rests(
         await at_once(0)
 
     monkeypatch.setattr(asyncio, "sleep", rest)
-    intake = IngestWorker(shelf, uploads, store, embedders, loaders, ALIVE, lambda: True)
+    intake = Intake(shelf, uploads, store, embedders, loaders, ALIVE, lambda: True)
     began = time.monotonic()
     await intake._take(queued)
     assert (await shelf.get(*queued)).status == "completed"

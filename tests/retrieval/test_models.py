@@ -21,12 +21,12 @@ from migrations.pool import Database
 from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, OtherEmbeddingModel, StoreNotFound
 from retrieval.ingest import IngestReport, ingest
-from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.passage import Passage
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from tests.inference.encoders import write_encoder
+from tests.retrieval.intake import Intake
 
 BUNDLED, WORDS = "minilm-l6-v2", "words-64"
 TEXTS = {
@@ -278,9 +278,7 @@ async def test_a_file_that_waits_is_read_with_the_model_of_its_store(
     with path.open("rb") as file:
         upload = await uploads.create(tenant_id, "bread.md", "assistants", path.stat().st_size, file)
     await shelf.add(tenant_id, made.id, {upload.id: {}})
-    intake = IngestWorker(
-        shelf, uploads, store, embedders if here else Embedders(embedders.default), loaders, worker=4713
-    )
+    intake = Intake(shelf, uploads, store, embedders if here else Embedders(embedders.default), loaders, worker=4713)
     intake.start()
     async with asyncio.timeout(30):
         while (file_ := await shelf.get(tenant_id, made.id, upload.id)).status == "in_progress":  # noqa: ASYNC110  # nobody tells of it

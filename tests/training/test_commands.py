@@ -44,6 +44,7 @@ def test_each_command_explains_itself() -> None:
     assert all(command in training("--help").stdout for command in EVERYTHING)
 
 
+@pytest.mark.long
 def test_a_draft_is_distilled_and_exported(prose: Path, tmp_path: Path) -> None:
     checkpoint, target = tmp_path / "folder" / "draft.pt", tmp_path / "draft.gguf"
     short = ("--minutes", "0.02", "--tokens", "2048", "--processes", "1", "--no-compile")

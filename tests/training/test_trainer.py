@@ -52,6 +52,7 @@ def batches(job: Job, count: int) -> list[Batch]:
     return [packed(rows, tokenizer, PLAN.tokens, 64) for _ in range(count)]
 
 
+@pytest.mark.long
 def test_a_few_steps_lower_the_loss_and_make_held_out_turns_exact(tmp_path: Path) -> None:
     anew = job(tmp_path / "it.pt")
     learner, given = trainer(anew), batches(anew, STEPS + 1)
@@ -63,6 +64,7 @@ def test_a_few_steps_lower_the_loss_and_make_held_out_turns_exact(tmp_path: Path
     assert str(found) == "said 4/4"
 
 
+@pytest.mark.long
 def test_heads_come_to_look_where_they_are_shown_to(tmp_path: Path) -> None:
     anew = replace(job(tmp_path / "it.pt"), source=Echoes(), shape=replace(TINY, n_layer=4))
     learner, looking = trainer(anew), []
@@ -84,6 +86,7 @@ def test_a_resumed_training_steps_as_if_it_had_not_stopped(tmp_path: Path) -> No
     assert resumed.step(third, 1.0).written.item() == pytest.approx(learner.step(third, 1.0).written.item(), abs=1e-4)
 
 
+@pytest.mark.long
 def test_a_student_comes_to_think_what_its_teacher_thinks(tmp_path: Path) -> None:
     taught = job(tmp_path / "teacher.pt")
     teacher = trainer(taught)

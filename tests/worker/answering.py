@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import orjson
 
 from agents.agent import Agent
-from agents.store import ConversationStore, ResponseStore
+from agents.store import ConversationStore, ItemStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
 from inference.core import Delta, Sampling
@@ -109,7 +109,7 @@ def services_with(database: Database, model: ScriptedModel, config: Config | Non
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
         passages=passages,
-        attachments=Attachments(services.uploads, passages, services.loaders, services.seals),
+        attachments=Attachments(ItemStore(database), services.uploads, passages, services.loaders, services.seals),
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
 
+from agents.store import ConversationSearch, ItemStore, ShareStore
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from inference.testing import ScriptedModel
@@ -18,22 +22,31 @@ from retrieval.loaders.pool import LoaderPool
 from retrieval.store import FileQueue, UploadStore
 from worker.app import build_app
 from worker.attachments import Attachments
+from worker.auth.access import needs
+from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
+from worker.auth.scope import Scope
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
 from worker.auth.session import Sessions
+from worker.batches.batch_store import BatchStore
+from worker.batches.batch_worker import BatchWorker
+from worker.batches.line_answer import answer_body
 from worker.config import Config
-from worker.goodput import Targets
+from worker.edge.listener import Listener
+from worker.goodput import WAIT, Targets
 from worker.prometheus import Metrics
 from worker.runs.admission import Admission
+from worker.runs.claims import Claims
 from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
 from worker.services import Services
+from worker.supervisor import Supervisor
 from worker.telemetry import Telemetry
 from worker.traces import Traces
 
@@ -50,8 +63,8 @@ class NamedEmbedder:
     name: str = "embedder"
     dimensions: int = 3
 
-    def count(self, text: str) -> int:
-        return len(text)
+    async def count_all(self, texts: Sequence[str]) -> int:
+        return sum(map(len, texts))
 
 
 @dataclass
@@ -68,6 +81,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
     config = config or Config()
     loaders, seals = LoaderPool(), Seals(SECRET)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
+    supervisor = Supervisor()
     engine = Engine({"running": 2, "steps_total": 7, "device": "cpu", "failed": None})
     return Services(
         config=config,
@@ -80,38 +94,74 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         uploads=uploads,
         file_queue=FileQueue(database),
         ingest_worker=UNUSED,
+        batches=BatchStore(database),
         agent=UNUSED,
         conversations=UNUSED,
+        search=ConversationSearch(database),
+        shares=ShareStore(database),
         responses=UNUSED,
         running=RunningStore(database),
         queue=QueueStore(database),
-        idempotency=IdempotencyStore(database),
+        idempotency=(idempotency := IdempotencyStore(database)),
+        claims=Claims(idempotency),
         presence=Presence(database),
-        attachments=Attachments(uploads, UNUSED, loaders, seals),
-        authenticator=Authenticator(Keys(database, SECRET), Sessions(SECRET), Tokens(config), SECRET),
+        attachments=Attachments(ItemStore(database), uploads, UNUSED, loaders, seals),
+        authenticator=Authenticator(
+            *(Keys(database, SECRET), Sessions(database, SECRET), Tokens(config), SECRET, AuditLog(database)),
+            audit_days=config.audit_days,
+        ),
         seals=seals,
         loaders=loaders,
         admission=Admission(config.turns, config.tenant_turns),
-        telemetry=Telemetry(Traces(database), Metrics(engine), trace_days=config.trace_days),
+        telemetry=Telemetry(
+            *(Traces(database), Metrics(engine, supervisor)),
+            trace_days=config.trace_days,
+            tenant_traces=config.tenant_traces,
+        ),
         targets=Targets.parse(config.targets),
+        waits=config.late == WAIT,
+        supervisor=supervisor,
     )
+
+
+class EdgeServer(TestServer):
+    """Serves as a worker does: behind the same guards, with the same bounds."""
+
+    def __init__(self, app: web.Application, config: Config) -> None:
+        super().__init__(app)
+        self.listener = Listener(app, config)
+
+    async def start_server(self, loop: asyncio.AbstractEventLoop | None = None, **_options: Any) -> None:
+        if self._root is None:
+            bound = socket.create_server(("127.0.0.1", 0))
+            self.host, self.port = bound.getsockname()
+            self._root = URL(f"http://{self.host}:{self.port}")
+            await self.listener.start(bound)
+
+    async def close(self) -> None:
+        await self.listener.close()
 
 
 @asynccontextmanager
 async def serving(services: Services, *extra: web.RouteDef) -> AsyncIterator[Client]:
-    """A client of the application; `extra` are further handlers behind the same middlewares."""
+    """A client of the application; `extra` are further handlers behind the same middlewares, for any credential unless
+    they declare otherwise."""
     config = services.config
     runs = Runs(services, event_days=config.event_days, background=config.background)
-    app = build_app(services, runs)
-    app.add_routes(extra)
-    await services.authenticator.start()
-    services.telemetry.start()
+    batch_worker = BatchWorker(services, config.batch_lines, answer_body)
+    app = build_app(services, runs, batch_worker)
+    for route in extra:
+        app.add_routes([route] if hasattr(route.handler, "access") else needs(Scope, route))
+    await services.authenticator.start(services.supervisor)
+    services.telemetry.start(services.supervisor)
+    batch_worker.start()
     await runs.start()
     try:
-        async with TestClient(TestServer(app)) as client:
+        async with TestClient(EdgeServer(app, config)) as client:
             yield client
     finally:
         services.loaders.close()
+        await batch_worker.stop()
         await runs.close()
         await services.telemetry.close()
         await services.authenticator.close()

@@ -18,6 +18,7 @@ from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_wi
 from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
+from worker.auth.bounds import KeyBounds
 from worker.auth.keys import Keys
 from worker.goodput import Targets
 from worker.services import Services
@@ -98,7 +99,7 @@ async def test_the_bounds_of_a_key_hold_for_every_turn(
 ) -> None:
     keys = Keys(database, SECRET)
     tenant_id = await keys.tenant(f"test-{uuid4()}")
-    key = (await keys.create(tenant_id, "guest", bounds=Bounds(steps=1, tokens=30)))[1]
+    key = (await keys.create(tenant_id, "guest", bounds=KeyBounds(steps=1, tokens=30)))[1]
     client.session.headers["Authorization"] = f"Bearer {key}"
     response = await post(client, "/v1/responses", {"input": "double 21", "tools": [{"type": "firsttoken:double"}]})
     assert response["metadata"] == {"firsttoken:budget": "steps"}
@@ -111,7 +112,7 @@ async def test_a_key_bound_to_the_default_number_of_steps_gets_no_more_from_an_a
     client: Client, model: ScriptedModel, database: Database
 ) -> None:
     keys = Keys(database, SECRET)
-    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=Bounds(steps=8)))[1]
+    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=KeyBounds(steps=8)))[1]
     client.session.headers["Authorization"] = f"Bearer {key}"
     model.replies = [CALL.replace("21", str(number)) for number in range(20)]
     response = await post(client, "/v1/responses", {"model": "agent/patient", "input": "double all"})
@@ -190,6 +191,11 @@ def test_the_command_lists_the_agents(tmp_path: Path) -> None:
     assert "no agents" in firsttoken("agents", "--home", str(tmp_path)).stdout
     (tmp_path / "agents.toml").write_text('[agents.support]\ntools = ["calculator"]\nsearch = {stores = ["docs"]}')
     assert "agent/support" in firsttoken("agents", "--home", str(tmp_path)).stdout
+    (tmp_path / "agents.toml").write_text("[surfaces.kiosk]\nfirst_token_ms = 250\ntokens = 90\n")
+    told = firsttoken("agents", "--home", str(tmp_path), "--targets", "chat=700/80").stdout
+    assert "surface kiosk            first token 250 ms; first_token_ms 250.0, tokens 90" in told
+    assert "surface chat             first token 700 ms, pace 80 ms; no limits of its own" in told
+    assert "surface batch            no targets; class batch, late wait" in told
 
 
 def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:

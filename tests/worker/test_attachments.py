@@ -73,7 +73,9 @@ async def test_the_model_reads_the_text_of_a_file(client: Client, model: Scripte
 
 
 async def test_a_picture_is_named_to_a_model_that_reads_text(client: Client, model: ScriptedModel) -> None:
-    await post(client, URL, asking({"type": "input_image", "image_url": "data:image/png;base64,AAAA"}))
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    async with client.post(URL, json=asking(picture)) as answer:
+        assert (answer.status, answer.headers["X-Firsttoken-Ignored"]) == (200, "input_image")
     assert "<user>[An image]\nWhat is this?" in model.prompts[0]
 
 

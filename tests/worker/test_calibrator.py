@@ -14,6 +14,7 @@ from worker.calibrator import Calibrator
 from worker.config import load
 from worker.engine_config import engine_config
 from worker.home import Home
+from worker.supervisor import Supervisor
 
 DONE_S = 120.0
 
@@ -45,7 +46,7 @@ async def test_what_a_worker_measures_in_a_pause_is_there_at_its_next_start(tmp_
     calibrations = Calibrations(Home(tmp_path).calibrations)
     assert not engine_config(config).is_calibrated
     calibrator = Calibrator(engine_config(config), calibrations, lambda: 7, pause_s=0.01)
-    calibrator.start()
+    calibrator.start(Supervisor())
     await until(lambda: engine_config(config).is_calibrated)
     await calibrator.close()
 
@@ -55,7 +56,7 @@ async def test_who_comes_back_ends_the_measurement_which_is_made_in_the_next_pau
 ) -> None:
     calibrations = Calibrations(tmp_path / "calibrations.json")
     calibrator = Calibrator(EngineConfig(), calibrations, lambda: len(started[:1]), pause_s=0.01)
-    calibrator.start()
+    calibrator.start(Supervisor())
     await until(lambda: len(started) > 1)
     assert started[0].returncode is not None and started[0].returncode < 0
     await until(lambda: calibrations.get(EngineConfig()) is not None)
@@ -66,7 +67,7 @@ async def test_a_worker_that_stops_takes_the_measurement_with_it(
     tmp_path: Path, started: list[asyncio.subprocess.Process]
 ) -> None:
     calibrator = Calibrator(EngineConfig(), Calibrations(tmp_path / "calibrations.json"), lambda: 7, pause_s=0.01)
-    calibrator.start()
+    calibrator.start(Supervisor())
     await until(lambda: bool(started))
     await calibrator.close()
     assert started[0].returncode is not None and started[0].returncode < 0
@@ -77,7 +78,7 @@ async def test_nothing_is_measured_where_somebody_chose(
 ) -> None:
     config = EngineConfig(flash_attention="off")
     calibrator = Calibrator(config, Calibrations(tmp_path / "calibrations.json"), lambda: 7, pause_s=0.0)
-    calibrator.start()
+    calibrator.start(Supervisor())
     await asyncio.sleep(0)
     await calibrator.close()
     assert not started
@@ -88,6 +89,6 @@ async def test_a_model_that_vanished_leaves_the_rule_and_a_word_in_the_log(
 ) -> None:
     config = EngineConfig(model_path=tmp_path / "gone.gguf")
     calibrator = Calibrator(config, Calibrations(tmp_path / "calibrations.json"), lambda: 7, pause_s=0.0)
-    calibrator.start()
+    calibrator.start(Supervisor())
     await until(lambda: "could not be measured" in caplog.text)
     await calibrator.close()

@@ -52,6 +52,7 @@ def test_the_home_is_absolute() -> None:
         ({"kv_type": "q4_0"}, {}, "--kv-type must be auto, f16 or q8_0"),
         ({"kv_type": "q8_0", "flash_attention": "off"}, {}, "--kv-type q8_0 needs flash attention"),
         ({"targets": "chat=fast"}, {}, "--targets must look like chat=500/100, not 'chat=fast'"),
+        ({"cors_origins": "example.com"}, {}, "--cors-origins must be \\* or origins such as"),
         ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
     ],
@@ -82,6 +83,12 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         "jwt_jwks_url": "https://issuer.test/keys",
         "body_bytes": "4096",
         "targets": "chat=200/50",
+        "late": "wait",
+        "objective": "0.9",
+        "cors_origins": "https://app.test",
+        "alias": "gpt-4o=demo-chat",
+        "engines": "http://engine.test:9000",
+        "listen": "127.0.0.1:9000",
     }
     environment = {s.variable: special.get(s.name, samples[s.kind]) for s in settings()}
     config = load({}, environment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inference.bundled import DRAFT_MODEL
+from inference.speculative.draft_length import FORCED_TOKENS_MAX
 from worker.config import Config
 from worker.engine_config import engine_config
 
@@ -17,12 +18,13 @@ def test_a_draft_model_is_found_by_its_name(tmp_path: Path) -> None:
 def test_lookup_needs_no_model(tmp_path: Path) -> None:
     engine = engine_config(Config(home=tmp_path, draft=Path("lookup")))
     assert (engine.draft_path, engine.lookup) == (None, True)
-    assert engine.outputs_max == engine.parallel * (1 + engine.draft_max)
+    assert engine.outputs_max == engine.parallel * (1 + engine.draft_max) + FORCED_TOKENS_MAX
 
 
 def test_without_the_flag_nothing_drafts(tmp_path: Path) -> None:
     engine = engine_config(Config(home=tmp_path))
-    assert (engine.draft_path, engine.lookup, engine.outputs_max) == (None, False, engine.parallel)
+    rows = engine.parallel + FORCED_TOKENS_MAX
+    assert (engine.draft_path, engine.lookup, engine.outputs_max) == (None, False, rows)
 
 
 def test_the_pace_to_keep_to_is_a_setting(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
+from agents.surface import Surface
 from worker.goodput import USUAL, Target, Targets
 
 TARGETS = Targets.parse("chat=500/100, kiosk-2=50.5/20")
@@ -19,6 +22,13 @@ def test_targets_are_read_by_surface() -> None:
 def test_what_is_no_target_is_named(text: str) -> None:
     with pytest.raises(ValueError, match=f"must look like chat=500/100, not '{text}'"):
         Targets.parse(f"voice=300/50,{text}")
+
+
+def test_a_file_sets_what_it_names_and_leaves_the_rest() -> None:
+    slow, new, plain = Surface(first_token_ms=900), Surface(pace_ms=40), Surface(tokens=5)
+    told = TARGETS.with_those_of({"chat": slow, "desk": new, "kiosk-2": plain, "batch": plain}).by_surface
+    assert told == {"chat": Target(900, 100), "kiosk-2": Target(50.5, 20), "desk": Target(inf, 40)}
+    assert str(told["desk"]) == "pace 40 ms"
 
 
 def test_a_surface_has_one_target() -> None:

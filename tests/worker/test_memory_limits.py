@@ -15,6 +15,7 @@ from tests.worker.cli.test_main import complaint, firsttoken
 from worker.config import load
 from worker.engine_config import engine_config
 from worker.start import open_model
+from worker.supervisor import Supervisor
 
 
 def test_only_what_nobody_set_may_give_way(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_a_worker_that_cannot_fit_its_model_refuses_in_a_sentence(tmp_path: Path
 async def test_a_worker_with_little_memory_serves_less_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with open_model(load({"home": str(tmp_path), "memory_mb": "24"}, {})) as model:
+    async with open_model(load({"home": str(tmp_path), "memory_mb": "24"}, {}), Supervisor()) as model:
         said, slots = capsys.readouterr().out, repr(model._engine)
         prompt = model.encode(model.render([ChatMessage("user", "Hello!")]))
         answer = [delta async for delta in model.generate(prompt, Sampling(temperature=0, max_tokens=8))]
@@ -53,7 +54,7 @@ async def test_a_worker_with_little_memory_serves_less_and_says_so(
 async def test_a_worker_with_enough_memory_says_nothing_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with open_model(load({"home": str(tmp_path), "memory_mb": "1000"}, {})):
+    async with open_model(load({"home": str(tmp_path), "memory_mb": "1000"}, {}), Supervisor()):
         assert capsys.readouterr().out == ""
 
 

@@ -18,7 +18,7 @@ from worker.auth.keys import Keys
 from worker.config import Config
 from worker.errors import ApiError
 from worker.middleware import join_trace
-from worker.request_keys import TRACE
+from worker.request_keys import BODY, IGNORED, TRACE
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -36,7 +36,7 @@ def raising(error: Exception) -> Any:
 
 
 async def echo(request: web.Request) -> web.Response:
-    Body.model_validate_json(await request.read())
+    Body.model_validate_json(request[BODY])
     return web.Response()
 
 
@@ -45,6 +45,11 @@ async def spans(request: web.Request) -> web.Response:
     ends = [span.end_ns - trace.start_ns for span in trace.spans]
     starts = [span.start_ns - trace.start_ns for span in trace.spans]
     return web.json_response({"names": [s.name for s in trace.spans], "starts": starts, "ends": ends, "id": trace.id})
+
+
+async def ignores(request: web.Request) -> web.Response:
+    request[IGNORED].add("verbosity", "ignore_eos", "verbosity")
+    return web.Response()
 
 
 async def breaks_off(request: web.Request) -> web.StreamResponse:
@@ -66,6 +71,7 @@ async def client(database: Database) -> AsyncIterator[Client]:
         web.get("/v1/database-away", raising(ConnectionRefusedError())),
         web.get("/v1/refused", raising(ApiError(409, "no", param="x", code="y"))),
         web.get("/v1/breaks-off", breaks_off),
+        web.get("/v1/ignores", ignores),
         web.post("/v1/echo", echo),
         web.post("/v1/spans", spans),
     ]
@@ -84,7 +90,7 @@ async def _new_key(database: Database) -> str:
     ("path", "status", "code", "param"),
     [
         ("/v1/too-long", 400, "context_length_exceeded", "input"),
-        ("/v1/queue-full", 429, "rate_limit_exceeded", None),
+        ("/v1/queue-full", 503, "overloaded", None),
         ("/v1/not-found", 404, "not_found", None),
         ("/v1/no-store", 404, "not_found", "vector_store_ids"),
         ("/v1/database-away", 503, None, None),
@@ -143,7 +149,32 @@ async def test_a_body_that_does_not_fit_names_the_field(client: Client, body: st
 async def test_a_body_beyond_the_limit_is_refused(client: Client) -> None:
     async with client.post("/v1/echo", data=b"x" * 2049) as response:
         assert response.status == 413
-        assert (await response.json())["error"]["message"]
+        error = (await response.json())["error"]
+    assert error["message"] and error["code"] == "request_too_large"
+
+
+async def test_a_method_that_does_not_fit_is_told_the_ones_that_do(client: Client) -> None:
+    async with client.delete("/v1/models") as response:
+        assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["//v1/spans", "/v1//spans", "/v1/spans/", "//v1//spans/"])
+async def test_an_address_is_found_whatever_its_slashes(client: Client, path: str) -> None:
+    async with client.session.post(client.make_url("/").with_path(path), data=b"{}") as response:
+        assert (response.status, (await response.json())["names"]) == (200, ["edge", "auth", "edge"])
+
+
+async def test_slashes_lead_to_no_other_server(client: Client) -> None:
+    address = client.make_url("/").with_path("//example.com//v1/models/")
+    async with client.session.get(address, allow_redirects=False) as response:
+        assert response.status == 404
+
+
+async def test_what_was_ignored_is_named_in_a_header(client: Client) -> None:
+    async with client.get("/v1/ignores") as response:
+        assert response.headers["X-Firsttoken-Ignored"] == "verbosity,ignore_eos"
+    async with client.get("/healthz") as response:
+        assert "X-Firsttoken-Ignored" not in response.headers
 
 
 async def test_a_failure_inside_a_stream_breaks_the_connection(client: Client) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,7 @@ async def test_two_workers_share_a_home_from_the_first_moment(
         assert await status_of(http, ready, "/v1/models") == 200
     assert workers[0].stop() == 0
     assert await status_of(http, second, "/readyz") == 200  # the database outlived its first user
-    [data] = (home / "postgres").glob("pg*")
+    data = placement_of(home).data
     assert PidFile.read(data) is not None
     assert workers[1].stop() == 0
     assert PidFile.read(data) is None  # the last one out stopped it
@@ -129,7 +131,53 @@ async def test_an_answer_in_progress_is_finished_before_the_worker_ends(
         await status_of(http, ready, "/healthz")
 
 
-async def test_a_second_signal_does_not_wait_for_anybody(home: Path) -> None:
+# Longer than any test waits: the model has to go on until the context is full.
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "minLength": 20_000}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+ENDLESS = {
+    "input": "Tell me a story.",
+    "max_output_tokens": 4_000,
+    "stream": True,
+    "text": {"format": {"type": "json_schema", "name": "endless", "schema": SCHEMA}},
+}
+STOP_S = 2.0  # beyond the time to drain
+
+
+@pytest.mark.any_answer("how it ends counts, not what it says")
+async def test_an_answer_that_is_too_long_ends_in_time_and_with_a_word(http: aiohttp.ClientSession, home: Path) -> None:
+    worker = Worker(home, "--docs", "", "--drain-s", "1")
+    ready = worker.wait_until_ready()
+    async with http.post(f"{ready['url']}/v1/responses", json=ENDLESS, headers=authorization(ready)) as response:
+        while b"output_text.delta" not in await response.content.readline():
+            pass
+        worker.process.send_signal(signal.SIGTERM)
+        signalled = time.monotonic()
+        await _until_draining(http, ready)
+        assert await status_of(http, ready, "/v1/models") == 503  # told, not refused
+        rest = await response.content.read()
+        assert b"event: response.failed" in rest and rest.endswith(b"data: [DONE]\n\n")
+        last = json.loads(rest.split(b"data: ")[-2].split(b"\n")[0])
+        assert await asyncio.to_thread(worker.process.wait, 20) == 0
+        assert time.monotonic() - signalled < 1 + STOP_S
+    assert "Traceback" not in worker.log.read_text()
+    id = last["response"]["id"]
+    again = Worker(home, "--docs", "")
+    ready = again.wait_until_ready()
+    async with http.get(f"{ready['url']}/v1/responses/{id}", headers=authorization(ready)) as response:
+        stored = await response.json()
+        assert (stored["status"], stored["output"]) == ("failed", last["response"]["output"])
+    async with http.get(f"{ready['url']}/v1/responses/{id}?stream=true", headers=authorization(ready)) as response:
+        resumed = await response.content.read()
+    assert again.stop() == 0
+    assert b"event: response.failed" in resumed and resumed.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.any_answer("how it ends counts, not what it says")
+async def test_a_second_signal_ends_everything_at_once_and_as_clean(http: aiohttp.ClientSession, home: Path) -> None:
     worker = Worker(home, "--docs", "", "--drain-s", "300")
     ready = worker.wait_until_ready()
     host, port = ready["url"].removeprefix("http://").split(":")
@@ -139,21 +187,27 @@ async def test_a_second_signal_does_not_wait_for_anybody(home: Path) -> None:
             b"Authorization: Bearer " + ready["api_key"].encode() + b"\r\nExpect: 100-continue\r\n\r\n"
         )
         assert slow.recv(100).startswith(b"HTTP/1.1 100")  # a request is being read and will never be complete
-        worker.process.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(_refuses_connections, host, int(port))
-        assert worker.process.poll() is None  # it drains
-        worker.process.send_signal(signal.SIGINT)
+        async with http.post(f"{ready['url']}/v1/responses", json=ENDLESS, headers=authorization(ready)) as response:
+            while b"output_text.delta" not in await response.content.readline():
+                pass
+            worker.process.send_signal(signal.SIGINT)
+            await _until_draining(http, ready)
+            worker.process.send_signal(signal.SIGINT)
+            signalled = time.monotonic()
+            rest = await response.content.read()
+            assert time.monotonic() - signalled < 1
+            assert b"event: response.failed" in rest and rest.endswith(b"data: [DONE]\n\n")
+        assert b" 503 " in await asyncio.to_thread(slow.recv, 100)
         assert await asyncio.to_thread(worker.process.wait, 20) == 0
+    assert "Traceback" not in worker.log.read_text()
 
 
-def _refuses_connections(host: str, port: int) -> bool:
+async def _until_draining(http: aiohttp.ClientSession, ready: dict[str, Any]) -> None:
     while True:  # the test's own time limit ends this
-        try:
-            socket.create_connection((host, port)).close()
-        except ConnectionResetError:
-            pass  # it was in the queue of a socket that is just being closed
-        except ConnectionRefusedError:
-            return True
+        async with http.get(f"{ready['url']}/readyz") as answer:
+            if answer.status == 503:
+                assert (await answer.json())["parts"]["worker"] == "draining"
+                return
 
 
 def _wait_for(path: Path) -> None:
@@ -167,6 +221,37 @@ async def test_a_signal_during_the_start_ends_it(make_home: Callable[[], Path]) 
     await asyncio.to_thread(_wait_for, home / "lock")  # made right after the worker listens to signals
     assert await asyncio.to_thread(worker.stop) == 130
     assert "Traceback" not in worker.log.read_text()
+
+
+@contextmanager
+def descriptors(limit: int) -> Iterator[None]:
+    """This process, and those that it starts, have so many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_more_half_open_connections_than_descriptors_keep_nobody_out(
+    http: aiohttp.ClientSession, home: Path
+) -> None:
+    with descriptors(1024):
+        worker = Worker(home, "--docs", "", "--header-s", "60")
+    ready = worker.wait_until_ready()
+    host, port = ready["url"].removeprefix("http://").split(":")
+    with descriptors(4096), ExitStack() as stack:
+        for _ in range(1100):
+            half_open = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            half_open.sendall(b"GET / HTTP/1.1\r\n")
+        for _ in range(20):
+            async with aiohttp.ClientSession() as newcomer:  # each with a connection of its own
+                assert await status_of(newcomer, ready, "/v1/models") == 200
+        async with http.post(
+            f"{ready['url']}/v1/responses", json={"input": "hello"}, headers=authorization(ready)
+        ) as answer:
+            assert answer.status == 200
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.log.read_text() and "out of system resource" not in worker.log.read_text()
 
 
 async def test_a_worker_answers_the_way_its_banner_shows(http: aiohttp.ClientSession, server: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from tests.agents.test_mcp_server import COMMAND
 from tests.agents.turns import TENANT
 from worker import tool_servers
 from worker.errors import StartError
+from worker.supervisor import Supervisor
 from worker.tool_servers import ToolServers, open_tool_servers
 
 
@@ -38,7 +39,7 @@ async def run(box: Toolbox, name: str, arguments: str = "{}") -> str:
 async def test_the_tools_of_a_server_stand_beside_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_servers, "START_S", 60.0)  # a busy machine
     roster, box = served(COMMAND, "far_double"), Toolbox([current_time])
-    async with open_tool_servers(roster) as servers:
+    async with open_tool_servers(roster, Supervisor()) as servers:
         servers.attach(box, roster)
         assert await run(box, "far_double", '{"x": 4}') == "8"
         assert await run(box, "current_time") == "noon"
@@ -50,7 +51,7 @@ async def test_a_server_that_does_not_answer_costs_a_bounded_time(monkeypatch: p
     roster, box = served(silent, "far_double"), Toolbox()
     importlib.import_module("agents.mcp_server")
     began = time.monotonic()
-    async with open_tool_servers(roster) as servers:
+    async with open_tool_servers(roster, Supervisor()) as servers:
         assert time.monotonic() - began < 5
         servers.attach(box, roster)
         assert await run(box, "far_double") == "Error: the server 'far' cannot be reached or has no such tool"
@@ -61,7 +62,7 @@ async def test_no_server_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"{name} was imported")
 
     monkeypatch.setattr(importlib, "import_module", never)
-    async with open_tool_servers(Roster()):
+    async with open_tool_servers(Roster(), Supervisor()):
         pass
 
 
@@ -71,7 +72,7 @@ async def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(StartError, match=r"pip install 'firsttoken\[mcp\]'"):
-        async with open_tool_servers(served(["x"])):
+        async with open_tool_servers(served(["x"]), Supervisor()):
             pass
 
 

@@ -75,3 +75,42 @@ async def test_a_field_that_is_not_acted_upon_is_named(client: Client) -> None:
 async def test_nobody_is_told_of_a_file_without_credentials(client: Client) -> None:
     del client.session.headers["Authorization"]
     assert await refused(client, 401, data=form(b"x")) is None
+
+
+DISPOSITION = b"Content-Disposition: form-data; name="
+FILE = b"--b\r\n" + DISPOSITION + b'"file"; filename="a.txt"\r\n\r\nx\r\n--b--\r\n'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x" * 300_000,
+        b"--b\r\nno header\r\n\r\nx\r\n--b--\r\n",
+        b"--b\r\n: empty\r\n\r\nx\r\n--b--\r\n",
+        b"--b\r\n" + b"x: " + b"y" * 100_000 + b"\r\n\r\nx\r\n--b--\r\n",
+        b"--b\r\n" + b"x: y\r\n" * 1000 + b"\r\nx\r\n--b--\r\n",
+        b"--b\r\n" + DISPOSITION + b'"\xff\xfe"\r\n\r\nx\r\n' + FILE,
+        b"--b\r\n" + DISPOSITION + b'"_charset_"\r\n\r\n\xff\xfe\r\n' + FILE,
+        b"--b\r\n" + DISPOSITION + b'"_charset_"\r\n\r\n' + b"x" * 50 + b"\r\n" + FILE,
+        b"--b\r\nContent-Type: multipart/mixed\r\n\r\nx\r\n--b--\r\n",
+        b"--b\r\nContent-Transfer-Encoding: nonsense\r\n" + DISPOSITION + b'"purpose"\r\n\r\nx\r\n--b--\r\n',
+        b"--b\r\n" + DISPOSITION + b"\"file\"; filename*=utf-9''%ff\r\n\r\nx\r\n--b--\r\n",
+        FILE[:-10],
+        b"--b",
+        b"",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # as the worker does; pytest forgets it
+async def test_a_form_that_is_none_is_refused(client: Client, data: bytes) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    assert await refused(client, 400, data=data, headers=headers) in ("file", "purpose", "??")
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=" + "x" * 99, "multipart/;b"])
+async def test_a_form_without_its_boundary_is_refused(client: Client, kind: str) -> None:
+    assert await refused(client, 400, data=FILE, headers={"Content-Type": kind}) == "file"
+
+
+async def test_a_compressed_form_is_refused(client: Client) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=b", "Content-Encoding": "gzip"}
+    assert await refused(client, 415, data=FILE, headers=headers) == "Content-Encoding"

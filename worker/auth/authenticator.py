@@ -2,80 +2,104 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from uuid import UUID
 
 from inference.trace import Trace
+from worker.auth.admitted import RECHECK_S, Admitted, End
+from worker.auth.audit import AuditLog
 from worker.auth.jwks import KeysUnavailable
 from worker.auth.jwt import InvalidToken, Tokens
 from worker.auth.keys import KEY_PREFIX, Grant, Keys
 from worker.auth.principal import Principal, Via
 from worker.auth.secret import Secret
 from worker.auth.session import Sessions, require_same_origin
+from worker.auth.throttle import Throttle
 from worker.errors import ApiError
+from worker.supervisor import Supervised, Supervisor, Well
 
-CACHE_S = 30.0  # a revoked key keeps working for at most this long
-CACHED_MAX = 10_000
+API_KEY = "X-Api-Key"
 CREDENTIAL_CHARS_MAX = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    principal: Principal
-    until: float  # time.time(), the clock that credentials expire by
+TIDY_EVERY_S = 3600.0
 
 
 class Authenticator:
-    """Answers "who is this?" for every request, mostly from a small cache keyed by a hash of the credential."""
+    """Answers "who is this?" for every request, mostly from what it let in lately."""
 
-    def __init__(self, keys: Keys, sessions: Sessions, tokens: Tokens, secret: Secret) -> None:
+    def __init__(
+        self, keys: Keys, sessions: Sessions, tokens: Tokens, secret: Secret, audit: AuditLog, *, audit_days: float
+    ) -> None:
         self.keys = keys
         self.sessions = sessions
+        self.audit = audit
+        self.throttle = Throttle()
         self._tokens = tokens
         self._secret = secret
-        self._cache: OrderedDict[bytes, _Cached] = OrderedDict()
+        self._audit_days = audit_days
+        self._admitted = Admitted()
+        self._tidied_at = -TIDY_EVERY_S
+        self._watch: Supervised | None = None
 
-    async def start(self) -> None:
+    async def start(self, supervisor: Supervisor) -> None:
+        self._tokens.warn()
         if self._tokens.jwks:
-            await self._tokens.jwks.start()
+            await self._tokens.jwks.start(supervisor)
+        self._watch = supervisor.start("credentials", self._recheck_forever)
 
     async def close(self) -> None:
+        if self._watch:
+            await self._watch.stop()
         if self._tokens.jwks:
             await self._tokens.jwks.close()
 
     async def identify(
-        self, headers: Mapping[str, str], cookies: Mapping[str, str], method: str, trace: Trace
+        self, headers: Mapping[str, str], cookies: Mapping[str, str], method: str, trace: Trace, address: str = ""
     ) -> Principal | None:
-        """Who is asking; None when no credential came along.
+        """Who is asking; None when no credential came along. `address` is where the request comes from.
 
-        Raises ApiError: 401 for a bearer credential that does not count, 403 for a session used from another site.
+        Raises ApiError: 401 for a bearer credential that does not count, or 429 after too many of those, and 403 for a
+        session used from another site.
         """
         authorization = headers.get("Authorization")
+        if authorization is None and API_KEY in headers:  # as Anthropic's clients send it
+            authorization = f"Bearer {headers[API_KEY]}"
         if authorization is None:
-            principal = self.sessions.read(cookies)
+            principal = await self._identify_cookie(self.sessions.cookie(cookies))
             if principal is not None:
                 require_same_origin(method, headers)
             return principal
         scheme, _, credential = authorization.strip().partition(" ")
         credential = credential.strip()
-        if scheme.lower() != "bearer" or not credential or len(credential) > CREDENTIAL_CHARS_MAX:
-            raise _unauthorized("The Authorization header must be `Bearer <api key>`.")
-        return await self._identify_bearer(credential, trace)
+        fits = credential.isascii() and 1 <= len(credential) <= CREDENTIAL_CHARS_MAX
+        if scheme.lower() != "bearer" or not fits:
+            raise _unauthorized("The Authorization header must be `Bearer <api key>`, or X-Api-Key the key.")
+        return await self._identify_bearer(credential, trace, address)
 
-    async def _identify_bearer(self, credential: str, trace: Trace) -> Principal:
-        mark = self._secret.digest("credential-cache", credential)
-        cached = self._cache.get(mark)
-        if cached is not None and cached.until > time.time():
-            self._cache.move_to_end(mark)
-            return cached.principal
-        principal, expires_at = await self._verify(credential, trace)
-        self._cache[mark] = _Cached(principal, min(expires_at, time.time() + CACHE_S))
-        self._cache.move_to_end(mark)
-        if len(self._cache) > CACHED_MAX:
-            self._cache.popitem(last=False)
+    async def _identify_cookie(self, cookie: str | None) -> Principal | None:
+        if cookie is None or len(cookie) > CREDENTIAL_CHARS_MAX:
+            return None
+        mark = self._secret.cache_key("session", cookie)
+        principal = self._admitted.get(mark)
+        if principal is not None:
+            return principal
+        claim = self.sessions.read(cookie)
+        scopes = await self.sessions.scopes(claim.tenant_id, claim.id) if claim else None
+        if claim is None or scopes is None:
+            return None
+        principal = Principal(claim.tenant_id, claim.id, scopes, "session")
+        self._admitted.put(mark, principal, claim.expires_at)
+        return principal
+
+    async def _identify_bearer(self, credential: str, trace: Trace, address: str) -> Principal:
+        mark = self._secret.cache_key("credential", credential)
+        principal = self._admitted.get(mark)
+        if principal is None:
+            async with self.throttle.checking(address):
+                principal, expires_at = await self._verify(credential, trace)
+            self._admitted.put(mark, principal, expires_at)
         return principal
 
     async def _verify(self, credential: str, trace: Trace) -> tuple[Principal, float]:
@@ -100,20 +124,57 @@ class Authenticator:
         return Principal(tenant_id, bearer.subject, bearer.scopes, "jwt"), bearer.expires_at
 
     async def again(self, tenant_id: UUID, via: Via, subject: str) -> Principal:
-        """Somebody who was let in earlier and whose work is done only now. Raises ApiError 401 for a key that ended.
-
-        Sessions and JWTs cannot be revoked: what they asked for in their time counts.
+        """Somebody who was let in earlier and whose work is done only now. Raises ApiError 401 for a key or session
+        that ended. JWTs cannot be revoked: what they asked for in their time counts.
         """
-        if via != "api_key":
+        if via == "jwt":
             return Principal(tenant_id, subject, frozenset(), via)
+        if via == "session":
+            scopes = await self.sessions.scopes(tenant_id, subject)
+            if scopes is None:
+                raise _unauthorized("The session that asked for this has ended.")
+            return Principal(tenant_id, subject, scopes, via)
         grant = await self.keys.grant(tenant_id, subject)
         if grant is None:
             raise _unauthorized("The API key that asked for this has expired or was revoked.")
         return Principal(tenant_id, subject, grant.scopes, via, grant.bounds)
 
-    async def redeem_link(self, token: str) -> Grant | None:
-        """What a one-time sign-in link allows; None when it does not count any more."""
-        return await self.keys.redeem_link(token) if len(token) <= CREDENTIAL_CHARS_MAX else None
+    async def redeem_link(self, token: str, address: str) -> Grant:
+        """What a one-time sign-in link allows. Raises ApiError 401 when it does not count any more, or 429."""
+        async with self.throttle.checking(address):
+            grant = await self.keys.redeem_link(token) if len(token) <= CREDENTIAL_CHARS_MAX else None
+            if grant is None:
+                raise _unauthorized("This link was used or is too old.")
+        return grant
+
+    def going_on(self, principal: Principal, end: End) -> AbstractContextManager[None]:
+        """While something is done for a principal: `end` is called when its credential ends before."""
+        return self._admitted.going_on(principal, end)
+
+    def ended(self, subject: str) -> None:
+        """This worker knows that a credential has ended. Other workers find out by `recheck`."""
+        self._admitted.end({subject})
+
+    async def recheck(self) -> None:
+        """Find out which credentials have ended since, in one statement for all of them."""
+        subjects, used = self._admitted.to_check()
+        if subjects:
+            asked_at = time.monotonic()
+            self._admitted.checked(subjects, await self.keys.counting(subjects, used), asked_at)
+
+    async def _recheck_forever(self, well: Well) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            await asyncio.to_thread(self._secret.reread)
+            await self.recheck()
+            await self._tidy()
+            well()
+
+    async def _tidy(self) -> None:
+        if time.monotonic() - self._tidied_at >= TIDY_EVERY_S:
+            await self.sessions.tidy()
+            await self.audit.forget(self._audit_days)
+            self._tidied_at = time.monotonic()
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 import time
+from urllib.parse import urlsplit
 
 import aiohttp
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
 from inference.trace import Trace
+from worker.supervisor import Supervised, Supervisor, Well
 
 log = logging.getLogger("firsttoken.auth")
 
@@ -31,21 +33,21 @@ class Jwks:
 
     def __init__(self, url: str, *, refetch_min_s: float = REFETCH_MIN_S) -> None:
         self._url = url
+        self._shown = urlsplit(url).netloc.rpartition("@")[2]  # what stands before the host may be a password
         self._refetch_min_s = refetch_min_s
         self._keys: list[RSAKey | ECKey] = []
         self._tried_at = -float("inf")
         self._lock = asyncio.Lock()
-        self._refresher: asyncio.Task[None] | None = None
+        self._refresher: Supervised | None = None
 
-    async def start(self) -> None:
+    async def start(self, supervisor: Supervisor) -> None:
         """Fetch once and go on refreshing in the background."""
         await self._fetch()
-        self._refresher = asyncio.create_task(self._refresh(), name="jwks")
+        self._refresher = supervisor.start("jwks", self._refresh, retry_max_s=REFRESH_S, expected=(KeysUnavailable,))
 
     async def close(self) -> None:
         if self._refresher:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+            await self._refresher.stop()
 
     async def find(self, kid: str | None, algorithm: str, trace: Trace) -> RSAKey | ECKey | None:
         """The key that may verify this token; an unknown `kid` asks the issuer again, but not too often.
@@ -61,7 +63,7 @@ class Jwks:
                         await self._fetch()
             key = self._pick(kid, algorithm)
         if key is None and not self._keys:
-            raise KeysUnavailable(f"no keys from {self._url}")
+            raise KeysUnavailable(f"no keys from {self._shown}")
         return key
 
     def _pick(self, kid: str | None, algorithm: str) -> RSAKey | ECKey | None:
@@ -72,20 +74,25 @@ class Jwks:
             return fitting[0] if len(fitting) == 1 else None
         return next((key for key in fitting if key.kid == kid), None)
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, well: Well) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
             async with self._lock:
-                await self._fetch()
+                if not await self._fetch():
+                    raise KeysUnavailable(f"no keys from {self._shown}")
+            well()
 
-    async def _fetch(self) -> None:
+    async def _fetch(self) -> bool:
+        """Whether that worked."""
         self._tried_at = time.monotonic()
         try:
             timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
             async with aiohttp.ClientSession(timeout=timeout) as client, client.get(self._url) as response:
                 self._keys = parse(await _read(response))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            log.warning("the keys at %s could not be fetched, the old ones stay: %r", self._url, error)
+            log.warning("the keys at %s could not be fetched, the old ones stay: %r", self._shown, error)
+            return False
+        return True
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,15 @@ from joserfc.jws import JWSRegistry
 
 from inference.trace import Trace
 from worker.auth.jwks import Jwks
-from worker.auth.principal import OPERATOR
+from worker.auth.scope import USUAL, Scope, known
 from worker.config import Config
+
+log = logging.getLogger("firsttoken.auth")
 
 LEEWAY_S = 30  # clocks of two machines differ
 SYMMETRIC, ASYMMETRIC = frozenset({"HS256"}), frozenset({"RS256", "ES256"})
-OPERATOR_SCOPE = f"firsttoken:{OPERATOR}"  # in the `scope` claim; prefixed, since an issuer serves other software too
+SCOPE_PREFIX = "firsttoken:"  # in the `scope` claim, since an issuer serves other software too
+OPERATOR = "operator"  # a name of `ops` that takes nothing away, from before there were scopes for everything
 TENANT_CHARS_MAX = 190
 
 
@@ -35,7 +39,7 @@ class Bearer:
 
     tenant: str
     subject: str
-    scopes: frozenset[str]
+    scopes: frozenset[Scope]
     expires_at: float
 
 
@@ -55,7 +59,18 @@ class Tokens:
             required["iss"] = {"essential": True, "value": config.jwt_issuer}
         if config.jwt_audience:
             required["aud"] = {"essential": True, "value": config.jwt_audience}
+        self._required = required.keys()
         self._claims = jwt.JWTClaimsRegistry(leeway=LEEWAY_S, **required)
+
+    def warn(self) -> None:
+        """Say in one line which setting is missing, where a token may be taken that was made for somebody else."""
+        flags = {"--jwt-issuer": "iss", "--jwt-audience": "aud"}
+        missing = [flag for flag, claim in flags.items() if claim not in self._required]
+        if self.jwks is not None and missing:
+            log.warning(
+                "every token that a key of --jwt-jwks-url signed counts, also one made for other software: set %s",
+                " and ".join(missing),
+            )
 
     @property
     def enabled(self) -> bool:
@@ -72,7 +87,7 @@ class Tokens:
             self._claims.validate(claims)
         except JoseError as error:
             raise InvalidToken(error.description or error.error.replace("_", " ")) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # claims may nest deeper than the parser does
             raise InvalidToken("the token is damaged") from error
         return self._bearer(claims)
 
@@ -90,10 +105,23 @@ class Tokens:
         tenant, subject, scope = claims.get(self._tenant_claim), claims.get("sub", ""), claims.get("scope", "")
         if not isinstance(tenant, str) or not 1 <= len(tenant) <= TENANT_CHARS_MAX:
             raise InvalidToken(f"the claim '{self._tenant_claim}' must name the tenant")
-        granted = scope.split() if isinstance(scope, str) else []
-        scopes = frozenset({OPERATOR}) if OPERATOR_SCOPE in granted else frozenset[str]()
+        if not isinstance(subject, str) or not _is_storable(tenant + subject):
+            raise InvalidToken("its claims are not plain text")
         # The prefix keeps an issuer's names apart from ours: a subject called "local" is not the local tenant.
-        return Bearer(f"jwt:{tenant}", str(subject), scopes, float(claims["exp"]))
+        return Bearer(f"jwt:{tenant}", subject, _scopes(scope), float(claims["exp"]))
+
+
+def _is_storable(text: str) -> bool:
+    """JSON may spell halves of characters, and NUL."""
+    return not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
+
+
+def _scopes(claim: object) -> frozenset[Scope]:
+    """What the `scope` claim grants: what it names of ours, and the usual where it names nothing of ours."""
+    words = claim.split() if isinstance(claim, str) else []
+    named = {word.removeprefix(SCOPE_PREFIX) for word in words if word.startswith(SCOPE_PREFIX)}
+    granted = known(named) if named - {OPERATOR} else USUAL
+    return granted | {Scope.OPS} if OPERATOR in named else granted
 
 
 def _header(token: str) -> dict[str, Any]:

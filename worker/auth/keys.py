@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from agents.definition import Bounds
 from migrations.pool import Database
+from worker.auth.audit import WORKER, Act, Actor, note
+from worker.auth.bounds import KeyBounds
+from worker.auth.scope import USUAL, Scope, known
 from worker.auth.secret import Secret
 
 KEY_PREFIX = "ft_"
 SECRET_BYTES = 32
 HINT_CHARS = 8  # enough for people to tell keys apart, nothing for guessing: 5 of 43 random characters
+LINK_ID_BYTES = 8  # of a hash that the secret keys
+KEY, LINK = "api-key", "sign-in-link"  # what hashes are made for
 LOCAL_TENANT = "local"  # the tenant of the person who runs the worker
 LINK_LIFETIME = timedelta(hours=12)  # printed at start, often followed much later
 
@@ -26,7 +30,7 @@ class ApiKey:
     id: str
     name: str
     hint: str
-    scopes: frozenset[str]
+    scopes: frozenset[Scope]
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
@@ -46,9 +50,9 @@ class Grant:
 
     id: str
     tenant_id: UUID
-    scopes: frozenset[str]
+    scopes: frozenset[Scope]
     expires_at: datetime | None = None
-    bounds: Bounds | None = None
+    bounds: KeyBounds | None = None
 
 
 class Keys:
@@ -75,19 +79,22 @@ class Keys:
         tenant_id: UUID,
         name: str,
         *,
-        scopes: Iterable[str] = (),
+        scopes: Iterable[Scope] = USUAL,
         expires_at: datetime | None = None,
-        bounds: Bounds | None = None,
+        bounds: KeyBounds | None = None,
+        by: Actor = WORKER,
     ) -> tuple[str, str]:
         """A new key: (id, the key itself, which nobody can read again)."""
         told = bounds.model_dump(exclude_unset=True) if bounds else {}
         key, id = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES), f"key_{secrets.token_hex(12)}"
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
-                "insert into api_keys (id, tenant_id, name, hash, hint, scopes, expires_at, bounds) "
-                "values ($1, $2, $3, $4, $5, $6, $7, $8)",
-                id, tenant_id, name, self._hash(key), key[:HINT_CHARS], sorted(scopes), expires_at, told,
-            )  # fmt: skip
+                "insert into api_keys (id, tenant_id, name, hash, hint, scopes, expires_at, bounds, secret_mark) "
+                "values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                *(id, tenant_id, name, self._secret.digest(KEY, key), key[:HINT_CHARS]),
+                *(sorted(scopes), expires_at, told, self._secret.marks[0]),
+            )
+            await note(connection, tenant_id, by, Act.KEY_CREATED, id, name=name, scopes=sorted(scopes))
         return id, key
 
     async def list(self, tenant_id: UUID) -> list[ApiKey]:
@@ -97,24 +104,28 @@ class Keys:
                 "select id, name, hint, scopes, created_at, expires_at, revoked_at, last_used_at, bounds "
                 "from api_keys order by created_at desc, id"
             )
-        return [ApiKey(**{**row, "scopes": frozenset(row["scopes"])}) for row in rows]
+        return [ApiKey(**{**row, "scopes": known(row["scopes"])}) for row in rows]
 
-    async def revoke(self, tenant_id: UUID, id: str) -> bool:
-        """Whether a key of this tenant had that id. Workers notice within the lifetime of their cache."""
+    async def revoke(self, tenant_id: UUID, id: str, *, by: Actor = WORKER) -> bool:
+        """Whether a key of this tenant had that id. Workers notice when they check what they have let in."""
         async with self._database.tenant(tenant_id) as connection:
-            found = await connection.fetchval(
-                "update api_keys set revoked_at = coalesce(revoked_at, now()) where id = $1 returning id", id
+            name = await connection.fetchval(
+                "update api_keys set revoked_at = coalesce(revoked_at, now()) where id = $1 returning name", id
             )
-        return found is not None
+            if name is not None:
+                await note(connection, tenant_id, by, Act.KEY_REVOKED, id, name=name)
+        return name is not None
 
     async def authenticate(self, key: str) -> Grant | None:
         """What a key allows now; None for an unknown, expired or revoked one."""
         async with self._database.anonymous() as connection:
-            row = await connection.fetchrow("select * from authenticate_api_key($1)", self._hash(key))
+            row = await connection.fetchrow(
+                "select * from authenticate_api_key($1, $2)", self._secret.digests(KEY, key), self._secret.marks[0]
+            )
         if row is None:
             return None
         bounds = _bounds(row["bounds"])
-        return Grant(row["key_id"], row["tenant_id"], frozenset(row["scopes"]), row["expires_at"], bounds)
+        return Grant(row["key_id"], row["tenant_id"], known(row["scopes"]), row["expires_at"], bounds)
 
     async def grant(self, tenant_id: UUID, id: str) -> Grant | None:
         """What the key with this id allows now; None when it is unknown, expired or revoked."""
@@ -126,33 +137,44 @@ class Keys:
             )
         if row is None:
             return None
-        return Grant(id, tenant_id, frozenset(row["scopes"]), row["expires_at"], _bounds(row["bounds"]))
+        return Grant(id, tenant_id, known(row["scopes"]), row["expires_at"], _bounds(row["bounds"]))
 
-    async def create_link(self, tenant_id: UUID, *, scopes: Iterable[str] = ()) -> str:
+    async def create_link(self, tenant_id: UUID, *, scopes: Iterable[Scope] = USUAL, by: Actor = WORKER) -> str:
         """A token that signs one browser in, once."""
         token = secrets.token_urlsafe(SECRET_BYTES)
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute("delete from sign_in_links where expires_at < now()")
             await connection.execute(
                 "insert into sign_in_links (hash, tenant_id, scopes, expires_at) values ($1, $2, $3, now() + $4)",
-                self._hash_link(token), tenant_id, sorted(scopes), LINK_LIFETIME,
-            )  # fmt: skip
+                *(hashed := self._secret.digest(LINK, token), tenant_id, sorted(scopes), LINK_LIFETIME),
+            )
+            await note(connection, tenant_id, by, Act.LINK_CREATED, _link_id(hashed), scopes=sorted(scopes))
         return token
 
     async def redeem_link(self, token: str) -> Grant | None:
         """What the link allows; None when it is unknown, used or too old."""
         async with self._database.anonymous() as connection:
-            row = await connection.fetchrow("select * from redeem_sign_in_link($1)", self._hash_link(token))
-        if row is None:
-            return None
-        return Grant(f"link_{secrets.token_hex(8)}", row["tenant_id"], frozenset(row["scopes"]))
+            hashes = self._secret.digests(LINK, token)
+            row = await connection.fetchrow("select hash, tenant_id, scopes from redeem_sign_in_link($1)", hashes)
+        return Grant(_link_id(row["hash"]), row["tenant_id"], known(row["scopes"])) if row else None
 
-    def _hash(self, key: str) -> bytes:
-        return self._secret.digest("api-key", key)
+    async def of_other_secrets(self) -> int:
+        """How many keys that count, of all tenants, are not hashed with the secret that signs now."""
+        async with self._database.anonymous() as connection:
+            count: int = await connection.fetchval("select keys_of_other_secrets($1)", self._secret.marks[0])
+        return count
 
-    def _hash_link(self, token: str) -> bytes:
-        return self._secret.digest("sign-in-link", token)
+    async def counting(self, ids: Iterable[str], used: Iterable[str]) -> set[str]:
+        """Those of these keys and sessions, of any tenant, that count now. The `used` ones are noted as used."""
+        async with self._database.anonymous() as connection:
+            rows = await connection.fetch("select id from recheck_credentials($1, $2)", list(ids), list(used))
+        return {row["id"] for row in rows}
 
 
-def _bounds(stored: Mapping[str, float]) -> Bounds | None:
-    return Bounds.model_validate(stored) if stored else None
+def _link_id(hashed: bytes) -> str:
+    """What a link is called in the audit log: the same when it is made and when it is used."""
+    return f"link_{hashed[:LINK_ID_BYTES].hex()}"
+
+
+def _bounds(stored: Mapping[str, float]) -> KeyBounds | None:
+    return KeyBounds.model_validate(stored) if stored else None

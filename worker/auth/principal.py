@@ -6,21 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from agents.definition import Bounds
 from agents.turn import Turn
+from worker.auth.bounds import KeyBounds
+from worker.auth.scope import Scope
 
 Via: TypeAlias = Literal["api_key", "jwt", "session"]
-
-OPERATOR = "operator"  # may see the latencies of every tenant
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     tenant_id: UUID
     subject: str  # key id, JWT subject or session id: for logs and traces, never a secret
-    scopes: frozenset[str]
+    scopes: frozenset[Scope]
     via: Via
-    bounds: Bounds | None = None  # of every turn
+    bounds: KeyBounds | None = None  # of every turn
 
     def bounded(self, turn: Turn) -> Turn:
         """The turn, its limits lowered to the bounds of the credential. To be called after the agent is applied, which
@@ -29,8 +28,7 @@ class Principal:
         if self.bounds is None:
             return turn
         limits = turn.limits.capped(self.bounds.caps)
-        sampling = replace(turn.sampling, max_tokens=min(turn.sampling.max_tokens, limits.tokens))
-        return replace(turn, limits=limits, sampling=sampling)
+        return replace(turn, limits=limits, sampling=turn.sampling.at_most(limits.tokens))
 
     @property
     def is_watching(self) -> bool:
@@ -39,4 +37,10 @@ class Principal:
 
     @property
     def is_operator(self) -> bool:
-        return OPERATOR in self.scopes
+        """Whether the latencies of every tenant may be seen."""
+        return Scope.OPS in self.scopes
+
+    @property
+    def is_revocable(self) -> bool:
+        """Whether the credential may end before its time. A JWT cannot: nobody here knows of it."""
+        return self.via != "jwt"

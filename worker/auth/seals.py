@@ -31,7 +31,7 @@ class Seals:
 
     def close(self, tenant_id: UUID, text: str) -> str:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        sealed = nonce + self._cipher(tenant_id).encrypt(nonce, text.encode(), None)
+        sealed = nonce + AESGCM(self._secret.digest(PURPOSE, str(tenant_id))).encrypt(nonce, text.encode(), None)
         return PREFIX + base64.urlsafe_b64encode(sealed).decode()
 
     def open(self, tenant_id: UUID, sealed: str) -> str | None:
@@ -42,13 +42,17 @@ class Seals:
             content = base64.b64decode(sealed.removeprefix(PREFIX), altchars=b"-_", validate=True)
             if PREFIX + base64.urlsafe_b64encode(content).decode() != sealed:
                 return None  # spare bits of the last letter are set: the same bytes, but not what was given out
-            nonce, body = content[:NONCE_BYTES], content[NONCE_BYTES:]
-            return self._cipher(tenant_id).decrypt(nonce, body, None).decode()
-        except (binascii.Error, InvalidTag, ValueError):
+        except (binascii.Error, ValueError):
             return None
+        keys = self._secret.digests(PURPOSE, str(tenant_id))
+        return next((text for key in keys if (text := _decrypted(key, content)) is not None), None)
 
-    def _cipher(self, tenant_id: UUID) -> AESGCM:
-        return AESGCM(self._secret.digest(PURPOSE, str(tenant_id)))
+
+def _decrypted(key: bytes, content: bytes) -> str | None:
+    try:
+        return AESGCM(key).decrypt(content[:NONCE_BYTES], content[NONCE_BYTES:], None).decode()
+    except (InvalidTag, ValueError):
+        return None
 
 
 def sealed(seals: Seals, tenant_id: UUID, summary: str, recent: Sequence[Item] = ()) -> str:

@@ -1,54 +1,144 @@
-"""The browser's session: a signed cookie, so that no table is read to know who clicks."""
+"""The sessions of browsers: a signed cookie that names a row, so that what is made up never reaches the database and
+what is real can be ended before its time.
+
+A session ends after LIFETIME_S, however much it is used: a stolen cookie cannot be kept alive.
+"""
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import orjson
 from aiohttp import web
 
+from migrations.pool import Database
+from worker.auth.audit import Act, Actor, note
 from worker.auth.keys import Grant
-from worker.auth.principal import Principal
+from worker.auth.scope import Scope, known
 from worker.auth.secret import Secret
 from worker.errors import ApiError
 
 LIFETIME_S = 30 * 24 * 3600
 PURPOSE = "session"
+ID_BYTES = 16
+AGENT_CHARS_MAX = 200
+LISTED_MAX = 1000  # of a tenant; who has more ends some of them first
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`address` and `agent` are those of the browser when it signed in; `last_used_at` is up to a minute behind."""
+
+    id: str
+    scopes: frozenset[Scope]
+    address: str | None
+    agent: str | None
+    created_at: datetime
+    last_used_at: datetime | None
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a cookie says that we signed; whether the session still counts is in its row."""
+
+    tenant_id: UUID
+    id: str
+    expires_at: float  # Unix seconds
+
+
 class Sessions:
-    """Makes and reads session cookies.
+    """The owner of the table browser_sessions, and of the cookies that name its rows.
 
     Cookies are shared by all ports of a host; the name carries a mark of the secret, so that two installations on one
     machine do not sign each other's browsers out.
     """
 
-    def __init__(self, secret: Secret) -> None:
+    def __init__(self, database: Database, secret: Secret) -> None:
+        self._database = database
         self._secret = secret
-        self.cookie_name = f"firsttoken_{secret.digest('cookie-name', '')[:4].hex()}"
 
-    def start(self, response: web.StreamResponse, grant: Grant, *, secure: bool) -> None:
-        """Sign the browser in that gets this response."""
-        expires_at = int(time.time()) + LIFETIME_S
-        content = {"t": str(grant.tenant_id), "s": grant.id, "c": sorted(grant.scopes), "e": expires_at}
-        signed = self._secret.sign(PURPOSE, orjson.dumps(content))
+    @property
+    def cookie_name(self) -> str:
+        return self._cookie_names()[0]
+
+    async def start(
+        self, response: web.StreamResponse, grant: Grant, browser: Actor, agent: str, *, secure: bool
+    ) -> None:
+        """Sign the browser in that gets this response. `agent` is what it calls itself."""
+        id, expires_at = f"sess_{secrets.token_hex(ID_BYTES)}", int(time.time()) + LIFETIME_S
+        async with self._database.tenant(grant.tenant_id) as connection:
+            await connection.execute(
+                "insert into browser_sessions (tenant_id, id, scopes, address, agent, expires_at) "
+                "values ($1, $2, $3, $4, $5, $6)",
+                *(grant.tenant_id, id, sorted(grant.scopes), browser.address, agent[:AGENT_CHARS_MAX]),
+                datetime.fromtimestamp(expires_at, UTC),
+            )
+            await note(connection, grant.tenant_id, browser, Act.SESSION_CREATED, id, scopes=sorted(grant.scopes))
+        signed = self._secret.sign(PURPOSE, orjson.dumps({"t": str(grant.tenant_id), "s": id, "e": expires_at}))
         response.set_cookie(
             self.cookie_name, signed, max_age=LIFETIME_S, path="/", httponly=True, samesite="Strict", secure=secure
         )
 
-    def read(self, cookies: Mapping[str, str]) -> Principal | None:
-        """Who the cookie says this is; None without a valid one."""
-        payload = self._secret.verify(PURPOSE, cookies.get(self.cookie_name, ""))
+    def forget(self, response: web.StreamResponse) -> None:
+        """Have the browser that gets this response remove its cookie."""
+        for name in self._cookie_names():
+            response.del_cookie(name, path="/", httponly=True, samesite="Strict")
+
+    def cookie(self, cookies: Mapping[str, str]) -> str | None:
+        """The cookie of this installation, if one came along."""
+        return next((cookies[name] for name in self._cookie_names() if name in cookies), None)
+
+    def read(self, cookie: str) -> Claim | None:
+        """What the cookie says; None for one that is not ours, or whose time is over."""
+        payload = self._secret.verify(PURPOSE, cookie)
         if payload is None:
             return None
         content = orjson.loads(payload)
-        if content["e"] <= time.time():
-            return None
-        return Principal(UUID(content["t"]), content["s"], frozenset(content["c"]), "session")
+        return Claim(UUID(content["t"]), content["s"], content["e"]) if content["e"] > time.time() else None
+
+    async def scopes(self, tenant_id: UUID, id: str) -> frozenset[Scope] | None:
+        """What the session allows now; None when it has ended."""
+        async with self._database.tenant(tenant_id) as connection:
+            scopes = await connection.fetchval(
+                "select scopes from browser_sessions where id = $1 and revoked_at is null and expires_at > now()", id
+            )
+        return None if scopes is None else known(scopes)
+
+    async def list(self, tenant_id: UUID) -> list[Session]:
+        """Those that count, newest first."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                "select id, scopes, address, agent, created_at, last_used_at, expires_at from browser_sessions "
+                "where revoked_at is null and expires_at > now() order by created_at desc, id limit $1",
+                LISTED_MAX,
+            )
+        return [Session(**{**row, "scopes": known(row["scopes"])}) for row in rows]
+
+    async def revoke(self, tenant_id: UUID, id: str, *, by: Actor) -> bool:
+        """Whether a session of this tenant that counted had that id."""
+        async with self._database.tenant(tenant_id) as connection:
+            found = await connection.fetchval(
+                "update browser_sessions set revoked_at = now() where id = $1 and revoked_at is null returning true", id
+            )
+            if found:
+                await note(connection, tenant_id, by, Act.SESSION_REVOKED, id)
+        return found is not None
+
+    async def tidy(self) -> None:
+        """Remove those of all tenants whose time is over."""
+        async with self._database.anonymous() as connection:
+            await connection.execute("select forget_sessions()")
+
+    def _cookie_names(self) -> Sequence[str]:
+        return [f"firsttoken_{mark}" for mark in self._secret.marks]
 
 
 def require_same_origin(method: str, headers: Mapping[str, str]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from worker.auth.audit import Actor
+from worker.edge.guard import remote_of
+from worker.errors import ApiError
 from worker.middleware import Handler
 from worker.services import SERVICES
 
@@ -13,17 +16,26 @@ def link(url: str, token: str) -> str:
     return f"{url}/?token={token}"
 
 
+REFUSED = "/#link"  # the id of those words
+
+
 @web.middleware
 async def sign_in(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A link that does not count any more leads to `/` as well: to the chat for who is signed in, else to the page that
-    says how to get another.
+    """A link that does not count leads to `/` as well: to the chat for who is signed in, else to the page that says how
+    to get another, at the words about such links.
     """
-    token = request.query.get("token")
-    if token is None or request.path != "/" or request.method != "GET":
+    token = request.query.get("token") if request.path == "/" and request.method == "GET" else None
+    if token is None:
         return await handler(request)
     authenticator = request.app[SERVICES].authenticator
-    grant = await authenticator.redeem_link(token)
     response = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
-    if grant is not None:
-        authenticator.sessions.start(response, grant, secure=request.secure)
+    try:
+        grant = await authenticator.redeem_link(token, remote_of(request))
+    except ApiError as error:
+        if error.status != 401:
+            raise
+        response.headers["Location"] = REFUSED
+    else:
+        browser, agent = Actor("link", grant.id, request.remote), request.headers.get("User-Agent", "")
+        await authenticator.sessions.start(response, grant, browser, agent, secure=request.secure)
     return response

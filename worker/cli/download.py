@@ -69,10 +69,7 @@ class Download:
             if leftover and digest != self._expected:  # what an earlier run left may be of another file
                 file.truncate(0)
                 digest = await self._fetch_whole(file)
-            self._check(digest)
-            os.fsync(file.fileno())
-            self._part.replace(self._target)
-        return Fetched(digest, checked=self._expected is not None)
+            return settle(self._part, self._target, self._url, digest, self._expected)
 
     async def _fetch_whole(self, file: BinaryIO) -> str:
         """Try until everything is there, or nothing comes any more; returns its sha256."""
@@ -82,7 +79,7 @@ class Download:
                 before = _size(file)
                 try:
                     await self._go_on(session, file)
-                    return await asyncio.to_thread(_sha256, self._part)
+                    return await asyncio.to_thread(sha256_of, self._part)
                 except (_Cut, aiohttp.ClientError, TimeoutError) as error:
                     if _size(file) > before:
                         tries, pause_s = 0, self._pause_s
@@ -149,20 +146,23 @@ class Download:
             f"{self._url} is not available (status {status}): it was renamed or removed, or --hub is wrong"
         )
 
-    def _check(self, digest: str) -> None:
-        """Nothing that is no model, or another one, stays. Raises StartError."""
-        with self._part.open("rb") as file:
-            magic = file.read(len(MAGIC))
-        if magic != MAGIC:
-            self._part.unlink()
-            raise StartError(f"{self._url} is not a GGUF file: the server may have sent an error page")
-        if self._expected is not None and digest != self._expected:
-            self._part.unlink()
-            raise StartError(
-                f"{self._url} has the sha256 {digest}, not {self._expected}: "
-                "it was changed on the server or in transit. "
-                "If its owner changed it, pull it with --sha256 and the new value"
-            )
+
+def settle(part: Path, target: Path, source: str, digest: str, expected: str | None) -> Fetched:
+    """Give the file that came from `source` its name. Nothing that is no model, or another one, stays: StartError."""
+    with part.open("rb") as file:
+        magic = file.read(len(MAGIC))
+        os.fsync(file.fileno())
+    if magic != MAGIC:
+        part.unlink()
+        raise StartError(f"{source} is not a GGUF file: the server may have sent an error page")
+    if expected is not None and digest != expected:
+        part.unlink()
+        raise StartError(
+            f"{source} has the sha256 {digest}, not {expected}: it was changed on the server or in transit. "
+            "If its owner changed it, pull it with --sha256 and the new value"
+        )
+    part.replace(target)
+    return Fetched(digest, checked=expected is not None)
 
 
 @contextmanager
@@ -199,6 +199,6 @@ def _size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

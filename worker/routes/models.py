@@ -1,18 +1,22 @@
-"""GET /v1/models: what this worker serves."""
+"""GET /v1/models: what this worker serves, and what each of them is for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
+from worker.auth.access import needs
+from worker.auth.scope import Scope
 from worker.errors import ApiError
 from worker.reply import reply
 from worker.services import SERVICES, Services
+from worker.wire.models import RERANK_CARD, abilities, chat_card, embedding_card, model_object
 
 
 def routes() -> list[web.RouteDef]:
-    return [web.get("/v1/models", list_models), web.get("/v1/models/{id:.+}", get_model)]
+    return needs(Scope, web.get("/v1/models", list_models), web.get("/v1/models/{id:.+}", get_model))
 
 
 async def list_models(request: web.Request) -> web.Response:
@@ -35,7 +39,18 @@ async def get_model(request: web.Request) -> web.Response:
 
 
 def _models(services: Services) -> list[dict[str, Any]]:
-    rerankers = [services.reranker.name] if services.reranker else []
-    names = (services.model.name, *services.embedders.names, *rerankers, *services.roster.models)
-    created = int(services.started_at)
-    return [{"id": name, "object": "model", "created": created, "owned_by": "firsttoken"} for name in names]
+    """What generates first, for programs that offer the first one of the list; further names last."""
+    model = services.model
+    chat = chat_card(abilities(model.chat_template, model.switches), model.context_length, model.measures)
+    cards: dict[str, Mapping[str, Any]] = dict.fromkeys((model.name, *services.roster.models), chat)
+    for name in services.embedders.names:
+        cards[name] = embedding_card(services.embedders.dimensions(name))
+    if services.reranker:
+        cards[services.reranker.name] = RERANK_CARD
+    created, aliases = int(services.started_at), services.aliases
+    models = [model_object(name, name, created, card) for name, card in cards.items()]
+    for name, root in aliases.by_name.items():
+        models.append(model_object(name, root, created, cards[root]))
+    if (parameters := services.engine_stats().get("parameters")) is not None:
+        models[0]["firsttoken_parameters"] = parameters  # the chat model is the first
+    return models

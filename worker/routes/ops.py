@@ -1,74 +1,240 @@
-"""The operators' data: recent turns, one turn span by span, percentiles over a window.
+"""The operators' data: recent turns, one turn span by span, percentiles over a window; and the audit log.
 
-Operators see all tenants; everybody else sees the latencies of their own turns.
+The scope ops sees the latencies of all tenants; everybody else sees those of their own turns. The audit log is that of
+the tenant.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Literal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Annotated, Any, Literal, Self, TypeAlias
+from uuid import UUID
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from worker.auth.access import needs
+from worker.auth.audit import Note
+from worker.auth.principal import Principal
+from worker.auth.scope import Scope
+from worker.described import Described
+from worker.edge.budget import BUDGET
 from worker.errors import ApiError
+from worker.latency import contents
+from worker.latency.listing import Cache, Order, Search
+from worker.latency.rollups import Slice
+from worker.latency.views import Asked
 from worker.reply import reply
 from worker.request_keys import PRINCIPAL
-from worker.services import SERVICES
+from worker.services import SERVICES, Services
 
-WINDOW_S_MAX = 7 * 24 * 3600
+AUDIT_MAX = 200
+POSITION_MAX = 2**63 - 1
+WINDOW_S_MAX = 400 * 24 * 3600  # as long as days are kept
 WINDOW_S = 3600
 TRACES_MAX = 200
+SECONDS_MAX = 253_402_300_000  # the year 9999
+NAME_CHARS_MAX = 200
+LATE_MAX = 200  # dots in a chart
+
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
+Name: TypeAlias = Annotated[str, Field(max_length=NAME_CHARS_MAX)]
 
 
-class WindowQuery(BaseModel):
+class Query(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def parameters(cls) -> dict[str, dict[str, Any]]:
+        """As the description of the API has them."""
+        schemas: dict[str, dict[str, Any]] = cls.model_json_schema()["properties"]
+        return schemas
+
+
+class WindowQuery(Query):
+    """The last `window_s` seconds, or from `start` to `end` (Unix seconds); of all answers, or those of one slice."""
 
     window_s: Annotated[float, Field(ge=1, le=WINDOW_S_MAX)] = WINDOW_S
+    start: Seconds | None = None
+    end: Seconds | None = None
+    surface: Name | None = None
+    model: Name | None = None
+    agent: Name | None = None
+    tenant: UUID | None = None
+
+    @model_validator(mode="after")
+    def in_order(self) -> Self:
+        if (self.start is None) != (self.end is None):
+            raise ValueError("start and end are given together")
+        if self.start is not None and self.end is not None and not 0 < self.end - self.start <= WINDOW_S_MAX:
+            raise ValueError("end is after start, and at most 400 days")
+        return self
+
+    @property
+    def slice(self) -> Slice:
+        return Slice(self.surface, self.model, self.agent, self.tenant)
+
+    @property
+    def asked(self) -> Asked:
+        return Asked(self.window_s, self.slice, self.start, self.end)
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        if self.start is not None and self.end is not None:
+            return self.start, self.end
+        return time.time() - self.window_s, SECONDS_MAX
 
 
-class TracesQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class TracesQuery(WindowQuery):
     window_s: Annotated[float, Field(ge=1, le=WINDOW_S_MAX)] = WINDOW_S_MAX
     limit: Annotated[int, Field(ge=1, le=TRACES_MAX)] = 50
-    order: Literal["recent", "slowest"] = "recent"
-    status: Literal["completed", "incomplete", "failed", "cancelled", "refused", "invalid"] | None = None
+    order: Order = "recent"
+    status: Literal["completed", "incomplete", "failed", "cancelled", "refused", "invalid", "late"] | None = None
+    cache: Cache | None = None
+    slower_ms: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    q: Name | None = None
+    after: Name | None = None
+
+    @property
+    def search(self) -> Search:
+        text = (self.q or "").strip() or None
+        return Search(
+            *self.moments, self.order, self.limit, self.after, self.status, self.cache, self.slower_ms, text, self.slice
+        )
+
+
+class AuditQuery(Query):
+    limit: Annotated[int, Field(ge=1, le=AUDIT_MAX)] = 50
+    before: Annotated[int, Field(ge=1, le=POSITION_MAX)] | None = None
 
 
 def routes() -> list[web.RouteDef]:
     return [
-        web.get("/ops/api/summary", summary),
-        web.get("/ops/api/traces", list_traces),
-        web.get("/ops/api/traces/{id}", get_trace),
+        *needs(Scope.OPS, web.get("/ops/api/state", state)),
+        *needs(
+            (Scope.CHAT, Scope.OPS),
+            web.get("/ops/api/summary", summary),
+            web.get("/ops/api/series", series),
+            web.get("/ops/api/traces", list_traces),
+            web.get("/ops/api/traces/{id}", get_trace),
+        ),
+        *needs(Scope.ADMIN, web.get("/ops/api/audit", list_audit)),
     ]
 
 
+async def state(request: web.Request) -> web.Response:
+    """What the worker does right now, for all tenants together."""
+    services = request.app[SERVICES]
+    return reply(
+        {
+            "engine": dict(services.engine_stats()),
+            "embedders": services.embedders.states,
+            "turns": services.admission.active,
+            "request_bytes": request.app[BUDGET].held_bytes,
+            "traces_dropped": services.telemetry.dropped,
+        }
+    )
+
+
+@Described(query=WindowQuery.parameters())
 async def summary(request: web.Request) -> web.Response:
     query = WindowQuery.model_validate(dict(request.query))
     services = request.app[SERVICES]
     await services.telemetry.flush()  # who asks right after an answer finds it
-    found = await services.telemetry.traces.summary(request[PRINCIPAL], query.window_s)
-    for row in found["surfaces"]:
-        target = services.targets.by_surface.get(row["surface"])
-        row["target"] = None if target is None else asdict(target)
-    return reply(found)
+    found = await services.telemetry.traces.views.summary(request[PRINCIPAL], query.asked)
+    surfaces = [row | {"target": _target(services, row["surface"])} for row in found["surfaces"]]
+    return reply(found | {"surfaces": surfaces})
 
 
+@Described(query=WindowQuery.parameters())
+async def series(request: web.Request) -> web.Response:
+    """The same over time, and the answers that came late as single points."""
+    query = WindowQuery.model_validate(dict(request.query))
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    await services.telemetry.flush()
+    traces = services.telemetry.traces
+    found = await traces.views.series(principal, query.asked)
+    search = Search(found["start"], found["end"], limit=LATE_MAX, status="late", slice=query.slice)
+    late = [
+        {"id": turn["id"], "at": turn["started_at"], "ttft_ms": turn["ttft_ms"], "tpot_ms": turn["tpot_ms"]}
+        for turn in await traces.list(principal, search)
+    ]
+    return reply(found | {"late": late})
+
+
+@Described(query=TracesQuery.parameters())
 async def list_traces(request: web.Request) -> web.Response:
+    """The questions are told to their own tenant alone, if the credential may read them."""
     query = TracesQuery.model_validate(dict(request.query))
-    telemetry = request.app[SERVICES].telemetry
-    await telemetry.flush()
-    traces = await telemetry.traces.list(
-        request[PRINCIPAL], limit=query.limit, order=query.order, status=query.status, window_s=query.window_s
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    await services.telemetry.flush()
+    search = query.search
+    found = await services.telemetry.traces.list(principal, replace(search, limit=query.limit + 1))
+    turns = found[: query.limit]
+    asked = [turn["response_id"] for turn in turns if turn["response_id"] and _may_read(principal, turn)]
+    questions = await contents.questions(services.database, principal.tenant_id, asked)
+    surfaces = {turn["surface"] for turn in turns}
+    return reply(
+        {
+            "object": "list",
+            "data": [turn | {"question": questions.get(turn["response_id"])} for turn in turns],
+            "has_more": len(found) > query.limit,
+            "usual": {name: await services.telemetry.traces.views.usual(principal, name) for name in sorted(surfaces)},
+        }
     )
-    return reply({"object": "list", "data": traces})
 
 
 async def get_trace(request: web.Request) -> web.Response:
-    telemetry = request.app[SERVICES].telemetry
-    await telemetry.flush()
-    trace = await telemetry.traces.get(request[PRINCIPAL], request.match_info["id"])
+    """With what is usual on its surface; with the question and the tool calls for its own tenant."""
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    await services.telemetry.flush()
+    traces = services.telemetry.traces
+    trace = await traces.get(principal, request.match_info["id"])
     if trace is None:
         raise ApiError(404, "There is no trace with this id.", type="not_found_error", code="trace_not_found")
-    return reply(trace)
+    said: dict[str, Any] = {"question": None, "calls": []}
+    if (response_id := trace["response_id"]) and _may_read(principal, trace):
+        questions = await contents.questions(services.database, principal.tenant_id, [response_id])
+        said["question"] = questions.get(response_id)
+        said["calls"] = await contents.calls(services.database, principal.tenant_id, response_id)
+    usual = await traces.views.usual(principal, trace["surface"])
+    return reply({**trace, **said, "usual": usual, "target": _target(services, trace["surface"])})
+
+
+def _may_read(principal: Principal, turn: Mapping[str, Any]) -> bool:
+    """Latencies are for operators, what was said is for who may ask in the same tenant."""
+    return Scope.CHAT in principal.scopes and turn.get("tenant", str(principal.tenant_id)) == str(principal.tenant_id)
+
+
+def _target(services: Services, surface: str) -> dict[str, float] | None:
+    target = services.targets.by_surface.get(surface)
+    return None if target is None else asdict(target)
+
+
+@Described(query=AuditQuery.parameters())
+async def list_audit(request: web.Request) -> web.Response:
+    """The newest first. `before` is the position of the last one seen."""
+    query = AuditQuery.model_validate(dict(request.query))
+    audit = request.app[SERVICES].authenticator.audit
+    notes = await audit.list(request[PRINCIPAL].tenant_id, limit=query.limit + 1, before=query.before)
+    return reply(
+        {
+            "object": "list",
+            "data": [_note_object(note) for note in notes[: query.limit]],
+            "has_more": len(notes) > query.limit,
+        }
+    )
+
+
+def _note_object(note: Note) -> dict[str, Any]:
+    return {
+        "object": "audit.note",
+        "position": note.position,
+        "at": note.at.timestamp(),
+        **asdict(note.actor),
+        "act": note.act,
+        "of": note.object,
+        "detail": note.detail,
+    }

@@ -1,4 +1,5 @@
-"""The pages: chat at `/`, latency at `/ops`, sign-in for users who are not signed in, and their static files.
+"""The pages: chat at `/`, latency at `/ops`, sign-in for users who are not signed in, a conversation that somebody has
+shared at `/shared`, and their static files.
 
 Every file is addressed as /static/<version>/<path>, where the version is a hash over all files: the content of such an
 address never changes, so browsers keep it, and modules that import each other by relative paths stay one release.
@@ -17,6 +18,8 @@ from pathlib import Path, PurePosixPath
 
 from aiohttp import web
 
+from worker.auth.access import EVERYBODY, VISITORS, declare
+from worker.described import BYTES, HTML, Described
 from worker.request_keys import PRINCIPAL
 
 STATIC = Path(__file__).parent.parent / "static"
@@ -33,13 +36,18 @@ MEDIA_TYPES = {
     ".css": "text/css",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
 }
 COMPRESS_BYTES_MIN = 512  # below this the gzip header costs more than it saves
 VERSION_DIGITS = 16
 
-# The folders of modules that a page imports from: named in its headers, so that the browser fetches all modules at once
-# instead of one import after another, each a round trip later.
-MODULES = {"index.html": ("chat", "markdown", "shared"), "ops.html": ("ops", "shared")}
+# What a page imports modules from, folders and files: named in its headers, so that the browser fetches all modules at
+# once instead of one import after another, each a round trip later.
+MODULES = {
+    "index.html": ("chat/", "documents/", "markdown/", "shared/", "vendor/markdown-it.js"),
+    "ops.html": ("ops/", "shared/", "vendor/uplot.js"),
+    "visitor.html": ("visitor/", "markdown/", "shared/", "vendor/markdown-it.js"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +90,9 @@ class Assets:
         }
         return cls(files, version)
 
-    def addresses(self, *folders: str) -> list[str]:
-        """The versioned addresses of the scripts in these folders."""
-        prefixes = tuple(f"{folder}/" for folder in folders)
-        return [f"/static/{self.version}/{path}" for path in self.files if path.startswith(prefixes)]
+    def addresses(self, *places: str) -> list[str]:
+        """The versioned addresses of the scripts in these folders, or with these names."""
+        return [f"/static/{self.version}/{path}" for path in self.files if path.startswith(places)]
 
 
 def _version(bodies: Mapping[str, bytes]) -> str:
@@ -99,14 +106,22 @@ def _version(bodies: Mapping[str, bytes]) -> str:
 class Pages:
     def __init__(self, assets: Assets) -> None:
         self._assets = assets
-        self._preloads = {page: _preload(assets.addresses(*folders)) for page, folders in MODULES.items()}
+        self._preloads = {page: _preload(assets.addresses(*places)) for page, places in MODULES.items()}
 
+    @Described(tells=(HTML,))
     async def chat(self, request: web.Request) -> web.Response:
         return self._page(request, "index.html")
 
+    @Described(tells=(HTML,))
     async def ops(self, request: web.Request) -> web.Response:
         return self._page(request, "ops.html")
 
+    @Described(tells=(HTML,))
+    async def visitor(self, request: web.Request) -> web.Response:
+        """For whoever has a link: the page asks for what it shows."""
+        return self._open(request, "visitor.html")
+
+    @Described(tells=(BYTES,))
     async def file(self, request: web.Request) -> web.Response:
         """A file by its versioned address; another release's address still finds today's file, uncached."""
         asset = self._assets.files.get(request.match_info["path"])
@@ -118,6 +133,9 @@ class Pages:
     def _page(self, request: web.Request, name: str) -> web.Response:
         if request.get(PRINCIPAL) is None:
             return _answer(request, self._assets.files["sign-in.html"], NEVER, status=401)
+        return self._open(request, name)
+
+    def _open(self, request: web.Request, name: str) -> web.Response:
         response = _answer(request, self._assets.files[name], REVALIDATE)
         response.headers["Link"] = self._preloads[name]
         return response
@@ -147,7 +165,7 @@ def _answer(request: web.Request, asset: Asset, caching: str, *, status: int = 2
 def routes() -> list[web.RouteDef]:
     pages = Pages(Assets.read(STATIC))
     return [
-        web.get("/", pages.chat),
-        web.get("/ops", pages.ops),
-        web.get("/static/{version}/{path:.+}", pages.file),
+        *declare(VISITORS, web.get("/", pages.chat), web.get("/ops", pages.ops)),
+        *declare(EVERYBODY, web.get("/shared", pages.visitor)),
+        *declare(EVERYBODY, web.get("/static/{version}/{path:.+}", pages.file)),
     ]

@@ -13,9 +13,12 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
+from worker.auth.access import needs
+from worker.auth.scope import USUAL
+from worker.described import Described
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL, TRACE
+from worker.request_keys import BODY, PRINCIPAL, TRACE
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
 from worker.wire.parse import parse
@@ -47,17 +50,18 @@ class RerankRequest(Strict):
 
 
 def routes() -> list[web.RouteDef]:
-    return [web.post("/v1/rerank", create)]
+    return needs(USUAL, web.post("/v1/rerank", create))
 
 
+@Described(RerankRequest)
 async def create(request: web.Request) -> web.Response:
     """By an embedding model or the cross-encoder, as passages are reranked before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
-    body = parse(RerankRequest, await request.read())
+    body = parse(RerankRequest, request[BODY])
     texts = [document.text for document in body.documents]
     with services.admission.turn(tenant_id), trace.span("rerank", model=body.model, candidates=len(texts)):
-        scores = await _scores(services, body.model, body.query, texts)
-    tokens = sum(map(services.embedders.default.count, [body.query, *texts]))
+        scores = await _scores(services, services.aliases.model_of(body.model), body.query, texts, salt=str(tenant_id))
+        tokens = await services.embedders.default.count_all([body.query, *texts])
     trace.finish()
     services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "rerank", body.model))
     best = np.argsort(-scores, kind="stable")[: body.top_n]
@@ -71,8 +75,10 @@ async def create(request: web.Request) -> web.Response:
     )
 
 
-async def _scores(services: Services, model: str, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    """From 0 to 1, one for each text. Raises ApiError 404."""
+async def _scores(
+    services: Services, model: str, query: str, texts: Sequence[str], *, salt: str
+) -> NDArray[np.float64]:
+    """From 0 to 1, one for each text; `salt` names the tenant. Raises ApiError 404."""
     embedders, reranker = services.embedders, services.reranker
     if reranker is not None and model == reranker.name:
         logits = await reranker.score(query, texts, math.inf)
@@ -82,7 +88,7 @@ async def _scores(services: Services, model: str, query: str, texts: Sequence[st
         message = f"The model '{model}' cannot rerank. Models that can: {', '.join(names)}."
         raise ApiError(404, message, type="not_found_error", param="model", code="model_not_found")
     embedder = await embedders.get(model)
-    asked, passages = await embedder.embed_query(query), await embedder.embed_windows(texts)
+    asked, passages = await embedder.embed_query(query, salt=salt), await embedder.embed_windows(texts)
     cosines = window_similarity(asked.tokens, [Windows(each.windows, each.scales) for each in passages])
     return np.clip(cosines, 0.0, 1.0)  # what points away from the query is as far from it as can be
 

@@ -1,28 +1,34 @@
-"""Beside /v1/responses: stopping one, reading what it was asked, and counting what a request would read."""
+"""Beside /v1/responses: stopping one, reading what it was asked, rating it, and counting what a request would read."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
-from worker.checks import check_model, includes_results, path_id
+from worker.auth.access import needs
+from worker.auth.scope import Scope
+from worker.checks import INCLUDE, check_model, includes_results, path_id
+from worker.described import Described
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL
+from worker.request_keys import BODY, PRINCIPAL
 from worker.runs.manager import RUNS
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
-from worker.wire.narrator import shown, shown_response
-from worker.wire.page import PageQuery, list_object, page_of
+from worker.wire.feedback import Feedback
+from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
+from worker.wire.shown import shown, shown_response
 
 
 def routes() -> list[web.RouteDef]:
-    return [
+    return needs(
+        Scope.CHAT,
         web.post("/v1/responses/input_tokens", input_tokens),
         web.post("/v1/responses/{id}/cancel", cancel),
+        web.post("/v1/responses/{id}/feedback", rate),
         web.get("/v1/responses/{id}/input_items", input_items),
-    ]
+    )
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -31,6 +37,18 @@ async def cancel(request: web.Request) -> web.Response:
     return reply(shown_response(body))
 
 
+@Described(Feedback)
+async def rate(request: web.Request) -> web.Response:
+    """Kept in the metadata of the response, and shown with its trace."""
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
+    body = parse(Feedback, request[BODY])
+    await services.responses.annotate(tenant_id, id, body.notes)
+    await services.telemetry.flush()  # the trace of an answer that has just ended may still wait
+    await services.telemetry.traces.annotate(tenant_id, id, body.notes)
+    return reply({"object": "response.feedback", "response": id, "rating": body.rating, "comment": body.comment})
+
+
+@Described(query=PAGE | INCLUDE)
 async def input_items(request: web.Request) -> web.Response:
     """The request's own items; what stood before them belongs to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -41,10 +59,11 @@ async def input_items(request: web.Request) -> web.Response:
     return reply(list_object(page, has_more))
 
 
+@Described(ResponseRequest)
 async def input_tokens(request: web.Request) -> web.Response:
     """How many tokens the model would read first, without the passages of a file search: those are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = parse(ResponseRequest, await request.read())
+    body = parse(ResponseRequest, request[BODY])
     model = check_model(body.model, services)
     turn = await hydrate(services, principal, ResponseFrame(body, model))
     count = await services.agent.count(turn.turn)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 from aiohttp import web
 
+from agents.errors import NotFound
 from agents.message import new_id
-from worker.checks import includes_results, path_id
+from worker.auth.access import needs
+from worker.auth.scope import Scope
+from worker.checks import INCLUDE, includes_results, path_id
+from worker.described import EVENTS, JSON, Described
 from worker.errors import ApiError, ClientGone
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL, TRACE
+from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.runs.background import enqueue
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream
@@ -23,53 +28,71 @@ from worker.runs.reader import read_run, read_stored
 from worker.runs.run import Run
 from worker.services import SERVICES
 from worker.telemetry import server_timing
+from worker.wire import sse
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
-from worker.wire.narrator import shown_response
 from worker.wire.parse import parse
 from worker.wire.response_request import ResponseRequest
+from worker.wire.shown import shown_response
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
 BEGIN_S = 5.0  # the longest that a first request takes to be accepted or refused, prompts of a megabyte included
 LOOK_S = 0.05
+END_S = 5.0  # how long it may take until everything is stored of one that is to be deleted
+
+FOLLOW: dict[str, dict[str, Any]] = {
+    "stream": {"type": "boolean"},
+    "starting_after": {"type": "integer", "minimum": 0, "maximum": 10**NUMBER_DIGITS_MAX - 1},
+}
 
 
 def routes() -> list[web.RouteDef]:
-    return [
+    return needs(
+        Scope.CHAT,
         web.post("/v1/responses", create),
         web.get("/v1/responses/{id}", retrieve),
         web.delete("/v1/responses/{id}", delete),
-    ]
+    )
 
 
+@Described(ResponseRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
     services = request.app[SERVICES]
     with request[TRACE].span("edge"):
-        body = with_headers(parse(ResponseRequest, await request.read()), request.headers, services.targets.by_surface)
-        once = await Once.of(request, services, request[PRINCIPAL].tenant_id)
+        body = parse(ResponseRequest, request[BODY], request[IGNORED])
+        body = with_headers(body, request.headers, services.surface_names)
+        body.note_ignored(services.model.switches, request[IGNORED])
+        once = Once.of(request, services, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
     if once is None:
-        return await _create(request, body, id)
+        return await _tell(request, body, await _start(request, body, id), id)
     if not body.stored:
         async with once.unstored():
-            return await _create(request, body, id)
-    earlier = await once.claim(id)
-    return await (_create(request, body, id, once) if earlier is None else _repeat(request, body, earlier))
+            return await _tell(request, body, await _start(request, body, id), id)
+    async with once.first(id) as earlier:
+        if earlier is None:
+            started = await _start(request, body, id, COME_BACK)
+    return await (_tell(request, body, started, id) if earlier is None else _repeat(request, body, earlier))
 
 
-async def _create(request: web.Request, body: ResponseRequest, id: str, once: Once | None = None) -> web.StreamResponse:
-    principal = request[PRINCIPAL]
-    dialect = Dialect.of(request.headers)
-    starting = once.starting() if once else nullcontext()
+async def _start(
+    request: web.Request, body: ResponseRequest, id: str, usual: Disconnect | None = None
+) -> Run | dict[str, Any]:
+    """The run, or what stands in the queue. Raises what refuses the request."""
+    principal, dialect = request[PRINCIPAL], Dialect.of(request.headers)
     if body.background:  # made without us, sooner or later
-        async with starting:
-            queued = await enqueue(request.app[SERVICES], principal, body, dialect, id)
-        return await _follow(request, id, -1) if body.stream else reply(queued)
-    async with starting:
-        on_disconnect = Disconnect.parse(request.headers.get(HEADER), COME_BACK if once else None)
-        runs, trace = request.app[RUNS], request[TRACE]
-        run = await runs.create(principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id)
-    return await (_stream if body.stream else _whole)(request, run)
+        return await enqueue(request.app[SERVICES], principal, body, dialect, id)
+    on_disconnect = Disconnect.parse(request.headers.get(HEADER), usual)
+    runs, trace = request.app[RUNS], request[TRACE]
+    return await runs.create(principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id)
+
+
+async def _tell(
+    request: web.Request, body: ResponseRequest, started: Run | dict[str, Any], id: str
+) -> web.StreamResponse:
+    if isinstance(started, Run):
+        return await (_stream if body.stream else _whole)(request, started)
+    return await _follow(request, id, -1) if body.stream else reply(started)
 
 
 async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse:
@@ -80,11 +103,14 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
         if monotonic() >= give_up_at:
             raise in_use()
         await asyncio.sleep(LOOK_S)
-    if body.stream:
-        return await _follow(request, id, -1)
-    if not body.background:
-        await request.app[RUNS].ended(tenant_id, id)
-    record = await services.responses.get(tenant_id, id)
+    try:
+        if body.stream:
+            return await _follow(request, id, -1)
+        if not body.background:
+            await request.app[RUNS].ended(tenant_id, id)
+        record = await services.responses.get(tenant_id, id)
+    except NotFound:  # it was refused after all, and taken back
+        raise in_use() from None
     return reply(shown_response(record.body, body.with_results))
 
 
@@ -94,7 +120,7 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
         await read_run(run, stream, number)
     except ClientGone:
         return stream.response
-    return await stream.close(done=not run.left)
+    return await stream.close(*(() if run.left else (sse.DONE,)))
 
 
 async def _whole(request: web.Request, run: Run) -> web.Response:
@@ -105,6 +131,7 @@ async def _whole(request: web.Request, run: Run) -> web.Response:
     return reply(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
 
 
+@Described(query=INCLUDE | FOLLOW, tells=(JSON, EVENTS))
 async def retrieve(request: web.Request) -> web.StreamResponse:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
@@ -125,7 +152,7 @@ async def _follow(request: web.Request, response_id: str, after: int) -> web.Str
         await read_stored(runs.services, stream, tenant_id, response_id, after, runs.get)
     except ClientGone:
         return stream.response
-    return await stream.close()
+    return await stream.close(sse.DONE)
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -133,6 +160,9 @@ async def delete(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
     await request.app[RUNS].cancel(tenant_id, response_id)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_S):
+            await request.app[RUNS].ended(tenant_id, response_id)
     await services.responses.delete(tenant_id, response_id)
     return reply({"id": response_id, "object": "response", "deleted": True})
 

@@ -7,12 +7,15 @@ from uuid import UUID
 from aiohttp import web
 
 from retrieval.embedding import check_model
+from worker.auth.access import needs
+from worker.auth.scope import USUAL, Scope
 from worker.checks import path_id
+from worker.described import Described
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL
+from worker.request_keys import BODY, PRINCIPAL
 from worker.services import SERVICES, Services
-from worker.wire.page import PageQuery, list_object, page_of
+from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parse
 from worker.wire.vector_store import (
     BatchCreate,
@@ -29,27 +32,35 @@ FILES, BATCHES = "/v1/vector_stores/{id}/files", "/v1/vector_stores/{id}/file_ba
 
 def routes() -> list[web.RouteDef]:
     return [
-        web.post(FILES, add),
-        web.get(FILES, list_files),
-        web.get(FILES + "/{file_id}", retrieve),
-        web.post(FILES + "/{file_id}", describe),
-        web.delete(FILES + "/{file_id}", remove),
-        web.get(FILES + "/{file_id}/content", content),
-        web.post(BATCHES, add_batch),
-        web.get(BATCHES + "/{batch_id}", retrieve_batch),
-        web.post(BATCHES + "/{batch_id}/cancel", cancel_batch),
-        web.get(BATCHES + "/{batch_id}/files", list_files),
+        *needs(
+            Scope.INGEST,
+            web.post(FILES, add),
+            web.post(FILES + "/{file_id}", describe),
+            web.delete(FILES + "/{file_id}", remove),
+            web.post(BATCHES, add_batch),
+            web.post(BATCHES + "/{batch_id}/cancel", cancel_batch),
+        ),
+        *needs(
+            USUAL,
+            web.get(FILES, list_files),
+            web.get(FILES + "/{file_id}", retrieve),
+            web.get(FILES + "/{file_id}/content", content),
+            web.get(BATCHES + "/{batch_id}", retrieve_batch),
+            web.get(BATCHES + "/{batch_id}/files", list_files),
+        ),
     ]
 
 
+@Described(FileAdd)
 async def add(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
-    body = parse(FileAdd, await request.read())
+    body = parse(FileAdd, request[BODY])
     await services.file_queue.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
     services.ingest_worker.wake()
     return reply(store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id)))
 
 
+@Described(query=PAGE | {"filter": {"type": "string"}})
 async def list_files(request: web.Request) -> web.Response:
     """Of a store, or of one batch; `filter` names a status."""
     services, tenant_id, store_id = await _opened(request)
@@ -69,9 +80,10 @@ async def retrieve(request: web.Request) -> web.Response:
     return reply(store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request))))
 
 
+@Described(FileDescribe)
 async def describe(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
-    body = parse(FileDescribe, await request.read())
+    body = parse(FileDescribe, request[BODY])
     file = await services.file_queue.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
     return reply(store_file_object(file))
 
@@ -93,9 +105,10 @@ async def content(request: web.Request) -> web.Response:
     return reply({**page, "data": [{"type": "text", "text": text}]})
 
 
+@Described(BatchCreate)
 async def add_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
-    body = parse(BatchCreate, await request.read())
+    body = parse(BatchCreate, request[BODY])
     batch_id = await services.file_queue.add(tenant_id, store_id, body.added, batch=True)
     services.ingest_worker.wake()
     return await _batch(services, tenant_id, store_id, str(batch_id))

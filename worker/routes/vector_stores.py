@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from inference.embedding.registry import Embedders
 from inference.errors import UnknownEmbedder
 from retrieval.passage import Passage
+from worker.auth.access import needs
+from worker.auth.audit import Act
+from worker.auth.scope import USUAL, Scope
 from worker.checks import path_id
+from worker.described import Described
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL, TRACE
-from worker.services import SERVICES
-from worker.wire.page import PageQuery, list_object, page_of
+from worker.request_keys import BODY, PRINCIPAL, TRACE, noted
+from worker.services import SERVICES, Services
+from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parse
 from worker.wire.vector_store import (
     StoreCreate,
@@ -27,19 +30,26 @@ from worker.wire.vector_store import (
 
 def routes() -> list[web.RouteDef]:
     return [
-        web.post("/v1/vector_stores", create),
-        web.get("/v1/vector_stores", list_stores),
-        web.get("/v1/vector_stores/{id}", retrieve),
-        web.post("/v1/vector_stores/{id}", update),
-        web.delete("/v1/vector_stores/{id}", delete),
-        web.post("/v1/vector_stores/{id}/search", search),
+        *needs(
+            Scope.INGEST,
+            web.post("/v1/vector_stores", create),
+            web.post("/v1/vector_stores/{id}", update),
+            web.delete("/v1/vector_stores/{id}", delete),
+        ),
+        *needs(
+            USUAL,
+            web.get("/v1/vector_stores", list_stores),
+            web.get("/v1/vector_stores/{id}", retrieve),
+            web.post("/v1/vector_stores/{id}/search", search),
+        ),
     ]
 
 
+@Described(StoreCreate)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = parse(StoreCreate, await request.read())
-    model, dimensions = _model(services.embedders, body.firsttoken_embedding_model)
+    body = parse(StoreCreate, request[BODY])
+    model, dimensions = _model(services, body.firsttoken_embedding_model)
     for file_id in body.file_ids or ():  # before anything is made
         await services.uploads.get(tenant_id, file_id)
     store = await services.passages.create(
@@ -51,16 +61,17 @@ async def create(request: web.Request) -> web.Response:
     return reply(vector_store_object(await services.passages.counted(tenant_id, store.id)))
 
 
-def _model(embedders: Embedders, name: str | None) -> tuple[str, int]:
+def _model(services: Services, name: str | None) -> tuple[str, int]:
     """Its name and dimensions; the default one without a name. It is not loaded yet. Raises ApiError 400."""
-    model = name or embedders.default.name
+    model = services.aliases.model_of(name or services.embedders.default.name)
     try:
-        return model, embedders.dimensions(model)
+        return model, services.embedders.dimensions(model)
     except UnknownEmbedder as error:
         param = "firsttoken_embedding_model"
         raise ApiError(400, f"Invalid '{param}': {error}.", param=param, code="invalid_value") from None
 
 
+@Described(query=PAGE)
 async def list_stores(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     stores = [vector_store_object(store) for store in await services.passages.stores(tenant_id)]
@@ -73,9 +84,10 @@ async def retrieve(request: web.Request) -> web.Response:
     return reply(vector_store_object(await services.passages.counted(tenant_id, path_id(request, "vector store"))))
 
 
+@Described(StoreUpdate)
 async def update(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = parse(StoreUpdate, await request.read())
+    body = parse(StoreUpdate, request[BODY])
     store = await services.passages.update(
         tenant_id, path_id(request, "vector store"), name=body.name, metadata=body.metadata
     )
@@ -85,14 +97,16 @@ async def update(request: web.Request) -> web.Response:
 async def delete(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))
-    await services.passages.delete(tenant_id, store.id)
+    also = noted(request, Act.STORE_DELETED, store.id, name=store.name)
+    await services.passages.delete(tenant_id, store.id, also=also)
     return reply(deleted("vector_store", store.id))
 
 
+@Described(StoreSearch)
 async def search(request: web.Request) -> web.Response:
     """The passages of all queries together, best first; one that two of them find counts once."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = parse(StoreSearch, await request.read())
+    body = parse(StoreSearch, request[BODY])
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))
     found: dict[tuple[str, int], Passage] = {}
     with services.admission.turn(tenant_id):

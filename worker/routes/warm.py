@@ -8,10 +8,13 @@ from __future__ import annotations
 from aiohttp import web
 
 from inference.core import Generation
+from worker.auth.access import needs
+from worker.auth.scope import Scope
 from worker.checks import check_model, path_id
+from worker.described import Described
 from worker.errors import ApiError
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL
+from worker.request_keys import BODY, PRINCIPAL
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
 from worker.wire.parse import parse
@@ -19,28 +22,29 @@ from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ConversationReference, ResponseRequest
 
 # What a request says that stands in front of its question.
-PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text"})
+PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text", "reasoning", "chat_template_kwargs"})
 
 
 def routes() -> list[web.RouteDef]:
-    return [
-        web.post("/v1/conversations/warm", warm_new),
-        web.post("/v1/conversations/{id}/warm", warm),
-    ]
+    return needs(
+        Scope.CHAT, web.post("/v1/conversations/warm", warm_new), web.post("/v1/conversations/{id}/warm", warm)
+    )
 
 
+@Described(ResponseRequest, status=202)
 async def warm_new(request: web.Request) -> web.Response:
     """For a conversation that its first question will begin."""
     return await _warm(request, None)
 
 
+@Described(ResponseRequest, status=202)
 async def warm(request: web.Request) -> web.Response:
     return await _warm(request, path_id(request, "conversation"))
 
 
 async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = _body(await request.read(), conversation_id)
+    body = _body(request[BODY], conversation_id)
     frame = ResponseFrame(body, check_model(body.model, services))
 
     async def start() -> Generation | None:

@@ -1,6 +1,7 @@
 """How many turns may be in progress: a cap for the worker and a smaller one for each tenant.
 
-Requests over a cap are refused at once with a time to retry, instead of waiting in an invisible queue.
+Requests over a cap are refused at once with a time to retry, instead of waiting in an invisible queue. A tenant that
+holds much leaves room for those that hold little.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from worker.errors import ApiError
+from inference.engine.fairness import may_take
+from worker.errors import ApiError, overloaded, rate_limited
 
 RETRY_AFTER_S = 1.0  # about the length of a short answer: when the next turn is likely to end
 
@@ -32,11 +34,15 @@ class Admission:
 
     @contextmanager
     def turn(self, tenant_id: UUID) -> Iterator[None]:
-        """Hold a place while the answer streams. Raises ApiError(429) when none is free."""
-        if self.active >= self._turns_max:
-            raise _refused(f"The worker is busy with {self.active} turns.")
-        if self._turns.get(tenant_id, 0) >= self._tenant_turns_max:
-            raise _refused(f"You already have {self._tenant_turns_max} turns in progress, which is the limit.")
+        """Hold a place while the answer streams. Raises ApiError when none is free: 429 where the tenant holds its
+        share, 503 where the others do."""
+        held, free = self._turns.get(tenant_id, 0), self._turns_max - self.active
+        if held >= self._tenant_turns_max:
+            raise _own(f"You already have {self._tenant_turns_max} turns in progress, which is the limit.")
+        if free <= 0:
+            raise overloaded(f"The worker is busy with {self.active} turns. Try again in a moment.", RETRY_AFTER_S)
+        if not may_take(held, free):
+            raise _own(f"You already have {held} turns in progress; what is free is left to others.")
         self._turns[tenant_id] += 1
         try:
             yield
@@ -46,11 +52,5 @@ class Admission:
                 del self._turns[tenant_id]
 
 
-def _refused(message: str) -> ApiError:
-    return ApiError(
-        429,
-        f"{message} Try again in a moment.",
-        type="rate_limit_error",
-        code="rate_limit_exceeded",
-        retry_after_s=RETRY_AFTER_S,
-    )
+def _own(message: str) -> ApiError:
+    return rate_limited(f"{message} Try again in a moment.", RETRY_AFTER_S)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from agents.errors import NotFound
 from inference.trace import Trace
-from migrations.pool import DATABASE_AWAY
+from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal, Via
 from worker.auth.seals import opened
 from worker.checks import check_model
@@ -21,17 +22,20 @@ from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Taken
 from worker.runs.turn import ResponseTurn, hydrate, record_of
+from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
-from worker.wire.options import rank_of
+from worker.wire.options import priority_of, rank_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
 
 POLL_S = 5.0
+SILENT_S = 60.0  # taking what waits is a few statements, each with a limit of its own
 RETRY_S = 1.0
+STORE_S = 5.0
 BUSY = frozenset({429, 503})  # not the fault of the request: it may be started elsewhere, or later
 
 
@@ -53,7 +57,8 @@ async def enqueue(
     request = body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
     queued = frame.queued()
     job = Job(request, caller, rank_of(body.service_tier))
-    await services.queue.add(turn.tenant_id, record_of(turn, queued, ()), job, Narrator(frame).queue())
+    record, events = record_of(turn, queued, ()), Narrator(frame).queue()
+    await certain(lambda: services.queue.add(turn.tenant_id, record, job, events), STORE_S)
     return queued
 
 
@@ -80,7 +85,9 @@ async def run_queued(services: RunServices, taken: Taken, complete: Complete) ->
         items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
         turn = replace(await hydrate(services, principal, frame), items=items)
         told = (await services.running.read(tenant_id, response_id, -1)).events
-    ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model, frame.request.metadata)
+    request = frame.request
+    priority = priority_of(request.service_tier, watched=principal.is_watching)
+    ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model, request.metadata, priority)
     await complete(turn, ledger, told)
 
 
@@ -95,13 +102,19 @@ class Backlog:
         self._services = services
         self._places = places
         self._complete = complete
-        self._making: set[asyncio.Task[None]] = set()
+        self._making: dict[asyncio.Task[None], Taken] = {}
         self._queued = asyncio.Event()
-        self._taking: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._taking: Supervised | None = None
 
     def start(self) -> None:
         if self._places:
-            self._taking = asyncio.create_task(self._take_forever(), name="backlog")
+            supervisor = self._services.supervisor
+            self._taking = supervisor.start("queue", self._keep_taking, silent_s=SILENT_S)
+
+    def holds(self, taken: Taken) -> bool:
+        """Whether this worker is about to make it, or to put it back."""
+        return taken in self._making.values()
 
     def look(self) -> None:
         """There may be a response to take."""
@@ -109,42 +122,38 @@ class Backlog:
 
     def stop(self) -> None:
         """Take no more responses. Those that wait stay queued."""
-        if self._taking:
-            self._taking.cancel()
+        self._stopped = True
 
     async def close(self) -> None:
         """What was taken and not begun is left, as if this worker had died."""
         self.stop()
-        tasks = [*self._making, *([self._taking] if self._taking else [])]
-        for task in tasks:
+        if self._taking:
+            await self._taking.stop()
+        for task in self._making:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._making:
+            await asyncio.wait(self._making)
 
-    async def _take_forever(self) -> None:
+    async def _keep_taking(self, well: Well) -> None:
         while True:
             self._queued.clear()
-            try:
-                await self._take_all()
-            except DATABASE_AWAY as error:
-                log.warning("the queue cannot be read at the moment: %r", error)
-            try:
+            await self._take_all()
+            well()
+            with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._queued.wait()
-            except TimeoutError:
-                pass
 
     async def _take_all(self) -> None:
-        while self._services.presence.is_alive and len(self._making) < self._places:
+        while not self._stopped and self._services.presence.is_alive and len(self._making) < self._places:
             taken = await self._services.queue.take(self._services.presence.worker)
             if taken is None:
                 return
             task = asyncio.create_task(self._make(taken), name="background")
-            self._making.add(task)
+            self._making[task] = taken
             task.add_done_callback(self._free)
 
     def _free(self, task: asyncio.Task[None]) -> None:
-        self._making.discard(task)
+        self._making.pop(task, None)
         self.look()
 
     async def _make(self, taken: Taken) -> None:
@@ -156,24 +165,18 @@ class Backlog:
             queue, answer = self._services.queue, to_api_error(error)
             if answer is not None and answer.status in BUSY:
                 await asyncio.sleep(RETRY_S)
-                await _retry_until_done(lambda: queue.put_back(taken, died=False))
+                await _try(lambda: queue.put_back(taken, died=False))
                 return
             if answer is None:
                 log.exception("%s could not be started", taken.response_id)
             code, message = (answer.code, answer.message) if answer else (None, BROKE)
             failure = {"code": code or "server_error", "message": message}
-            await _retry_until_done(lambda: queue.fail(taken, failure))
+            await _try(lambda: queue.fail(taken, failure))
 
 
-async def _retry_until_done(store: Callable[[], Awaitable[Any]]) -> None:
-    """Until the database is back: a response that this worker took belongs to no other while it lives."""
-    while True:
-        try:
-            await store()
-            return
-        except DATABASE_AWAY as error:
-            log.warning("the queue cannot be written at the moment: %r", error)
-            await asyncio.sleep(RETRY_S)
-        except Exception:  # the boundary: what Postgres refuses it would refuse for ever
-            log.exception("the queue refuses what was made of a response")
-            return
+async def _try(store: Callable[[], Awaitable[Any]]) -> None:
+    """For a while. What this worker holds and does not make is put back by the janitor."""
+    try:
+        await certain(store, STORE_S)
+    except DATABASE_AWAY as error:
+        log.warning("the queue cannot be written at the moment: %r", error)

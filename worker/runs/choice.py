@@ -1,29 +1,59 @@
-"""One choice of a chat completion while it runs: its turn, how it is told, and where it is accounted for."""
+"""An answer that is not stored, while it runs: its turn, how it is told, and where it is accounted for.
+
+A message is one choice, a completion has one or several.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from agents.agent import Agent
+from agents.errors import STOPPED, Interrupted
 from agents.events import TOKENS, Event, TextDelta, TurnFinished, Usage
 from agents.turn import Turn
+from inference.core import Priority
 from inference.errors import InferenceError
 from inference.trace import Trace
 from worker.auth.principal import Principal
+from worker.errors import BROKE, ApiError
 from worker.runs.event_stream import EventStream
 from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_token
 from worker.runs.run_services import RunServices
-from worker.wire import sse
-from worker.wire.chat_choice import ChoiceNarrator
-from worker.wire.chat_completion import Chunk, Completion, failure
+from worker.wire.options import ServiceTier, priority_of
 
 # What may wait for a client that reads slowly and cannot come back: an answer of 8,000 tokens, merged or not.
 WAITING_BYTES_MAX = 4 * 2**20
 EVENT_BYTES = 250  # of an event beside its text; a likelihood takes about as much
+
+
+class Named(Protocol):
+    """What an answer is accounted for under."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def metadata(self) -> Mapping[str, str] | None: ...
+
+    @property
+    def service_tier(self) -> ServiceTier | None: ...
+
+
+class Teller(Protocol):
+    """Spells the events of a turn as the frames of a stream."""
+
+    def frames(self, event: Event) -> list[bytes]: ...
+
+    def last(self, finished: TurnFinished) -> list[bytes]:
+        """The end of the turn, also of one that failed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +62,6 @@ class Choice:
 
     agent: Agent
     turn: Turn
-    narrator: ChoiceNarrator
     ledger: Ledger
 
     @classmethod
@@ -42,29 +71,39 @@ class Choice:
         principal: Principal,
         trace: Trace,
         turn: Turn,
-        narrator: ChoiceNarrator,
-        completion: Completion,
+        answer: Named,
+        index: int = 0,
+        priority: Priority | None = None,
     ) -> Choice:
         """The first choice is what the request's own trace tells; each other one has a trace of the same beginning."""
-        if narrator.index:
-            trace = Trace(start_ns=trace.start_ns, started_at=trace.started_at, attributes={"choice": narrator.index})
-        metadata = completion.request.metadata
-        ledger = Ledger(services, principal, trace, completion.id, None, completion.model, metadata)
-        return cls(services.agent, turn, narrator, ledger)
+        if index:
+            of_all = trace.attributes
+            trace = Trace(start_ns=trace.start_ns, started_at=trace.started_at, attributes={"choice": index})
+            if "background" in of_all:
+                trace.attributes["background"] = True
+        return cls(services.agent, turn, cls.ledger_of(services, principal, trace, answer, priority))
+
+    @staticmethod
+    def ledger_of(
+        services: RunServices, principal: Principal, trace: Trace, answer: Named, priority: Priority | None = None
+    ) -> Ledger:
+        """`priority` counts in place of what the request asks for."""
+        if priority is None:
+            priority = priority_of(answer.service_tier, watched=principal.is_watching)
+        return Ledger(services, principal, trace, answer.id, None, answer.model, answer.metadata, priority)
 
     @property
     def trace(self) -> Trace:
         return self.ledger.trace
 
-    async def stream(self, stream: EventStream, frame: Callable[[dict[str, Any]], Chunk]) -> TurnFinished:
+    async def stream(self, stream: EventStream, teller: Teller) -> TurnFinished:
         """Send the choice as it happens, to its last piece. Raises ClientGone, and what refuses the turn."""
         with self.ledger.recording() as outcome:
-            finished = await self._streamed(ChoiceSink(stream, self.narrator, frame, self.trace), stream)
+            finished = await self._streamed(ChoiceSink(stream, teller, self.trace), stream)
             outcome.status = finished.status
-            failed = finished.status == "failed"
-            last = {"error": failure(finished)} if failed else frame(self.narrator.conclude(finished))
             with self.trace.span("flush", blocked_ms=stream.blocked_ns / 1e6):
-                await stream.write([sse.encode_data(last)])
+                await stream.room()
+                stream.keep(teller.last(finished))
             return finished
 
     async def whole(self) -> TurnFinished:
@@ -80,7 +119,7 @@ class Choice:
             finished = await self.agent.run(self.turn, self.trace, sink)
             await sink.drain()
             return finished
-        except InferenceError as error:
+        except (InferenceError, Interrupted) as error:
             if not stream.is_open:
                 raise
             # Another choice has begun to stream: this one can only be told as failed.
@@ -92,18 +131,10 @@ class Choice:
 class ChoiceSink:
     """Sends the events of a choice. Those for which the client has no room wait here, and go out merged."""
 
-    def __init__(
-        self,
-        stream: EventStream,
-        narrator: ChoiceNarrator,
-        frame: Callable[[dict[str, Any]], Chunk],
-        trace: Trace,
-    ) -> None:
+    def __init__(self, stream: EventStream, teller: Teller, trace: Trace) -> None:
         self._stream = stream
-        self._narrator = narrator
-        self._frame = frame
+        self._teller = teller
         self._trace = trace
-        self._text = sse.Template(sse.encode_data(frame(narrator.text(sse.HOLE))))
         self._waiting: list[Event] = []
         self._waiting_bytes = 0
         self._marked = False  # the first token, in the trace
@@ -111,11 +142,11 @@ class ChoiceSink:
     async def open(self) -> None:
         await self._stream.open()
 
-    def write(self, event: Event) -> None:
+    def write(self, events: Sequence[Event]) -> None:
         if self._waiting or not self._stream.has_room:
-            self._hold(event)
+            self._hold(events)
         else:
-            self._send(event)
+            self._send(events)
 
     async def drain(self) -> None:
         await self._stream.room()
@@ -128,22 +159,21 @@ class ChoiceSink:
         held = merged(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         for event in held:
-            self.write(event)
+            self.write([event])
 
-    def _hold(self, event: Event) -> None:
-        self._waiting.append(event)
-        if isinstance(event, TOKENS):
-            likelihoods = sum(1 + len(each.top) for each in getattr(event, "logprobs", ()))
-            self._waiting_bytes += len(event.text) + EVENT_BYTES * (1 + likelihoods)
+    def _hold(self, events: Sequence[Event]) -> None:
+        self._waiting += events
+        for event in events:
+            if isinstance(event, TOKENS):
+                likelihoods = sum(1 + len(each.top) for each in getattr(event, "logprobs", ()))
+                self._waiting_bytes += len(event.text) + EVENT_BYTES * (1 + likelihoods)
         if self._waiting_bytes > WAITING_BYTES_MAX:
             self._stream.cut()
 
-    def _send(self, event: Event) -> None:
-        if isinstance(event, TextDelta) and not event.logprobs:  # nearly all events
-            self._stream.send([self._text.filled(event.text)])
-        elif pieces := self._narrator.tell(event):
-            self._stream.send([sse.encode_data(self._frame(piece)) for piece in pieces])
-        if not self._marked and isinstance(event, TOKENS):
+    def _send(self, events: Sequence[Event]) -> None:
+        if frames := [frame for event in events for frame in self._teller.frames(event)]:
+            self._stream.send(frames)
+        if not self._marked and _has_token(events):
             self._marked = True
             mark_first_token(self._trace)
 
@@ -158,13 +188,17 @@ class Unread:
     async def open(self) -> None:
         pass
 
-    def write(self, event: Event) -> None:
-        if not self._marked and isinstance(event, TOKENS):
+    def write(self, events: Sequence[Event]) -> None:
+        if not self._marked and _has_token(events):
             self._marked = True
             mark_first_token(self._trace)
 
     async def drain(self) -> None:
         pass
+
+
+def _has_token(events: Sequence[Event]) -> bool:
+    return any(isinstance(event, TOKENS) for event in events)
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
@@ -198,3 +232,16 @@ async def all_of(choices: Sequence[Coroutine[Any, Any, TurnFinished]]) -> list[T
     except ExceptionGroup as raised:
         raise raised.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def whole_of(choices: Sequence[Choice]) -> list[TurnFinished]:
+    """Run them beside each other to their ends. Raises what refuses a turn, Interrupted, and ApiError for one that
+    failed."""
+    finished = await all_of([choice.whole() for choice in choices])
+    for each in finished:
+        if each.error_message == STOPPED:
+            raise Interrupted
+        if each.status == "failed":
+            message, code = each.error_message or BROKE, each.error_code or "server_error"
+            raise ApiError(500, message, type="server_error", code=code)
+    return finished

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from worker.errors import ApiError
 
 HEADER = "X-Firsttoken-On-Disconnect"
+DIGITS_MAX = 9  # before a number is read
 GRACE_MAX_S = 600.0  # the longest a client may take to come back; `continue` has no such end
 
 
@@ -25,7 +26,7 @@ class Disconnect:
             return STOP
         if value == "continue":
             return GO_ON
-        if value.isascii() and value.isdigit() and float(value[:6]) <= GRACE_MAX_S:
+        if value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and int(value) <= GRACE_MAX_S:
             return cls(float(value))
         message = f"Invalid '{HEADER}': it is cancel, continue or a number of seconds up to {GRACE_MAX_S:.0f}."
         raise ApiError(400, message, param=HEADER, code="invalid_value")

@@ -3,125 +3,161 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from uuid import UUID
 
-from agents.message import Item, Message
-from agents.payload import from_payload
+from agents.errors import NotFound
+from agents.store import ResponseRecord
 from migrations.pool import DATABASE_AWAY
-from worker.batch_writer import BatchWriter
-from worker.runs.running_store import Batch, RunningStore
+from worker.batch_writer import BatchWriter, NotStored
+from worker.errors import BROKE
+from worker.runs.running_store import Batch, End, RunningStore, Taken
+from worker.supervisor import Supervisor
 from worker.wire import sse
-from worker.wire.events import WireEvent
 
 log = logging.getLogger("firsttoken.runs")
 
 WAITING_MAX = 100_000  # events of some 300 bytes: what the database may be away for before they are dropped
+REFUSED = {"code": "server_error", "message": BROKE}
+
+
+@dataclass(slots=True, eq=False)
+class Journal:
+    """The events of one response, and how many of them are known to be stored. Its run adds to `frames`, where the
+    event with the number n is frames[n - first]; what is stored twice is told once.
+    """
+
+    tenant_id: UUID
+    response_id: str
+    frames: list[bytes]
+    begun: ResponseRecord | None = None  # the response as it was stored, if a crash of the server may have lost that
+    first: int = 0
+    stored: int = 0  # of the frames, from the first on
+    last: bool = False  # nothing follows
+    end: End | None = None  # where it could not be stored before it was told
+
+    def batch(self, further: Sequence[bytes] = (), *, skipped: int = 0) -> Batch:
+        """What is not known to be stored, and frames that are about to be told after `skipped` others."""
+        frames = [*self.frames[self.stored :], *further]
+        number = self.first + len(self.frames) + len(further) + skipped - 1
+        return Batch(self.response_id, list(map(sse.data_of, frames)), number, self.last, self.end)
+
+    def drop(self) -> None:
+        """Give up what is not stored, except for the end of a response, and its memory where nobody reads it."""
+        kept = 1 if self.last and self.frames else 0
+        self.stored = max(self.stored, len(self.frames) - kept)
+        if self.last:
+            self.first += self.stored
+            self.frames, self.stored = self.frames[self.stored :], 0
 
 
 @dataclass(slots=True)
-class _Waiting:
-    frames: list[bytes] = field(default_factory=list)
-    number: int = -1  # of the last one
-    last: bool = False
-
-
 class EventLog:
-    """`note` costs a microsecond and never waits. Events are stored in order; a failed write is tried again."""
+    """`note` costs less than a microsecond and never waits. Events are stored in order; what failed is tried again."""
 
-    def __init__(self, store: RunningStore, worker: int) -> None:
-        self._store = store
-        self._worker = worker
-        self._waiting: dict[tuple[UUID, str], _Waiting] = {}
-        self._count = 0
-        self._writer = BatchWriter("journal", self._store_waiting)
+    store: RunningStore
+    worker: int
+    _waiting: dict[str, Journal] = field(default_factory=dict)
+    _writer: BatchWriter = field(init=False)
 
-    def start(self) -> None:
-        self._writer.start()
+    def __post_init__(self) -> None:
+        self._writer = BatchWriter("event_log", self._store_waiting)
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._writer.start(supervisor)
 
     async def close(self) -> None:
         """Store what is waiting, then stop."""
-        await self._writer.close()
+        with suppress(NotStored):
+            await self._writer.close()
 
     async def flush(self) -> bool:
         """Try once to store everything noted so far; whether that worked."""
-        return await self._writer.flush()
-
-    def note(
-        self, tenant_id: UUID, response_id: str, frames: Sequence[bytes], number: int, *, last: bool = False
-    ) -> None:
-        """`number` is that of the last frame. `last`: the response has ended and nothing follows."""
-        if self._count > WAITING_MAX:
-            self._drop()
-        waiting = self._waiting.get((tenant_id, response_id))
-        if waiting is None:
-            waiting = self._waiting[tenant_id, response_id] = _Waiting()
-            self._writer.notify()
-        waiting.frames += frames
-        waiting.number, waiting.last = number, last
-        self._count += len(frames)
-
-    async def _store_waiting(self) -> bool:
-        taken, self._waiting, self._count = self._waiting, {}, 0
-        by_tenant: dict[UUID, list[Batch]] = {}
-        for (tenant_id, response_id), waiting in taken.items():
-            events = list(map(sse.data_of, waiting.frames))
-            by_tenant.setdefault(tenant_id, []).append(Batch(response_id, events, waiting.number, waiting.last))
-        stored = [await self._store_batches(tenant_id, batches, taken) for tenant_id, batches in by_tenant.items()]
-        return all(stored)
-
-    async def _store_batches(
-        self, tenant_id: UUID, batches: Sequence[Batch], taken: dict[tuple[UUID, str], _Waiting]
-    ) -> bool:
         try:
-            await self._store.append(tenant_id, batches, self._worker)
-        except DATABASE_AWAY as error:
-            log.warning("events of %d responses could not be stored yet: %r", len(batches), error)
-            for batch in batches:
-                self._put_back((tenant_id, batch.response_id), taken[tenant_id, batch.response_id])
+            await self._writer.flush()
+        except NotStored:
             return False
-        except Exception:  # the boundary: what Postgres refuses it would refuse for ever, and hold up all others
-            log.exception("events of %d responses cannot be stored", len(batches))
-            return all([await self._store_batches(tenant_id, rest, taken) for rest in _without_refused(batches)])
         return True
 
-    def _put_back(self, key: tuple[UUID, str], earlier: _Waiting) -> None:
-        """In front of what was noted meanwhile."""
-        self._count += len(earlier.frames)
-        later = self._waiting.get(key)
-        if later is not None:
-            earlier.frames += later.frames
-            earlier.number, earlier.last = max(earlier.number, later.number), earlier.last or later.last
-        self._waiting[key] = earlier
+    def note(self, journal: Journal) -> None:
+        """There is something new in it."""
+        self._waiting[journal.response_id] = journal
+        self._writer.notify()
 
-    def _drop(self) -> None:
-        log.error("the database was unavailable for too long: the events of %d responses are lost", len(self._waiting))
-        self._waiting.clear()
-        self._count = 0
+    def knows(self, response_id: str) -> bool:
+        """Whether something of it waits to be stored."""
+        return response_id in self._waiting
 
+    async def _store_waiting(self) -> bool:
+        by_tenant: dict[UUID, list[Journal]] = {}
+        for journal in self._waiting.values():
+            by_tenant.setdefault(journal.tenant_id, []).append(journal)
+        stored = [await self._store_journals(tenant_id, journals) for tenant_id, journals in by_tenant.items()]
+        if not all(stored):
+            self._drop_too_many()
+            raise NotStored(f"events of {len(self._waiting)} responses")
+        if self._waiting:  # what was noted meanwhile
+            self._writer.notify()
+        return bool(stored)
 
-def _without_refused(batches: Sequence[Batch]) -> list[list[Batch]]:
-    """What is left to try: each batch by itself, and of a single one the end of its response without the events."""
-    if len(batches) > 1:
-        return [[batch] for batch in batches]
-    return [[replace(batch, events=())] for batch in batches if batch.events]
+    async def _store_journals(self, tenant_id: UUID, journals: Sequence[Journal]) -> bool:
+        """Whether the database took them. What it refuses it would refuse for ever, and hold up all others."""
+        try:
+            await self._store_batches(tenant_id, journals)
+        except DATABASE_AWAY as error:
+            log.warning("events of %d responses could not be stored yet: %r", len(journals), error)
+            return False
+        except Exception:  # the boundary: each by itself, then without what is refused
+            log.exception("events of %d responses cannot be stored", len(journals))
+            if len(journals) > 1:
+                return all([await self._store_journals(tenant_id, [journal]) for journal in journals])
+            return await self._give_up(journals[0])
+        return True
 
+    async def _store_batches(self, tenant_id: UUID, journals: Sequence[Journal]) -> None:
+        batches = [journal.batch() for journal in journals]
+        held = await self.store.append(tenant_id, batches, self.worker)
+        for journal, batch in zip(journals, batches, strict=True):
+            if journal.response_id in held:
+                journal.stored = batch.number + 1 - journal.first
+                self._done(journal, last=batch.last)
+            elif not await self._begun_again(journal):
+                self._done(journal, last=True)
 
-def rebuilt(events: Iterable[WireEvent]) -> tuple[Item, ...]:
-    """The items of an answer from its events, all that is left when its worker was killed: the finished items, and of
-    an unfinished message the text so far.
-    """
-    items: dict[int, Item] = {}
-    texts: dict[int, list[str]] = {}
-    ids: dict[int, str] = {}
-    for event in events:
-        match event:
-            case {"type": "response.output_item.done", "output_index": index, "item": item}:
-                items[index] = from_payload({**item, "results": item.get("results") or ()})
-            case {"type": "response.output_text.delta", "output_index": index, "item_id": id, "delta": delta}:
-                ids[index] = id
-                texts.setdefault(index, []).append(delta)
-    for index in texts.keys() - items.keys():
-        items[index] = Message("assistant", "".join(texts[index]), status="incomplete", id=ids[index])
-    return tuple(item for _, item in sorted(items.items()))
+    async def _begun_again(self, journal: Journal) -> bool:
+        """Whether it had been lost in a crash of the server, which takes the latest beginnings along."""
+        if journal.begun is None:
+            return False
+        try:
+            await self.store.begin(journal.tenant_id, journal.begun, self.worker)
+        except NotFound:  # deleted, or in other hands
+            return False
+        return True
+
+    def _done(self, journal: Journal, *, last: bool) -> None:
+        if last or (journal.stored == len(journal.frames) and not journal.last):
+            self._waiting.pop(journal.response_id, None)
+
+    async def _give_up(self, journal: Journal) -> bool:
+        """Leave out what Postgres refuses. A response that has ended ends as failed; one that goes on, with a gap."""
+        if not journal.last:
+            journal.drop()
+            self._done(journal, last=False)
+            return True
+        taken = Taken(journal.tenant_id, journal.response_id, self.worker)
+        try:
+            await self.store.give_up(taken, REFUSED)
+        except DATABASE_AWAY:
+            return False
+        self._done(journal, last=True)
+        return True
+
+    def _drop_too_many(self) -> None:
+        count = sum(len(journal.frames) - journal.stored for journal in self._waiting.values())
+        if count <= WAITING_MAX:
+            return
+        log.error("the database was away for too long: %d events of %d responses are lost", count, len(self._waiting))
+        for journal in self._waiting.values():
+            journal.drop()

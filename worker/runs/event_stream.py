@@ -8,6 +8,7 @@ again, shows idle clients that the connection lives, and cuts those that take no
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +20,8 @@ from worker.errors import ClientGone
 from worker.request_keys import TRACE
 from worker.telemetry import server_timing
 from worker.wire import sse
+
+log = logging.getLogger("firsttoken.streams")
 
 HEARTBEAT_S = 15.0  # proxies commonly cut connections that are silent for 30 to 60 seconds
 STALL_S = 30.0  # a client that takes nothing for so long is gone, or holds a generation that others wait for
@@ -53,7 +56,12 @@ class Pulse:
     def _beat(self) -> None:
         now = now_ns()
         for stream in tuple(self._streams):
-            stream.beat(now)
+            try:
+                stream.beat(now)
+            except Exception:  # the boundary: without this timer all others stand still
+                log.exception("a stream is cut")
+                self.remove(stream)
+                stream.cut()
         again = asyncio.get_running_loop().call_later(BEAT_S, self._beat) if self._streams else None
         self._timer = again
 
@@ -76,6 +84,7 @@ class Stream(ABC):
         self._active_ns = now_ns()  # when something was sent, or taken by a client that is behind
         self._spoke = False  # since the pulse looked last
         self._waiters: list[asyncio.Future[None]] = []
+        self._kept: list[bytes] = []
         self.on_room: list[Callable[[], None]] = []
         self.blocked_ns = 0  # while the client had no room
 
@@ -107,8 +116,16 @@ class Stream(ABC):
         """Hand frames to the socket, at once. What is sent to a connection that is lost is lost too."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            transport.write(self._encoded(frames))
+            transport.write(self._encoded([*self._taken(), *frames] if self._kept else frames))
             self._spoke = True
+
+    def keep(self, frames: Sequence[bytes]) -> None:
+        """Send frames together with the next ones, which follow at once: a packet costs more than what is in it."""
+        self._kept += frames
+
+    def _taken(self) -> list[bytes]:
+        taken, self._kept = self._kept, []
+        return taken
 
     async def room(self) -> None:
         """Return when there is room."""
@@ -173,10 +190,9 @@ class Stream(ABC):
 class EventStream(Stream):
     """The body of a streamed HTTP answer."""
 
-    heartbeat = (sse.PING,)
-
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, heartbeat: bytes = sse.PING) -> None:
         super().__init__(request)
+        self.heartbeat = (heartbeat,)
         self._response = web.StreamResponse(headers=sse.HEADERS)
         self._opening = asyncio.Lock()  # the choices of one completion open it together
         self._chunked = True
@@ -205,16 +221,12 @@ class EventStream(Stream):
             self._chunked = "Transfer-Encoding" in self._response.headers  # HTTP/1.0 has none: the end of it is the end
             self.begin()
 
-    async def close(self, *, done: bool = True) -> web.StreamResponse:
-        """The last event is out; whether the client waits for the end of the connection is its own affair. `done`: send
-        the mark of a complete stream before."""
+    async def close(self, *last: bytes) -> web.StreamResponse:
+        """Send the last frames and the end of the body in one packet; a client that is gone does not need them."""
         try:
-            if done:
-                await self.write([sse.DONE])
+            await self.room()
             with suppress(ConnectionError):
-                await self._response.write_eof()
-        except ClientGone:
-            pass
+                await self._response.write_eof(b"".join([*self._taken(), *last]))
         finally:
             self.end()
         return self._response

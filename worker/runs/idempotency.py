@@ -9,19 +9,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from uuid import UUID
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
 
 import orjson
 from aiohttp import web
 
+from migrations.pool import certain
 from worker.errors import ApiError
+from worker.request_keys import BODY
 from worker.runs.disconnect import Disconnect
 from worker.runs.idempotency_store import Earlier
 from worker.runs.run_services import RunServices
 
 HEADER = "Idempotency-Key"
 KEY_CHARS_MAX = 255
+CLAIM_S = 2.0  # how long a request waits for a database that does not say whether the key was free
 COME_BACK = Disconnect(30.0)  # how long an answer with a key waits for its client: clients retry after at most 8 s
 
 
@@ -34,9 +37,10 @@ class Once:
     tenant_id: UUID
     key: str
     fingerprint: bytes
+    claim: UUID = field(default_factory=uuid4)
 
     @classmethod
-    async def of(cls, request: web.Request, services: RunServices, tenant_id: UUID) -> Once | None:
+    def of(cls, request: web.Request, services: RunServices, tenant_id: UUID) -> Once | None:
         """None without a key. Raises ApiError 400."""
         key = request.headers.get(HEADER)
         if key is None:
@@ -44,43 +48,47 @@ class Once:
         if not 1 <= len(key) <= KEY_CHARS_MAX or not key.isprintable() or not key.isascii():
             message = f"Invalid '{HEADER}': it has 1 to {KEY_CHARS_MAX} printable ASCII characters."
             raise ApiError(400, message, param=HEADER, code="invalid_value")
-        body = orjson.dumps(orjson.loads(await request.read() or b"{}"), option=orjson.OPT_SORT_KEYS)
+        body = orjson.dumps(orjson.loads(request[BODY] or b"{}"), option=orjson.OPT_SORT_KEYS)
         fingerprint = hashlib.sha256(request.path.encode() + b"\n" + body).digest()
         return cls(request, services, tenant_id, key, fingerprint)
 
-    async def claim(self, response_id: str | None) -> Earlier | None:
-        """The earlier request with this key; None for the first one. Raises ApiError 422 when the two differ."""
+    @asynccontextmanager
+    async def first(self, response_id: str | None) -> AsyncIterator[Earlier | None]:
+        """The earlier request with this key; None for the first one, which is not remembered if it fails in here.
+
+        Raises ApiError 422 when the two differ.
+        """
+        earlier = None
+        try:
+            earlier = await self._earlier(response_id)
+            yield earlier
+        except BaseException:  # also when the caller leaves, be it before we know whether the key is ours
+            if earlier is None:
+                await self._settle(answered=False)
+            raise
+
+    async def _earlier(self, response_id: str | None) -> Earlier | None:
         keys, worker = self.services.idempotency, self.services.presence.worker
-        earlier = await keys.claim(self.tenant_id, self.key, self.fingerprint, response_id, worker)
+        earlier = await certain(
+            lambda: keys.claim(self.tenant_id, self.key, self.fingerprint, response_id, worker, self.claim), CLAIM_S
+        )
         if earlier is not None and earlier.fingerprint != self.fingerprint:
             message = f"The '{HEADER}' of this request was used for another request: use a new key."
             raise ApiError(422, message, param=HEADER, code="idempotency_key_reused")
         return earlier
 
     @asynccontextmanager
-    async def starting(self) -> AsyncIterator[None]:
-        """A failure in here is not kept."""
-        try:
-            yield
-        except BaseException:  # also when the caller leaves
-            await self._release()
-            raise
-
-    @asynccontextmanager
     async def unstored(self) -> AsyncIterator[None]:
         """The whole of an answer that is not stored. Raises ApiError 409 for a repetition."""
-        earlier = await self.claim(None)
-        if earlier is not None:
-            raise _known(earlier)
-        async with self.starting():
+        async with self.first(None) as earlier:
+            if earlier is not None:
+                raise _known(earlier)
             yield
-        if self.request.transport is None or self.request.transport.is_closing():  # the answer reached nobody
-            await self._release()
-        else:
-            await self.services.idempotency.answer(self.tenant_id, self.key)
+        transport = self.request.transport
+        await self._settle(answered=transport is not None and not transport.is_closing())  # or it reached nobody
 
-    async def _release(self) -> None:
-        await self.services.idempotency.release(self.tenant_id, self.key)
+    async def _settle(self, *, answered: bool) -> None:
+        await self.services.claims.settle(self.tenant_id, self.key, self.claim, answered=answered)
 
 
 def _known(earlier: Earlier) -> ApiError:

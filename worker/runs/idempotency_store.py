@@ -27,20 +27,21 @@ class IdempotencyStore:
         self._database = database
 
     async def claim(
-        self, tenant_id: UUID, key: str, fingerprint: bytes, response_id: str | None, worker: int
+        self, tenant_id: UUID, key: str, fingerprint: bytes, response_id: str | None, worker: int, claim: UUID
     ) -> Earlier | None:
-        """None when this request is the first of its key; otherwise the one that was.
+        """None when this request is the first of its key; otherwise the one that was. Doing it again does nothing.
 
         A first one whose worker died before anything of it was stored counts no more.
         """
         async with self._database.tenant(tenant_id) as connection:
             first = await connection.fetchval(
-                """insert into idempotency_keys as k (tenant_id, key, fingerprint, response_id, worker)
-                   values ($1, $2, $3, $4, $5)
+                """insert into idempotency_keys as k (tenant_id, key, fingerprint, response_id, worker, claim)
+                   values ($1, $2, $3, $4, $5, $7)
                    on conflict (tenant_id, key) do update
                       set fingerprint = excluded.fingerprint, response_id = excluded.response_id,
-                          worker = excluded.worker, answered = false, created_at = now()
-                    where k.created_at < now() - $6::interval
+                          worker = excluded.worker, claim = excluded.claim, answered = false, created_at = now()
+                    where k.claim = excluded.claim
+                       or k.created_at < now() - $6::interval
                        or not k.answered and not worker_lives(k.worker)
                           and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)
                    returning true""",
@@ -50,6 +51,7 @@ class IdempotencyStore:
                 response_id,
                 worker,
                 REMEMBERED,
+                claim,
             )
             if first:
                 return None
@@ -60,17 +62,30 @@ class IdempotencyStore:
             )
         return Earlier(row["fingerprint"], row["response_id"], row["answered"]) if row else None
 
-    async def release(self, tenant_id: UUID, key: str) -> None:
-        """Nothing came of the request: the next one with this key is the first again."""
-        async with self._database.tenant(tenant_id) as connection:
-            await connection.execute("delete from idempotency_keys where tenant_id = $1 and key = $2", tenant_id, key)
-
-    async def answer(self, tenant_id: UUID, key: str) -> None:
-        """The request was answered, and nothing of the answer is stored."""
+    async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> bool:
+        """The request of a claim has ended: it was answered and nothing of that is stored, or nothing came of it and
+        the next one is the first again. Whether that is done: not while a response is stored that nobody makes.
+        """
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
-                "update idempotency_keys set answered = true where tenant_id = $1 and key = $2", tenant_id, key
+                """update idempotency_keys set answered = true where tenant_id = $1 and key = $2 and claim = $3"""
+                if answered
+                else """delete from idempotency_keys k where tenant_id = $1 and key = $2 and claim = $3
+                        and not exists (select from responses r where r.tenant_id = $1 and r.id = k.response_id)""",
+                tenant_id,
+                key,
+                claim,
             )
+            left = await connection.fetchval(
+                """select true from idempotency_keys k
+                   join responses r on r.tenant_id = k.tenant_id and r.id = k.response_id
+                   where k.tenant_id = $1 and k.key = $2 and k.claim = $3
+                     and r.worker is not null and r.completed_at is null""",
+                tenant_id,
+                key,
+                claim,
+            )
+        return not left
 
     async def forget(self) -> None:
         async with self._database.anonymous() as connection:

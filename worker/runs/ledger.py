@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
 from typing import Any
 
+from agents.surface import BATCH, Surface
+from agents.turn import Turn
+from inference.core import WHENEVER, Due, Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.errors import ClientGone
 from worker.failures import refusal
-from worker.runs.record import TurnRecord, tpot_ms, ttft_ms
+from worker.goodput import REFUSE, WAIT
+from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttft_ms
 from worker.runs.run_services import RunServices
-from worker.wire.options import SURFACE
+from worker.wire.options import LATE, SURFACE
 
 REFUSED = "refused"
+NO_POLICY = Surface()
 
 
 @dataclass(slots=True)
@@ -35,16 +42,63 @@ class Ledger:
     conversation_id: str | None = None
     model: str = ""  # as the request names it: an agent may have a surface of its own
     metadata: Mapping[str, str] | None = None  # the request's: it may name its surface
+    priority: Priority = Priority.STANDARD  # as the request asks for it
 
     @property
     def surface(self) -> str:
-        """Where the answer is read: as the request says, if that has a target, or its agent; else people in a browser
-        chat, and programs embed."""
+        """Where the answer is read: as the request says, or its agent; else people in a browser chat, and programs
+        embed, unless nobody waits for it."""
         named = (self.metadata or {}).get(SURFACE)
-        if named in self.services.targets.by_surface:
+        if named in self.services.surface_names:
             return str(named)
         usual = "chat" if self.principal.is_watching else "embedded"
+        if self.priority is Priority.BATCH and BATCH in self.services.surfaces:
+            usual = BATCH
         return self.services.roster.of(self.model).surface or usual
+
+    @property
+    def due(self) -> Due:
+        """When the first token is due by the target of the surface; in the background nobody waits for it."""
+        target = self.services.targets.by_surface.get(self.surface)
+        if target is None or target.ttft_ms == inf or "background" in self.trace.attributes:
+            return WHENEVER
+        said = (self.metadata or {}).get(LATE)
+        waits = self._waits if said not in (REFUSE, WAIT) else said == WAIT
+        return Due(self.trace.start_ns + int(target.ttft_ms * 1e6), waits)
+
+    @property
+    def _waits(self) -> bool:
+        late = self._policy.late
+        return self.services.waits if late is None else late == WAIT
+
+    @property
+    def _policy(self) -> Surface:
+        return self.services.surfaces.get(self.surface, NO_POLICY)
+
+    def applied(self, turn: Turn) -> Turn:
+        """The turn within what its surface allows. To be called last."""
+        return replace(self._policy.applied(turn), due=self.due)
+
+    @contextmanager
+    def entering(self, turns: int = 1) -> Iterator[ExitStack]:
+        """Take a place for each turn, to be held until the stack is closed, and prepare them in the block. What does
+        not get that far is recorded as one turn. Raises ApiError, Late."""
+        services, tenant_id = self.services, self.principal.tenant_id
+        with ExitStack() as places:
+            try:
+                taken = services.rates.take(self.principal, monotonic())
+                places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
+                priority = self._policy.capped(self.priority)
+                services.model.expect(self.due, salt=str(tenant_id), priority=priority)
+                for _ in range(turns):
+                    places.enter_context(services.admission.turn(tenant_id))
+                yield places
+            except (ClientGone, asyncio.CancelledError):
+                self.record("cancelled")
+                raise
+            except Exception as error:
+                self.record(refusal(error))
+                raise
 
     def payload(self, status: str) -> dict[str, Any]:
         """End the trace and give its public form. Nothing is added to it afterwards."""
@@ -54,6 +108,7 @@ class Ledger:
     def record(self, status: str) -> None:
         """End the trace, if it has not ended, and hand it to telemetry."""
         self.services.telemetry.record(self._record(status))
+        self.services.rates.charge(self.principal, tokens_of(self.trace), monotonic())
 
     @contextmanager
     def recording(self) -> Iterator[Outcome]:
@@ -86,4 +141,5 @@ class Ledger:
             ttft,
             tpot,
             self.services.targets.met(surface, status, ttft, tpot),
+            self.services.roster.name_of(self.model),
         )

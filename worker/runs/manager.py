@@ -10,23 +10,25 @@ from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 from aiohttp import web
 
+from agents.errors import STOPPED
 from agents.message import Item, new_id
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.checks import check_model
 from worker.runs.background import Backlog
 from worker.runs.disconnect import GO_ON, Disconnect
-from worker.runs.event_log import EventLog, rebuilt
+from worker.runs.event_log import EventLog
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Taken
-from worker.runs.turn import ResponseTurn, finished_half, hydrate
+from worker.runs.turn import ResponseTurn, hydrate
+from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
+from worker.wire.options import priority_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -34,15 +36,13 @@ log = logging.getLogger("firsttoken.runs")
 
 LOOK_EVERY_S = 2.0  # a response is abandoned when two looks find it so: its worker may just be reconnecting
 FORGET_EVERY_S = 3600.0
+SILENT_S = 60.0  # a look is a few statements, each with a limit of its own
 CLOSE_S = 10.0
 CANCEL_S = 5.0  # how long another worker may take to stop before the client gets the current state
 POLL_S = 2.0  # between two looks at a response without notifications
 ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may miss the first request
 NO_EVENTS = 2**31 - 1  # above every number of an event
-WORKER_GONE = {
-    "code": "server_error",
-    "message": "The worker that was generating this answer stopped. Please try again.",
-}
+WORKER_GONE = {"code": "server_error", "message": STOPPED}
 
 
 class Runs:
@@ -54,36 +54,45 @@ class Runs:
         """
         self.services = services
         self.backlog = Backlog(services, background, self._complete)
-        self._journal = EventLog(services.running, services.presence.worker)
+        self._event_log = EventLog(services.running, services.presence.worker)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
         self._suspects: set[Taken] = set()
         self._forgot_at = float("-inf")
-        self._janitor: asyncio.Task[None] | None = None
+        self._janitor: Supervised | None = None
 
     async def start(self) -> None:
         presence = self.services.presence
-        presence.on_cancel, presence.on_queued = self._cancel_if_here, self.backlog.look
-        await presence.start()
-        self._journal.start()
+        presence.on_cancel.append(self._cancel_if_here)
+        presence.on_queued = self.backlog.look
+        supervisor = self.services.supervisor
+        await presence.start(supervisor)
+        self._event_log.start(supervisor)
         self.backlog.start()
-        self._janitor = asyncio.create_task(self._run_janitor(), name="janitor")
+        self._janitor = supervisor.start("janitor", self._keep_looking, silent_s=SILENT_S)
 
     async def close(self) -> None:
         """Stop all runs, keep their output so far, store everything. Other workers continue background responses."""
         self.backlog.stop()
+        if self._janitor:
+            await self._janitor.stop()
         for run in self._runs.values():
             (run.leave if run.in_background else run.cancel)()
         await self.idle(CLOSE_S)
         await self.backlog.close()
-        if self._janitor:
-            self._janitor.cancel()
-            await asyncio.wait([self._janitor])
-        await self._journal.close()
+        await self._event_log.close()
         await self.services.presence.close()
 
-    async def idle(self, timeout_s: float) -> None:
-        """Return when no run is left, or after the timeout."""
+    async def end_all(self) -> None:
+        """End what runs, each response with a terminal event. Those that another worker can begin again are left."""
+        for run in tuple(self._runs.values()):
+            if run.can_begin_again:
+                run.leave()
+        self.services.agent.turns.interrupt()
+        await self.idle()
+
+    async def idle(self, timeout_s: float | None = None) -> None:
+        """Return when those that run now have ended, or after the timeout."""
         waits = [asyncio.ensure_future(run.wait()) for run in self._runs.values()]
         if waits:
             await asyncio.wait(waits, timeout=timeout_s)
@@ -105,13 +114,15 @@ class Runs:
         services = self.services
         model = check_model(body.model, services)
         frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect)
-        with ExitStack() as held:
-            held.enter_context(services.admission.turn(principal.tenant_id))
+        conversation_id = body.conversation.id if body.conversation else None
+        priority = priority_of(body.service_tier, watched=principal.is_watching)
+        ledger = Ledger(services, principal, trace, frame.id, conversation_id, model, body.metadata, priority)
+        with ledger.entering() as places:
             with trace.span("hydrate") as span:
                 turn = await hydrate(services, principal, frame, remembered)
                 span.attributes["items"] = len(turn.history)
-            ledger = Ledger(services, principal, trace, turn.frame.id, turn.conversation_id, model, body.metadata)
-            return await self._begin(turn, ledger, held.pop_all(), on_disconnect)
+            held = places.pop_all()
+        return await self._begin(turn, ledger, held, on_disconnect)
 
     async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
         run = await self._begin(turn, ledger, ExitStack(), GO_ON, told)
@@ -126,10 +137,11 @@ class Runs:
         told: Sequence[WireEvent] = (),
     ) -> Run:
         """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events."""
-        run = Run(self.services, turn, ledger, self._journal, told)
+        run = Run(self.services, turn, ledger, self._event_log, told)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
+        held.enter_context(self.services.authenticator.going_on(turn.principal, run.cancel))
         await run.start(held)
         self.services.presence.tell_here(run.id)
         return run
@@ -182,25 +194,34 @@ class Runs:
             self._runs[response_id].cancel()
 
     async def _give_up(self, taken: Taken) -> None:
-        if await self.services.queue.put_back(taken, died=True):
+        """Of a worker that is gone, or of this one, which does not know of it: an answer of the database was lost. Then
+        nobody was told of it, unless some of its events are stored.
+        """
+        is_ours = taken.worker == self.services.presence.worker
+        if await self.services.queue.put_back(taken, died=not is_ours):
             return
-        chapter = await self.services.running.read(taken.tenant_id, taken.response_id, -1)
-        said = finished_half(rebuilt(chapter.events))
-        await self.services.running.give_up(taken, WORKER_GONE, said)
+        if is_ours:
+            await self.services.running.withdraw(taken.tenant_id, taken.response_id, taken.worker)
+        await self.services.running.give_up(taken, WORKER_GONE)
 
-    async def _run_janitor(self) -> None:
+    def _makes(self, taken: Taken) -> bool:
+        id = taken.response_id
+        return id in self._runs or self._event_log.knows(id) or self.backlog.holds(taken)
+
+    async def _keep_looking(self, well: Well) -> None:
         while True:
-            try:
-                await self._look()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-                log.warning("could not clean up abandoned responses: %r", error)
+            await self._look(well)
+            well()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _look(self) -> None:
-        """End abandoned responses, and delete expired events."""
-        abandoned = {taken for taken in await self.services.running.abandoned() if taken.response_id not in self._runs}
+    async def _look(self, well: Well) -> None:
+        """End abandoned responses, give keys back, and delete expired events."""
+        await self.services.claims.settle_all()
+        listed = await self.services.running.abandoned(self.services.presence.worker)
+        abandoned = {taken for taken in listed if not self._makes(taken)}
         for taken in abandoned & self._suspects:
             await self._give_up(taken)
+            well()
         self._suspects = abandoned
         if time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
             await self.services.running.forget(self._event_days)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,51 +12,49 @@ from typing import TYPE_CHECKING, Any
 from migrations.pool import DATABASE_AWAY, Database
 from worker.runs.queue_store import QUEUED
 from worker.runs.running_store import CHANNEL, NEWS
+from worker.supervisor import Supervised, Supervisor, Well
 
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-log = logging.getLogger("firsttoken.runs")
-
 CANCEL = "cancel"
+BATCH = "batch"
 PROBE_S = 15.0  # a connection that died without a word is noticed within so long
-RETRY_S = 0.5
+SILENT_S = 60.0  # the longest that listening may take, or a probe: each waits for its statement's own limit
 START_S = 2.0  # without its database a worker starts all the same and says that it is not ready
 
 
 class Presence:
-    """`worker` is the number of this worker's lock. `on_cancel` is called with the id of a response to stop, and
-    `on_queued` when a response waits for a worker.
+    """`worker` is the number of this worker's lock. `on_cancel` are called with the id of a response or a batch to
+    stop, `on_queued` when a response waits for a worker, and `on_batch` when a batch or a line of one does.
     """
 
     def __init__(self, database: Database) -> None:
         self.worker = secrets.randbits(62) + 1
-        self.on_cancel: Callable[[str], None] = lambda response_id: None
+        self.on_cancel: list[Callable[[str], None]] = []
         self.on_queued: Callable[[], None] = lambda: None
+        self.on_batch: Callable[[], None] = lambda: None
         self._database = database
         self._news: dict[str, asyncio.Event] = {}
         self._watchers: Counter[str] = Counter()
         self._listening = asyncio.Event()
-        self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._task: Supervised | None = None
 
     @property
     def is_alive(self) -> bool:
         """Whether others take this worker for alive."""
         return self._listening.is_set()
 
-    async def start(self) -> None:
+    async def start(self, supervisor: Supervisor) -> None:
         """Return when this worker holds its lock and hears the others, or when the database lets it wait too long."""
-        self._task = asyncio.create_task(self._listen_for_ever(), name="presence")
+        self._task = supervisor.start("presence", self._keep_listening, silent_s=SILENT_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 await self._listening.wait()
 
     async def close(self) -> None:
-        self._closing = True
         if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._task.stop()
 
     async def ask_to_cancel(self, response_id: str) -> None:
         async with self._database.anonymous() as connection:
@@ -79,17 +76,12 @@ class Presence:
             if not self._watchers[response_id]:
                 del self._watchers[response_id], self._news[response_id]
 
-    async def _listen_for_ever(self) -> None:
-        while not self._closing:
-            try:
-                async with self._database.anonymous() as connection:
-                    await self._listen(connection)
-            except DATABASE_AWAY as error:
-                log.warning("cannot receive notifications of other workers at the moment: %r", error)
-            await asyncio.sleep(RETRY_S)
+    async def _keep_listening(self, well: Well) -> None:
+        """Raises what ends the connection. Then quickly again: others must not take this worker for dead."""
+        async with self._database.anonymous() as connection:
+            await self._listen(connection, well)
 
-    async def _listen(self, connection: Connection) -> None:
-        """Until the connection is lost. Quickly: others must not take this worker for dead."""
+    async def _listen(self, connection: Connection, well: Well) -> None:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         await connection.execute("select pg_advisory_lock($1)", self.worker)
@@ -98,7 +90,8 @@ class Presence:
             self._listening.set()
             for news in self._news.values():  # what was said in between was not heard
                 news.set()
-            while not lost.is_set():
+            while True:
+                well()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PROBE_S):
                         await lost.wait()
@@ -111,8 +104,11 @@ class Presence:
     def _hear(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
         word, _, response_id = str(message).partition(" ")
         if word == CANCEL:
-            self.on_cancel(response_id)
+            for cancel in self.on_cancel:
+                cancel(response_id)
         elif word == NEWS:
             self.tell_here(response_id)
         elif word == QUEUED:
             self.on_queued()
+        elif word == BATCH:
+            self.on_batch()

@@ -15,7 +15,9 @@ from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
 from migrations.pool import Database
-from worker.runs.running_store import CHANNEL, Taken, WireEvent, tell_news
+from worker.runs.running_store import CHANNEL, Taken, add_events, tell_news
+from worker.wire import events as wire
+from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
     from migrations.pool import Connection
@@ -44,17 +46,18 @@ class QueueStore:
         self._database = database
 
     async def add(self, tenant_id: UUID, record: ResponseRecord, job: Job, events: Sequence[WireEvent]) -> None:
-        """Store a response that somebody is to make, with the events told so far. Raises TooManyQueued.
+        """Store a response that somebody is to make, with the events told so far. Once, however often. Raises
+        TooManyQueued.
 
         Requests of the same moment may pass the limit together, by as many as there are connections.
         """
         async with self._database.tenant(tenant_id) as connection:
             if await connection.fetchval("select count(*) from queued_responses") >= TENANT_QUEUED_MAX:
                 raise TooManyQueued(TENANT_QUEUED_MAX)
-            await connection.execute(
+            added = await connection.fetchval(
                 """insert into responses (tenant_id, id, conversation_id, previous_response_id, status, created_at,
                                           input, body)
-                   values ($1, $2, $3, $4, 'queued', $5, $6, $7)""",
+                   values ($1, $2, $3, $4, 'queued', $5, $6, $7) on conflict do nothing returning true""",
                 tenant_id,
                 record.id,
                 record.conversation_id,
@@ -63,14 +66,9 @@ class QueueStore:
                 [to_payload(item) for item in record.input],
                 record.body,
             )
-            await connection.execute(
-                """insert into response_events (tenant_id, response_id, sequence_number, payload)
-                   values ($1, $2, $3, $4)""",
-                tenant_id,
-                record.id,
-                events[-1]["sequence_number"],
-                {"events": list(events)},
-            )
+            if not added:
+                return
+            await add_events(connection, tenant_id, record.id, events)
             await connection.execute(
                 """insert into queued_responses (tenant_id, response_id, class, request, caller)
                    values ($1, $2, $3, $4, $5)""",
@@ -191,14 +189,19 @@ async def _remove(connection: Connection, taken: Taken) -> None:
 
 
 async def _end(connection: Connection, tenant_id: UUID, response_id: str, changes: Mapping[str, Any]) -> None:
-    await connection.execute(
+    row = await connection.fetchrow(
         """update responses set status = $3, worker = null, completed_at = now(), body = body || $4::jsonb
-           where tenant_id = $1 and id = $2""",
+           where tenant_id = $1 and id = $2
+           returning body, (select max(sequence_number) from response_events
+                            where tenant_id = $1 and response_id = $2) as number""",
         tenant_id,
         response_id,
         changes["status"],
         changes,
     )
+    if row is not None and changes["status"] == "failed":  # the events of one that was cancelled just end
+        event = wire.response("failed", row["body"]) | {"sequence_number": row["number"] + 1}
+        await add_events(connection, tenant_id, response_id, [event])
     await tell_news(connection, response_id)
 
 

@@ -11,11 +11,8 @@ from worker.errors import ApiError
 from worker.runs.event_stream import BATCH_FRAMES, Stream
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Chapter
-from worker.wire import events as wire
 from worker.wire import sse
 from worker.wire.events import WireEvent
-from worker.wire.narrator import TERMINAL
 
 POLL_S = 2.0
 
@@ -84,7 +81,7 @@ async def _follow(
     """
     with services.presence.watching(response_id) as news:
         chapter = await services.running.read(tenant_id, response_id, after)
-        if chapter.sealed and chapter.last_type is None:
+        if chapter.expired:
             message = "The events of this response have expired. Read it without 'stream'."
             raise ApiError(404, message, type="not_found_error", param="stream", code="events_expired")
         while True:
@@ -99,13 +96,3 @@ async def _follow(
                 pass
             news.clear()
             chapter = await services.running.read(tenant_id, response_id, after)
-        if end := _missing_end(chapter, after):
-            yield [end]
-
-
-def _missing_end(chapter: Chapter, after: int) -> WireEvent | None:
-    """The terminal event of a response whose worker could not tell it; one that was cancelled has none."""
-    status = chapter.body["status"]
-    if f"response.{status}" not in TERMINAL or chapter.last_type in TERMINAL:
-        return None
-    return wire.response(status, chapter.body) | {"sequence_number": after + 1}

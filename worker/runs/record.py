@@ -7,7 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from inference.trace import Trace, now_ns
+from inference.trace import Span, Trace, now_ns
+
+FAILED = ("failed", "refused")
+APART = ("cancelled", "invalid")  # not judged: nobody waited to the end, or no server could answer
+HIT_SHARE = 0.9  # of a prompt: the question itself is always new
 
 
 def mark_first_token(trace: Trace) -> None:
@@ -32,6 +36,25 @@ def tpot_ms(trace: Trace) -> float | None:
     return sum(duration_ms for duration_ms, _ in steps) / gaps if gaps else None
 
 
+def tokens_of(trace: Trace) -> int:
+    """Read and generated, over all steps."""
+    counted = {"prefill": ("cached_tokens", "new_tokens"), "decode": ("tokens",)}
+    return sum(int(span.attributes.get(name) or 0) for span in trace.spans for name in counted.get(span.name, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Tokens, and how many of them were cached."""
+
+    total: int
+    cached: int
+
+
+def _number(span: Span, name: str) -> int:
+    value = span.attributes.get(name)
+    return int(value) if isinstance(value, int) else 0
+
+
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
     """A turn's trace, and what the edge knows of it. Times are milliseconds."""
@@ -46,6 +69,7 @@ class TurnRecord:
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     within_target: bool | None = None
+    agent: str = ""
 
     @property
     def id(self) -> str:
@@ -61,7 +85,28 @@ class TurnRecord:
             **self._facts,
             "started_at": datetime.fromtimestamp(self.trace.started_at, UTC).isoformat(),
             "duration_ms": self.trace.duration_ms,
+            "prompt_tokens": self.prompt.total,
+            "cached_tokens": self.prompt.cached,
+            "output_tokens": self.output_tokens,
         }
+
+    @property
+    def prompt(self) -> Prompt:
+        """What the turn found in the cache when it came: later steps find what the first one has read."""
+        first = next((span for span in self.trace.spans if span.name == "prefill"), None)
+        if first is None:
+            return Prompt(0, 0)
+        cached, new = _number(first, "cached_tokens"), _number(first, "new_tokens")
+        ahead = sum(
+            _number(span, "new_tokens")
+            for span in self.trace.spans
+            if span.name == "prefill_prefix" and span.start_ns < first.end_ns
+        )
+        return Prompt(cached + new, max(0, cached - ahead))
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(_number(span, "tokens") for span in self.trace.spans if span.name == "decode")
 
     def span_rows(self) -> list[dict[str, Any]]:
         """The columns of the table spans; times in microseconds from the start of the trace."""
@@ -101,6 +146,26 @@ class TurnRecord:
         }
 
     @property
+    def cache(self) -> str | None:
+        """How much of the first prompt was cached; None where no prompt was read."""
+        prompt = self.prompt
+        if not prompt.total:
+            return None
+        if not prompt.cached:
+            return "miss"
+        return "hit" if prompt.cached >= HIT_SHARE * prompt.total else "partial"
+
+    @property
+    def outcome(self) -> str:
+        """What it counts as: `in_time` is good, `late`, `refused` and `failed` are not; the others are no fault and no
+        merit of ours."""
+        if self.status in APART or self.within_target is None:
+            return self.status if self.status in APART else "not_judged"
+        if self.within_target:
+            return "in_time"
+        return self.status if self.status in FAILED else "late"
+
+    @property
     def _facts(self) -> dict[str, Any]:
         return {
             "ttft_ms": self.ttft_ms,
@@ -108,6 +173,7 @@ class TurnRecord:
             "status": self.status,
             "surface": self.surface,
             "model": self.model,
+            "agent": self.agent,
             "response_id": self.response_id,
             "conversation_id": self.conversation_id,
             "within_target": self.within_target,

@@ -8,23 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
-from agents.compaction import run_compacted
 from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
-from worker.auth.seals import sealed
+from migrations.pool import DATABASE_AWAY, certain
 from worker.errors import BROKE
 from worker.failures import refusal, to_api_error
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
-from worker.runs.event_log import EventLog
+from worker.runs.event_log import EventLog, Journal
 from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_token
+from worker.runs.replay import finished_half
 from worker.runs.run_services import RunServices
-from worker.runs.turn import ResponseTurn, begin, finish, finished_half, settle
+from worker.runs.running_store import End
+from worker.runs.turn import ResponseTurn, begin, begun, finish, record_of, run_turn, settle, withdraw
 from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
@@ -32,6 +32,8 @@ from worker.wire.narrator import Narrator
 log = logging.getLogger("firsttoken.runs")
 
 ABANDON_S = 5.0  # how long keeping half an answer may take once it was stopped
+BEGIN_S = 2.0  # how long a request waits for a database that does not say whether it is stored; then it is refused
+END_S = 15.0  # how long a last event does: a database is restarted in that time
 
 
 class Follower(Protocol):
@@ -58,19 +60,21 @@ class Run:
         services: RunServices,
         turn: ResponseTurn,
         ledger: Ledger,
-        journal: EventLog,
+        event_log: EventLog,
         told: Sequence[WireEvent] = (),
     ) -> None:
         self.turn = turn
         self.frames: list[bytes] = list(map(sse.encode, told))
+        self._journal = Journal(turn.tenant_id, turn.frame.id, self.frames, begun(turn), stored=len(told))
         self.snapshot: dict[str, Any] = turn.frame.started()
         self.error: Exception | None = None
         self.on_disconnect: Disconnect = STOP
         self._services = services
         self._ledger = ledger
-        self._journal = journal
+        self._event_log = event_log
         self._narrator = Narrator(turn.frame, len(told))
         self._held = ExitStack()
+        self._began = False
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled: list[Event] | None = [] if self.in_background else None
         self._settling: asyncio.Task[None] | None = None
@@ -95,6 +99,11 @@ class Run:
     @property
     def in_background(self) -> bool:
         return self.turn.frame.request.background is True
+
+    @property
+    def can_begin_again(self) -> bool:
+        """Whether another worker may make it from its beginning: it is in the queue, and nothing of it was told."""
+        return self._unsettled is not None
 
     @property
     def accepted(self) -> bool:
@@ -169,15 +178,17 @@ class Run:
 
     async def open(self) -> None:
         """Store that the response is being made before anybody is told. Meanwhile the engine reads the prompt."""
-        await begin(self._services, self.turn)
+        self._began = True
+        await certain(lambda: begin(self._services, self.turn), BEGIN_S)
         self._accepted.set_result(None)
 
-    def write(self, event: Event) -> None:
-        if self._unsettled is None or isinstance(event, TurnStarted):
-            self._tell(event)
+    def write(self, events: Sequence[Event]) -> None:
+        if self._unsettled is None:
+            self._tell(events)
             return
-        self._unsettled.append(event)
-        if self._settling is None:
+        self._tell([event for event in events if isinstance(event, TurnStarted)])
+        self._unsettled += [event for event in events if not isinstance(event, TurnStarted)]
+        if self._unsettled and self._settling is None:
             self._settling = asyncio.create_task(self._settle(), name="settle")
 
     async def drain(self) -> None:
@@ -196,9 +207,13 @@ class Run:
             self._tell_held()
 
     def _tell_held(self) -> None:
+        if held := self._released():
+            self._publish(held)
+
+    def _released(self) -> list[bytes]:
+        """The frames of what was held back until now, to be told."""
         held, self._unsettled = self._unsettled or (), None
-        for event in held:
-            self._tell(event)
+        return self._spelled(held)
 
     async def _make(self) -> None:
         status = "refused"
@@ -208,12 +223,15 @@ class Run:
             status = await self._conclude(finished)
         except asyncio.CancelledError:
             status = "cancelled"
+            if not self._accepted.done():
+                await self._withdraw()
             if not self._left:
                 await self._keep_half()
         except Exception as error:
             if self._accepted.done():
                 raise
             status = refusal(error)
+            await self._withdraw()
             self._accepted.set_exception(error)
         finally:
             if self._settling:
@@ -223,28 +241,39 @@ class Run:
             if not self._accepted.done():
                 self._accepted.cancel()
 
+    async def _withdraw(self) -> None:
+        """Nobody was told of it, but it may be stored: what an answer of the database would have said was not heard."""
+        if not self._began:
+            return
+        try:
+            async with asyncio.timeout(ABANDON_S):
+                await withdraw(self._services, self.turn)
+        except DATABASE_AWAY as error:
+            log.warning("a response that was refused is removed later: %r", error)
+
     async def _run_turn(self) -> TurnFinished:
         """What the turn raises before it is accepted refuses it."""
-        services, turn, trace = self._services, self.turn.turn, self._ledger.trace
         try:
-            if turn.compacting is None:
-                return await services.agent.run(turn, trace, self)
-            seal = partial(sealed, services.seals, turn.tenant_id)
-            return await run_compacted(services.agent, services.model, turn, trace, seal, self)
+            return await run_turn(self._services, self._ledger.applied(self.turn.turn), self._ledger.trace, self)
         except Exception:  # the boundary: once a turn was accepted, whatever breaks it must still end it well
             if not self._accepted.done():
                 raise
             log.exception("a turn broke")
             return TurnFinished("failed", (), Usage(), error_code="server_error", error_message=BROKE)
 
-    def _tell(self, event: Event) -> None:
-        self._publish(self._narrator.frames(event))
-        if self._first_token is None and isinstance(event, TOKENS):
-            self._first_token = len(self.frames) - 1
-            if not self.turn.frame.request.streamed:  # its time is when it could be told, as nobody waits for it alone
-                self._mark_first_token()
-            for follower in self._followers:
-                self.went_out(follower.sent)
+    def _tell(self, events: Sequence[Event]) -> None:
+        if frames := self._spelled(events):
+            self._publish(frames)
+
+    def _spelled(self, events: Sequence[Event]) -> list[bytes]:
+        frames: list[bytes] = []
+        for event in events:
+            frames += self._narrator.frames(event)
+            if self._first_token is None and isinstance(event, TOKENS):
+                self._first_token = len(self.frames) + len(frames) - 1
+                if not self.turn.frame.request.streamed:  # its time is when it could be told: nobody waits for it alone
+                    self._mark_first_token()
+        return frames
 
     def _mark_first_token(self) -> None:
         self._marked = True
@@ -255,7 +284,8 @@ class Run:
         for follower in self._followers:
             follower.push()
         if self.turn.frame.request.stored:
-            self._journal.note(self.turn.tenant_id, self.id, frames, len(self.frames) - 1, last=last)
+            self._journal.last = last
+            self._event_log.note(self._journal)
 
     async def _conclude(self, finished: TurnFinished) -> str:
         """Store the end before it is told, so that what was acknowledged survives. A failure to do so is the end."""
@@ -264,24 +294,34 @@ class Run:
             await asyncio.wait([self._settling])
         with self._ledger.trace.span("flush"):
             snapshot = self.turn.snapshot(finished)
+            record = record_of(self.turn, snapshot, finished.output)
+            held = self._released()
+            end = self._encoded_end(snapshot)
+            events = self._journal.batch(held + end, skipped=int(self._narrator.tells_trace))
             try:
-                await finish(self._services, self.turn, snapshot, finished.output)
+                await certain(lambda: finish(self._services, self.turn, record, events), END_S)
             except Exception as error:  # the boundary: events are out, so the last one must say what happened
                 log.warning("a response could not be stored: %r", error)
-                finished, snapshot = await self._fail(finished, error)
+                finished, snapshot = self._failed(finished, error)
+                end = self._encoded_end(snapshot)
         self.snapshot = snapshot
-        self._tell_held()
-        told = self._narrator.trace(self._ledger.payload(finished.status)) if self._narrator.tells_trace else []
-        self._publish(list(map(sse.encode, told + self._narrator.conclude(snapshot))), last=True)
+        trace = self._narrator.trace(self._ledger.payload(finished.status)) if self._narrator.tells_trace else []
+        self._publish([*held, *map(sse.encode, trace), *end], last=True)
+        if self.error is not None:
+            await self._try_to_flush()
         return finished.status
 
-    async def _fail(self, finished: TurnFinished, error: Exception) -> tuple[TurnFinished, dict[str, Any]]:
+    def _encoded_end(self, snapshot: dict[str, Any]) -> list[bytes]:
+        return list(map(sse.encode, self._narrator.conclude(snapshot)))
+
+    def _failed(self, finished: TurnFinished, error: Exception) -> tuple[TurnFinished, dict[str, Any]]:
+        """As it is told. The event log stores that, in the place of what may have been stored."""
         self.error = error
         answer = to_api_error(error)
         message = answer.message if answer else BROKE
         finished = replace(finished, status="failed", error_code="server_error", error_message=message)
         snapshot = self.turn.snapshot(finished)
-        await self._try_to_finish(snapshot, finished.output, in_conversation=False)
+        self._journal.end = End(record_of(self.turn, snapshot, finished.output), kept=False)
         return finished, snapshot
 
     async def _keep_half(self) -> None:
@@ -291,14 +331,18 @@ class Run:
         self._tell_held()
         half = finished_half(self._narrator.output)
         self.snapshot = self.turn.snapshot(TurnFinished("cancelled", half, Usage()))
-        await self._try_to_finish(self.snapshot, half, in_conversation=True)
-        self._publish([], last=True)
-
-    async def _try_to_finish(
-        self, snapshot: dict[str, Any], output: tuple[Item, ...], *, in_conversation: bool
-    ) -> None:
+        record = record_of(self.turn, self.snapshot, half)
+        events = self._journal.batch()
         try:
             async with asyncio.timeout(ABANDON_S):
-                await finish(self._services, self.turn, snapshot, output, in_conversation=in_conversation)
-        except Exception as error:  # the boundary: whoever reads on is told by the snapshot
-            log.warning("the end of a response could not be stored: %r", error)
+                await certain(lambda: finish(self._services, self.turn, record, events), ABANDON_S)
+        except Exception as error:  # the boundary: the event log stores it, as soon as that is possible
+            log.warning("the end of a response could not be stored yet: %r", error)
+            self._journal.end = End(record, kept=True)
+        self._publish([], last=True)
+
+    async def _try_to_flush(self) -> None:
+        """Who asks right after a failure should find it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ABANDON_S):
+                await self._event_log.flush()

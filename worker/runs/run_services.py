@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agents.roster import Roster
+from agents.surface import Surface
+from worker.aliases import Aliases
+from worker.runs.rate_limits import RateLimits
+from worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from agents.agent import Agent
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
     from worker.auth.seals import Seals
     from worker.goodput import Targets
     from worker.runs.admission import Admission
+    from worker.runs.claims import Claims
     from worker.runs.idempotency_store import IdempotencyStore
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
@@ -34,6 +40,7 @@ class RunServices:
     running: RunningStore
     queue: QueueStore
     idempotency: IdempotencyStore
+    claims: Claims
     presence: Presence
     attachments: Attachments
     seals: Seals
@@ -41,4 +48,14 @@ class RunServices:
     admission: Admission
     telemetry: Telemetry
     targets: Targets
+    surfaces: Mapping[str, Surface] = field(default_factory=dict)
+    waits: bool = False  # whether requests wait that do not say what to do if they will be late
     roster: Roster = field(default_factory=Roster)
+    aliases: Aliases = field(default_factory=Aliases)
+    rates: RateLimits = field(default_factory=RateLimits)
+    supervisor: Supervisor = field(default_factory=Supervisor)
+
+    @property
+    def surface_names(self) -> list[str]:
+        """Those that a request may name."""
+        return list(dict.fromkeys([*self.targets.by_surface, *self.surfaces]))

@@ -7,35 +7,57 @@ is more to read: the payload is `news` and the response's id.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import orjson
+
 from agents.errors import NotFound
-from agents.message import Item
 from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
 from migrations.pool import Database
+from worker.runs.gathered import Gathered
+from worker.runs.replay import exact, finished_half, last_words, rebuilt
+from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
+    import asyncpg
+
     from migrations.pool import Connection
 
 CHANNEL = "firsttoken_responses"
 NEWS = "news"
 
-WireEvent: TypeAlias = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a response ended, whatever was stored of that before. `kept`: its conversation keeps what was said."""
+
+    record: ResponseRecord
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A response that this worker starts to make."""
+
+    record: ResponseRecord
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Neighbouring events of one response. `last`: nothing follows, the response belongs to no worker any more."""
+    """Events of one response. `last`: nothing follows, the response belongs to no worker any more."""
 
     response_id: str
     events: Sequence[bytes]  # JSON, as it was sent
     number: int  # of the last one
     last: bool = False
+    end: End | None = None
 
     @property
     def payload(self) -> str:
@@ -44,15 +66,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Events that follow a number. `body` is the response as it is; when `sealed`, no more events will come.
-
-    `last_type` is the type of the last event stored so far, which need not be among these.
+    """Events that follow a number, as they can be told. `body` is the response as it is; when `sealed`, no more events
+    will come. `expired`: none are kept any more.
     """
 
     events: tuple[WireEvent, ...]
     body: dict[str, Any]
     sealed: bool
-    last_type: str | None
+    expired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,140 +94,155 @@ class RunningStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._beginnings = Gathered(self._begin_all)
 
     async def begin(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
-        """Store a response that this worker starts to make, before anybody is told of it.
+        """Store a response that this worker starts to make, before anybody is told of it. Doing it again does nothing.
 
         Does not wait for the disk, because a first token would: the events and the end that follow do, and they take
-        this row along. A server that crashes in between loses a beginning, and the end then cannot be stored and is
-        told as a failure.
+        this row along. A server that crashes in between loses a beginning, which is then stored again. Raises NotFound
+        when it is in other hands, or was ended.
         """
-        async with self._database.tenant(tenant_id) as connection:
-            await connection.execute("set local synchronous_commit = off")
-            await connection.execute(
-                """insert into responses (tenant_id, id, conversation_id, previous_response_id, status, created_at,
-                                          input, body, worker)
-                   values ($1, $2, $3, $4, $5, $6, $7, $8, $9)""",
+        if not await self._beginnings.put(tenant_id, Beginning(record, worker)):
+            raise NotFound("response", record.id)
+
+    async def _begin_all(self, tenant_id: UUID, beginnings: Sequence[Beginning]) -> list[bool]:
+        records = [beginning.record for beginning in beginnings]
+        async with self._database.tenant(tenant_id, durable=False) as connection:
+            rows = await connection.fetch(
+                """with new as (
+                       select * from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[],
+                                            $7::text[], $8::text[], $9::bigint[])
+                           as new (id, conversation_id, previous_response_id, status, created_at, input, body, worker)),
+                   begun as (
+                       insert into responses (tenant_id, id, conversation_id, previous_response_id, status, created_at,
+                                              input, body, worker)
+                       select $1, id, conversation_id, previous_response_id, status, created_at, input::jsonb,
+                              body::jsonb, worker
+                       from new on conflict do nothing returning id)
+                   select id from begun
+                   union all select r.id from responses r join new using (id, worker) where r.tenant_id = $1""",
                 tenant_id,
-                record.id,
-                record.conversation_id,
-                record.previous_response_id,
-                record.status,
-                record.created_at,
-                [to_payload(item) for item in record.input],
-                record.body,
+                [record.id for record in records],
+                [record.conversation_id for record in records],
+                [record.previous_response_id for record in records],
+                [record.status for record in records],
+                [record.created_at for record in records],
+                [orjson.dumps([to_payload(item) for item in record.input]).decode() for record in records],
+                [orjson.dumps(record.body).decode() for record in records],
+                [beginning.worker for beginning in beginnings],
+            )
+        held = {row["id"] for row in rows}
+        return [record.id in held for record in records]
+
+    async def withdraw(self, tenant_id: UUID, response_id: str, worker: int) -> None:
+        """Take back a beginning of which nobody was told, once it is stored or cannot be any more."""
+        await self._beginnings.settled(tenant_id)
+        async with self._database.tenant(tenant_id) as connection:
+            await connection.execute(
+                """delete from responses r where tenant_id = $1 and id = $2 and worker = $3 and completed_at is null
+                   and not exists (select from response_events e where e.tenant_id = $1 and e.response_id = r.id)""",
+                tenant_id,
+                response_id,
                 worker,
             )
 
-    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> None:
-        """Add events of responses that this worker makes; those of one that was deleted meanwhile are nobody's."""
-        written = [batch for batch in batches if batch.events]
+    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> set[str]:
+        """Add events of responses that this worker makes, and return which those are: one that was deleted meanwhile is
+        nobody's, and one that was taken for dead is another's.
+        """
         async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
-                """insert into response_events (tenant_id, response_id, sequence_number, payload)
-                   select $1, r.id, new.number, new.events::jsonb
-                   from unnest($2::text[], $3::integer[], $4::text[]) as new (id, number, events)
-                   join responses r on r.tenant_id = $1 and r.id = new.id and r.worker = $5
-                   for key share of r
-                   on conflict do nothing""",
+            rows = await connection.fetch(
+                "select id from responses where tenant_id = $1 and id = any($2) and worker = $3 for no key update",
                 tenant_id,
-                [batch.response_id for batch in written],
-                [batch.number for batch in written],
-                [batch.payload for batch in written],
+                [batch.response_id for batch in batches],
                 worker,
             )
-            ended = [batch.response_id for batch in batches if batch.last]
+            held = {row["id"] for row in rows}
+            written = [batch for batch in batches if batch.response_id in held]
+            for batch in written:
+                if batch.end is not None:
+                    await _end_otherwise(connection, tenant_id, batch, batch.end)
+            await _insert_events(connection, tenant_id, written)
+            ended = [batch.response_id for batch in written if batch.last]
             if ended:
                 await connection.execute(
-                    "update responses set worker = null where tenant_id = $1 and id = any($2) and worker = $3",
-                    tenant_id,
-                    ended,
-                    worker,
+                    "update responses set worker = null where tenant_id = $1 and id = any($2)", tenant_id, ended
                 )
-            await tell_news(connection, *(batch.response_id for batch in batches))
+            await tell_news(connection, *held)
+        return held
 
     async def read(self, tenant_id: UUID, response_id: str, after: int) -> Chapter:
         """The events after this number. Raises NotFound."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(  # first: what is sealed now has all its events below
                 """select body, worker is null and status <> 'queued' as sealed,
-                          (select payload->'events'->-1->>'type' from response_events
-                           where tenant_id = $1 and response_id = $2
-                           order by sequence_number desc limit 1) as last_type
+                          not exists (select from response_events where tenant_id = $1 and response_id = $2) as silent
                    from responses where tenant_id = $1 and id = $2""",
                 tenant_id,
                 response_id,
             )
             if row is None:
                 raise NotFound("response", response_id)
-            rows = await connection.fetch(
-                """select payload from response_events
-                   where tenant_id = $1 and response_id = $2 and sequence_number > $3 order by sequence_number""",
-                tenant_id,
-                response_id,
-                after,
-            )
-        events = (event for row in rows for event in row["payload"]["events"])
-        new = tuple(event for event in events if event["sequence_number"] > after)
-        return Chapter(new, row["body"], row["sealed"], row["last_type"])
+            events = await _events(connection, tenant_id, response_id, after)
+        told, sealed = exact(events, after, sealed=row["sealed"]), row["sealed"]
+        return Chapter(told, row["body"], sealed, sealed and row["silent"] and not told)
 
-    async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
-        """Store how a response ended and, when it belongs to a conversation, append its items there: all or nothing.
+    async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int, events: Batch) -> None:
+        """Store how a response ended with all its events and, when it belongs to a conversation, append its items
+        there: all or nothing. Doing it again does nothing.
 
         Raises NotFound when the response or the conversation was deleted meanwhile, or is not this worker's any more.
         """
         async with self._database.tenant(tenant_id) as connection:
-            body = {**record.body, "output": [to_payload(item) for item in record.output]}
-            updated = await connection.fetchval(
-                """update responses set status = $3, completed_at = $4, body = $5
-                   where tenant_id = $1 and id = $2 and worker = $6 returning id""",
-                tenant_id,
-                record.id,
-                record.status,
-                record.completed_at,
-                body,
-                worker,
-            )
-            if updated is None:
+            row = await _store_end(connection, tenant_id, record, worker)
+            if row is None:
                 raise NotFound("response", record.id)
-            if record.conversation_id is not None:
+            await _insert_events(connection, tenant_id, [events])
+            if record.conversation_id is not None and row["ended_before"] is None:
                 items = (*record.input, *record.output)
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
 
-    async def abandoned(self) -> list[Taken]:
-        """Every response whose worker is gone."""
+    async def abandoned(self, asker: int) -> list[Taken]:
+        """Every response whose worker is gone, and those of the worker that asks: it knows which of them it makes."""
         async with self._database.anonymous() as connection:
-            rows = await connection.fetch("select tenant_id, id, worker from abandoned_responses()")
+            rows = await connection.fetch("select tenant_id, id, worker from abandoned_responses($1)", asker)
         return [Taken(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
-    async def give_up(self, taken: Taken, error: Mapping[str, Any], output: Sequence[Item]) -> None:
+    async def give_up(self, taken: Taken, error: Mapping[str, Any]) -> None:
         """End a response that nobody makes any more: as failed, unless it had ended and only its events were missing.
 
-        What was said stays in the conversation. Nothing happens when somebody else has seen to it.
+        What was said stays in the conversation, and a last event is told. Nothing happens when somebody else has seen
+        to it.
         """
         tenant_id, response_id = taken.tenant_id, taken.response_id
-        failed = {"status": "failed", "error": dict(error), "output": [to_payload(item) for item in output]}
         async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
-                """update responses set worker = null
-                   where tenant_id = $1 and id = $2 and worker = $3 and completed_at is not null""",
-                tenant_id,
-                response_id,
-                taken.worker,
-            )
             row = await connection.fetchrow(
-                """update responses set worker = null, status = 'failed', completed_at = now(), body = body || $3::jsonb
-                   where tenant_id = $1 and id = $2 and worker = $4
-                   returning input, (select c.id from conversations c
+                """update responses set worker = null
+                   where tenant_id = $1 and id = $2 and worker = $3
+                   returning input, body, completed_at, (select c.id from conversations c
                               where c.tenant_id = $1 and c.id = responses.conversation_id) as conversation_id""",
                 tenant_id,
                 response_id,
-                failed,
                 taken.worker,
             )
-            if row is not None and row["conversation_id"] is not None:
-                items = (*map(from_payload, row["input"]), *output)
-                await append_items(connection, tenant_id, row["conversation_id"], items, response_id)
+            if row is not None and row["completed_at"] is None:
+                stored = exact(await _events(connection, tenant_id, response_id, -1), -1, sealed=True)
+                said = finished_half(rebuilt(stored))
+                output = [to_payload(item) for item in said]
+                ended = {**row["body"], "status": "failed", "error": dict(error), "output": output}
+                await connection.execute(
+                    """update responses set status = 'failed', completed_at = now(), body = $3
+                       where tenant_id = $1 and id = $2""",
+                    tenant_id,
+                    response_id,
+                    ended,
+                )
+                events = last_words(row["body"], ended, stored)
+                await add_events(connection, tenant_id, response_id, events)
+                if row["conversation_id"] is not None:
+                    items = (*map(from_payload, row["input"]), *said)
+                    await append_items(connection, tenant_id, row["conversation_id"], items, response_id)
             await tell_news(connection, response_id)
 
     async def forget(self, days: float) -> None:
@@ -220,3 +256,95 @@ async def tell_news(connection: Connection, *response_ids: str) -> None:
     await connection.execute(
         "select pg_notify($1, news) from unnest($2::text[]) as news", CHANNEL, [f"{NEWS} {id}" for id in response_ids]
     )
+
+
+async def add_events(connection: Connection, tenant_id: UUID, response_id: str, events: Sequence[WireEvent]) -> None:
+    """Keep numbered events, as one batch."""
+    await connection.execute(
+        """insert into response_events (tenant_id, response_id, sequence_number, payload) values ($1, $2, $3, $4)
+           on conflict do nothing""",
+        tenant_id,
+        response_id,
+        events[-1]["sequence_number"],
+        {"events": list(events)},
+    )
+
+
+async def _insert_events(connection: Connection, tenant_id: UUID, batches: Sequence[Batch]) -> None:
+    written = [batch for batch in batches if batch.events]
+    if not written:
+        return
+    await connection.execute(
+        """insert into response_events (tenant_id, response_id, sequence_number, payload)
+           select $1, id, number, events::jsonb
+           from unnest($2::text[], $3::integer[], $4::text[]) as new (id, number, events)
+           on conflict do nothing""",
+        tenant_id,
+        [batch.response_id for batch in written],
+        [batch.number for batch in written],
+        [batch.payload for batch in written],
+    )
+
+
+async def _events(connection: Connection, tenant_id: UUID, response_id: str, after: int) -> list[WireEvent]:
+    """Those of all batches that end after this number: batches may overlap, and begin before it."""
+    rows = await connection.fetch(
+        """select payload from response_events
+           where tenant_id = $1 and response_id = $2 and sequence_number > $3 order by sequence_number""",
+        tenant_id,
+        response_id,
+        after,
+    )
+    return [event for row in rows for event in row["payload"]["events"]]
+
+
+async def _store_end(
+    connection: Connection, tenant_id: UUID, record: ResponseRecord, worker: int
+) -> asyncpg.Record | None:
+    """None when it is not this worker's. `ended_before` is when it had ended, if it had."""
+    return await connection.fetchrow(
+        """update responses set status = $3, completed_at = $4, body = $5
+           where tenant_id = $1 and id = $2 and worker = $6
+           returning (select before.completed_at from responses before
+                      where before.tenant_id = $1 and before.id = $2) as ended_before""",
+        tenant_id,
+        record.id,
+        record.status,
+        record.completed_at,
+        {**record.body, "output": [to_payload(item) for item in record.output]},
+        worker,
+    )
+
+
+async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, end: End) -> None:
+    """What was told is what stands: another end may have been stored, by a COMMIT whose answer was lost."""
+    record = end.record
+    await connection.execute(
+        """update responses set status = $3, completed_at = $4, body = $5 where tenant_id = $1 and id = $2""",
+        tenant_id,
+        record.id,
+        record.status,
+        record.completed_at,
+        {**record.body, "output": [to_payload(item) for item in record.output]},
+    )
+    await connection.execute(
+        "delete from response_events where tenant_id = $1 and response_id = $2 and sequence_number > $3",
+        tenant_id,
+        record.id,
+        batch.number - len(batch.events),
+    )
+    await connection.execute(
+        "delete from queued_responses where tenant_id = $1 and response_id = $2", tenant_id, record.id
+    )
+    if record.conversation_id is None:
+        return
+    await connection.execute(
+        "delete from items where tenant_id = $1 and conversation_id = $2 and response_id = $3",
+        tenant_id,
+        record.conversation_id,
+        record.id,
+    )
+    if end.kept:
+        with suppress(NotFound):  # the conversation was deleted meanwhile
+            items = (*record.input, *record.output)
+            await append_items(connection, tenant_id, record.conversation_id, items, record.id)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from agents.compaction import since_compaction
+from agents.compaction import run_compacted, since_compaction
 from agents.definition import Definition
 from agents.errors import NotFound
-from agents.events import TurnFinished
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.events import EventSink, TurnFinished
+from agents.message import Item
 from agents.store import ResponseRecord
 from agents.turn import Turn
+from inference.trace import Trace
 from worker.auth.principal import Principal
-from worker.auth.seals import opened
+from worker.auth.seals import opened, sealed
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Taken
-from worker.wire.narrator import shown
+from worker.runs.running_store import Batch, Taken
 from worker.wire.response import ResponseFrame
+from worker.wire.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,8 @@ class ResponseTurn:
 
     def snapshot(self, finished: TurnFinished) -> dict[str, Any]:
         """The final response object, as the caller sees it."""
-        with_results = self.frame.request.with_results
-        return self.frame.finished(finished, [shown(item, with_results) for item in finished.output])
+        with_results, dialect = self.frame.request.with_results, self.frame.dialect
+        return self.frame.finished(finished, [shown(item, with_results, dialect) for item in finished.output])
 
 
 async def hydrate(
@@ -76,13 +79,32 @@ async def hydrate(
     return ResponseTurn(principal, frame, items, history, services.roster.of(frame.model))
 
 
+async def run_turn(services: RunServices, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
+    """Run it to its end, its history summed up first where that was asked for. Raises what refuses it."""
+    if turn.compacting is None:
+        return await services.agent.run(turn, trace, sink)
+    seal = partial(sealed, services.seals, turn.tenant_id)
+    return await run_compacted(services.agent, services.model, turn, trace, seal, sink)
+
+
 async def begin(services: RunServices, turn: ResponseTurn) -> None:
-    """Store that this worker makes the response, unless the caller said to keep nothing."""
+    """Store that this worker makes the response, unless the caller said to keep nothing. Once, however often."""
     if turn.frame.request.background:
         await services.queue.begin(_taken(services, turn), turn.frame.started())
-    elif turn.frame.request.stored:
-        record = record_of(turn, turn.frame.started(), ())
+    elif (record := begun(turn)) is not None:
         await services.running.begin(turn.tenant_id, record, services.presence.worker)
+
+
+def begun(turn: ResponseTurn) -> ResponseRecord | None:
+    """What is stored when it begins: nothing new of one that was queued, nothing at all if the caller said so."""
+    request = turn.frame.request
+    return record_of(turn, turn.frame.started(), ()) if request.stored and not request.background else None
+
+
+async def withdraw(services: RunServices, turn: ResponseTurn) -> None:
+    """Undo `begin`, whether it was done or not, for a response that was refused."""
+    if begun(turn) is not None:
+        await services.running.withdraw(turn.tenant_id, turn.frame.id, services.presence.worker)
 
 
 async def settle(services: RunServices, turn: ResponseTurn) -> None:
@@ -94,34 +116,35 @@ def _taken(services: RunServices, turn: ResponseTurn) -> Taken:
     return Taken(turn.tenant_id, turn.frame.id, services.presence.worker)
 
 
-async def finish(
-    services: RunServices,
-    turn: ResponseTurn,
-    snapshot: dict[str, Any],
-    output: Sequence[Item],
-    *,
-    in_conversation: bool = True,
-) -> None:
-    """Keep the response, unless the caller said not to, and its items in the conversation, if there is one."""
+async def finish(services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch) -> None:
+    """Keep the response with its events, unless the caller said not to, and its items in the conversation, if there is
+    one. Doing it again does nothing."""
     if turn.frame.request.background:
         await settle(services, turn)
     if turn.frame.request.stored:
-        record = record_of(turn, snapshot, output)
-        record = record if in_conversation else replace(record, conversation_id=None)
-        await services.running.finish(turn.tenant_id, record, services.presence.worker)
-    elif in_conversation and turn.conversation_id is not None:
-        await services.conversations.add_items(turn.tenant_id, turn.conversation_id, (*turn.items, *output))
+        await _finish_stored(services, turn, record, events)
+    elif record.conversation_id is not None:
+        await _add_items(services, turn.tenant_id, record.conversation_id, record)
 
 
-def finished_half(output: Sequence[Item]) -> tuple[Item, ...]:
-    """What is worth keeping of an answer that broke off: no empty text, no call that was never answered."""
-    answered = {item.call_id for item in output if isinstance(item, FunctionCallOutput)}
-    return tuple(
-        item
-        for item in output
-        if not (isinstance(item, FunctionCall) and item.call_id not in answered)
-        and not (isinstance(item, Message | Reasoning) and not item.text)
-    )
+async def _finish_stored(services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch) -> None:
+    worker = services.presence.worker
+    try:
+        await services.running.finish(turn.tenant_id, record, worker, events)
+    except NotFound:
+        if (beginning := begun(turn)) is None:
+            raise
+        await services.running.begin(turn.tenant_id, beginning, worker)  # a crash of the server may have taken it along
+        await services.running.finish(turn.tenant_id, record, worker, events)
+
+
+async def _add_items(services: RunServices, tenant_id: UUID, conversation_id: str, record: ResponseRecord) -> None:
+    """Once: the id of an output item is new, so one that is there was added by a COMMIT whose answer was lost."""
+    with suppress(NotFound):
+        if record.output:
+            await services.conversations.get_item(tenant_id, conversation_id, record.output[-1].id)
+            return
+    await services.conversations.add_items(tenant_id, conversation_id, (*record.input, *record.output))
 
 
 def record_of(turn: ResponseTurn, snapshot: dict[str, Any], output: Sequence[Item]) -> ResponseRecord:

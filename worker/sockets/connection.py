@@ -14,9 +14,14 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from agents.message import Item
+from worker.auth.access import needs
 from worker.auth.principal import Principal
+from worker.auth.scope import Scope
 from worker.auth.session import require_same_origin
-from worker.errors import BROKE, ApiError, ClientGone
+from worker.described import Described
+from worker.edge.budget import BUDGET, Holding
+from worker.edge.guard import guard_of, remote_of
+from worker.errors import BROKE, ApiError, ClientGone, rate_limited
 from worker.failures import to_api_error
 from worker.middleware import join_trace
 from worker.request_keys import PRINCIPAL
@@ -43,9 +48,10 @@ AUTHENTICATION = frozenset({401, 403})
 
 
 def routes() -> list[web.RouteDef]:
-    return [web.get("/v1/responses", connect, allow_head=False)]
+    return needs(Scope.CHAT, web.get("/v1/responses", connect, allow_head=False))
 
 
+@Described(status=101, tells=())
 async def connect(request: web.Request) -> web.StreamResponse:
     """A browser sends its cookie with a handshake from any page, so the origin of a session is checked."""
     principal, draining = request[PRINCIPAL], request.app[DRAINING]
@@ -55,15 +61,18 @@ async def connect(request: web.Request) -> web.StreamResponse:
         require_same_origin("POST", request.headers)
     if draining.is_set():
         raise ApiError(503, "The worker is shutting down.", type="server_error", retry_after_s=1.0)
-    with request.app[SOCKETS].open(principal.tenant_id):
+    tenant_id = principal.tenant_id
+    with request.app[SOCKETS].open(tenant_id), request.app[BUDGET].holding(tenant_id) as holding:
         body_bytes = request.app[SERVICES].config.body_bytes
-        return await Connection(request.app[RUNS], request, draining, body_bytes).serve()
+        return await Connection(request.app[RUNS], request, draining, body_bytes, holding).serve()
 
 
 class Connection:
     """`serve` returns when either side is done. A response whose connection is lost follows its disconnect policy."""
 
-    def __init__(self, runs: Runs, request: web.Request, draining: asyncio.Event, message_bytes_max: int) -> None:
+    def __init__(
+        self, runs: Runs, request: web.Request, draining: asyncio.Event, message_bytes_max: int, holding: Holding
+    ) -> None:
         self._runs = runs
         self._services = runs.services
         self._request = request
@@ -72,6 +81,10 @@ class Connection:
         self._on_disconnect = Disconnect.parse(request.headers.get(HEADER))
         self._memory = Memory()
         self._messages: asyncio.Queue[bytes] = asyncio.Queue(WAITING_MAX)
+        self._holding = holding
+        self._arriving_bytes = 0  # of a message that is not whole
+        self._taken_bytes = 0  # of messages that wait or are answered
+        self._reading: asyncio.Task[None] | None = None
         self._close_code = WSCloseCode.OK
         self._socket = web.WebSocketResponse(
             heartbeat=HEARTBEAT_S,
@@ -83,11 +96,19 @@ class Connection:
     async def serve(self) -> web.WebSocketResponse:
         await self._socket.prepare(self._request)
         self._stream.begin()
-        tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._answer_all())]
+        self._reading = asyncio.create_task(self._read())
+        tasks = [self._reading, asyncio.create_task(self._answer_all())]
+        if guard := guard_of(self._request):
+            guard.on_bytes = self._hold_arriving
+        authenticator, principal = self._services.authenticator, self._request[PRINCIPAL]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            done.pop().result()
+            with authenticator.going_on(principal, self._refuse):
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(asyncio.CancelledError):  # of the reader, when what it reads takes too much memory
+                done.pop().result()
         finally:
+            if guard:
+                guard.on_bytes = None
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -95,6 +116,10 @@ class Connection:
             with suppress(ConnectionError):
                 await self._socket.close(code=self._close_code)
         return self._socket
+
+    def _refuse(self) -> None:
+        """The credentials have ended, and so does the request that opened the connection."""
+        self._close_code = WSCloseCode.POLICY_VIOLATION
 
     async def _read(self) -> None:
         """Until the client closes. Also while an answer is made: so pings are answered and leaving is noticed."""
@@ -104,18 +129,38 @@ class Connection:
                     return
                 await self._take(message.data)
 
-    async def _take(self, data: str | bytes) -> None:
+    def _hold_arriving(self, count: int) -> None:
+        """Bytes have come: they count before their message is whole."""
+        self._arriving_bytes += count
+        self._hold()
+
+    def _hold(self) -> None:
+        """Who sends more than the tenant may hold is cut off."""
         try:
-            self._messages.put_nowait(data.encode() if isinstance(data, str) else data)
+            self._holding.resize(self._arriving_bytes + self._taken_bytes)
+        except ApiError:
+            self._close_code = WSCloseCode.TRY_AGAIN_LATER
+            if self._reading is not None:
+                self._reading.cancel()
+
+    async def _take(self, data: str | bytes) -> None:
+        message = data.encode() if isinstance(data, str) else data
+        self._arriving_bytes = 0
+        try:
+            self._messages.put_nowait(message)
+            self._taken_bytes += len(message)
+            self._hold()
         except asyncio.QueueFull:
             text = f"{WAITING_MAX} requests are already waiting on this connection: read their answers first."
-            await self._complain(ApiError(429, text, type="rate_limit_error", code="rate_limit_exceeded"))
+            await self._complain(rate_limited(text))
 
     async def _answer_all(self) -> None:
         """Until the worker is stopped, nothing is asked for too long, or the client does not read."""
         with suppress(ConnectionError, ClientGone):
             while (message := await self._next()) is not None:
                 await self._answer(message)
+                self._taken_bytes -= len(message)
+                self._hold()
 
     async def _next(self) -> bytes | None:
         """The next message; None when the worker is being stopped or nothing came for too long."""
@@ -135,7 +180,7 @@ class Connection:
     async def _answer(self, message: bytes) -> None:
         """Make the response that a message asks for and tell its events, or what is wrong with it."""
         try:
-            surfaces = self._services.targets.by_surface
+            surfaces = self._services.surface_names
             body = with_headers(parse(CreateMessage, message), self._request.headers, surfaces)
             previous_id = body.previous_response_id or ""
             remembered = self._memory.take(previous_id)  # a continuation that fails has used it up
@@ -165,7 +210,7 @@ class Connection:
     async def _principal(self) -> Principal:
         request = self._request
         principal = await self._services.authenticator.identify(
-            request.headers, request.cookies, request.method, join_trace(None)
+            request.headers, request.cookies, request.method, join_trace(None), remote_of(request)
         )
         if principal is None:
             raise ApiError(401, "This session has ended. Sign in again.", type="authentication_error")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from aiohttp import web
 
-from worker.errors import ApiError
+from worker.errors import rate_limited
 
 OPEN_MAX = 1024  # an idle one costs some kilobytes and a ping every 15 seconds
 TENANT_OPEN_MAX = 64
@@ -27,14 +27,8 @@ class Sockets:
     def open(self, tenant_id: UUID) -> Iterator[None]:
         """Hold a place for as long as the connection lasts. Raises ApiError(429) when there is none."""
         if self._open.total() >= OPEN_MAX or self._open[tenant_id] >= TENANT_OPEN_MAX:
-            raise ApiError(
-                429,
-                f"Too many connections are open; the limit per tenant is {TENANT_OPEN_MAX}. "
-                "Close one, or try again in a moment.",
-                type="rate_limit_error",
-                code="rate_limit_exceeded",
-                retry_after_s=RETRY_AFTER_S,
-            )
+            message = f"Too many connections are open; the limit per tenant is {TENANT_OPEN_MAX}."
+            raise rate_limited(f"{message} Close one, or try again in a moment.", RETRY_AFTER_S)
         self._open[tenant_id] += 1
         try:
             yield

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from agents.events import ArgumentsDelta, Event, ItemStarted, ReasoningDelta, TextDelta, TurnFinished, TurnStarted
-from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.message import FunctionCall, Item, Message, Reasoning
 from agents.payload import logprob_payloads
 from inference.core import TokenLogprob
 
@@ -63,12 +63,7 @@ class ChoiceNarrator:
 
     def open_calls(self, finished: TurnFinished) -> list[FunctionCall]:
         """Calls that wait for the caller."""
-        answered = {item.call_id for item in finished.output if isinstance(item, FunctionCallOutput)}
-        return [
-            item
-            for item in finished.output
-            if isinstance(item, FunctionCall) and item.name in self.functions and item.call_id not in answered
-        ]
+        return finished.open_calls(self.functions)
 
     def finish_reason(self, finished: TurnFinished) -> FinishReason:
         if finished.status == "incomplete":

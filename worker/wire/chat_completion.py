@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from agents.events import TurnFinished, Usage
+from agents.events import Event, TextDelta, TurnFinished, Usage
 from agents.message import new_id
+from worker.wire import sse
 from worker.wire.chat_choice import ChoiceNarrator
 from worker.wire.chat_request import ChatRequest
-from worker.wire.options import tier_used
+from worker.wire.options import ServiceTier, tier_used
 
 Chunk: TypeAlias = dict[str, Any]
 
@@ -24,6 +25,14 @@ class Completion:
     model: str
     id: str = field(default_factory=lambda: new_id("chatcmpl"))
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def metadata(self) -> Mapping[str, str] | None:
+        return self.request.metadata
+
+    @property
+    def service_tier(self) -> ServiceTier | None:
+        return self.request.service_tier
 
     def narrators(self) -> list[ChoiceNarrator]:
         """One for each choice."""
@@ -54,6 +63,25 @@ class Completion:
             "system_fingerprint": None,
             "choices": list(choices),
         }
+
+
+class ChunkTeller:
+    """Spells one choice as chunks."""
+
+    def __init__(self, completion: Completion, narrator: ChoiceNarrator) -> None:
+        self._completion = completion
+        self._narrator = narrator
+        self._text = sse.Template(sse.encode_data(completion.chunk(narrator.text(sse.HOLE))))
+
+    def frames(self, event: Event) -> list[bytes]:
+        if isinstance(event, TextDelta) and not event.logprobs:  # nearly all events
+            return [self._text.filled(event.text)]
+        return [sse.encode_data(self._completion.chunk(piece)) for piece in self._narrator.tell(event)]
+
+    def last(self, finished: TurnFinished) -> list[bytes]:
+        if finished.status == "failed":
+            return [sse.encode_data({"error": failure(finished)})]
+        return [sse.encode_data(self._completion.chunk(self._narrator.conclude(finished)))]
 
 
 def failure(finished: TurnFinished) -> dict[str, Any]:

@@ -9,40 +9,37 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from worker.wire import limits
 from worker.wire.items import Arguments, CallId, Name
-from worker.wire.parts import SpokenContent as Content
-from worker.wire.parts import joined
-from worker.wire.strict import Ignored, Strict, Unsupported
+from worker.wire.parts import ChatContent, SaidContent, TextContent, joined
+from worker.wire.strict import Echoed, Strict, Unsupported
 
 
-class CalledFunction(Strict):
+class CalledFunction(Echoed):
     name: Name
     arguments: Arguments
 
 
-class ToolCall(Strict):
+class ToolCall(Echoed):
     id: CallId
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: Ignored = None
 
 
 class SpeakerMessage(Strict):
     role: Literal["system", "developer", "user"]
-    content: Content
+    content: ChatContent
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
 
     def items(self) -> list[Item]:
         return [Message(self.role, joined(self.content, "\n"))]
 
 
-class AssistantMessage(Strict):
+class AssistantMessage(Echoed):
+    """What a completion said before comes back. Its thoughts are not read: models think anew."""
+
     role: Literal["assistant"]
-    content: Content | None = None
+    content: SaidContent | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=limits.TOOLS_MAX)] | None = None
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
-    refusal: Ignored = None
-    reasoning_content: Ignored = None  # what a completion said before comes back; models think anew
-    annotations: Ignored = None
     audio: Unsupported = None
     function_call: Unsupported = None
 
@@ -62,7 +59,7 @@ class AssistantMessage(Strict):
 
 class ToolMessage(Strict):
     role: Literal["tool"]
-    content: Content
+    content: TextContent
     tool_call_id: CallId
     name: Name | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 from uuid import UUID
 
 from pydantic import (
@@ -17,24 +17,28 @@ from pydantic import (
 
 from agents.turn import Limits, Turn
 from inference.core import Sampling
+from inference.switches import Effort, Switches
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
+from worker.wire.generation import GenerationParameters, Verbosity
+from worker.wire.ignored import without_effect
 from worker.wire.options import Metadata, ServiceTier, TopLogprobs, asks_for_same_bytes, caps_of, priority_of
-from worker.wire.response_request import Penalty, ShortKey
+from worker.wire.response_request import ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tools import as_choice, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
 class ChatStreamOptions(Strict):
     include_usage: bool | None = None
+    continuous_usage_stats: Annotated[bool | None, without_effect("stream_options.continuous_usage_stats")] = None
     include_obfuscation: Annotated[bool | None, only(None, False)] = None
 
 
@@ -44,7 +48,10 @@ Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
 OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
 
 
-class ChatRequest(Strict):
+class ChatRequest(GenerationParameters):
+    EFFORT_PARAM: ClassVar = "reasoning_effort"
+    VERBOSITY_PARAM: ClassVar = "verbosity"
+
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=limits.ITEMS_MAX)]
     tools: Annotated[list[ChatTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
@@ -53,13 +60,9 @@ class ChatRequest(Strict):
 
     max_completion_tokens: OutputTokens | None = None
     max_tokens: OutputTokens | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
     seed: int | None = None
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
-    stop: Annotated[list[Stop], BeforeValidator(_as_list), Field(max_length=limits.STOPS_MAX)] | None = None
+    stop: Annotated[list[Stop], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
 
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -74,8 +77,8 @@ class ChatRequest(Strict):
     n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] | None = None
     response_format: ChatFormat | None = None
     store: Annotated[bool | None, only(None, False)] = None
-    reasoning_effort: Annotated[str | None, only(None, "none")] = None
-    verbosity: Annotated[str | None, only(None, "medium")] = None
+    reasoning_effort: Effort | None = None
+    verbosity: Verbosity | None = None
     service_tier: ServiceTier | None = None
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
     prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
@@ -96,15 +99,20 @@ class ChatRequest(Strict):
 
     @field_validator("tool_choice")
     @classmethod
-    def _names_a_given_tool(cls, value: ChatToolChoice | None, info: ValidationInfo) -> ChatToolChoice | None:
+    def _names_given_tools(cls, value: ChatToolChoice | None, info: ValidationInfo) -> ChatToolChoice | None:
         given = {tool.name for tool in info.data.get("tools") or ()}
-        if value and value.function and value.function.name not in given:
-            raise ValueError(f"'{value.function.name}' is not among the tools of this request")
+        missing = sorted(value.names - given) if value else ()
+        if missing:
+            raise ValueError(f"'{missing[0]}' is not among the tools of this request")
         return value
 
     @property
     def with_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def switches(self) -> Switches:
+        return Switches(self.reasoning_effort, self.verbosity, self.chat_template_kwargs or {})
 
     @property
     def functions_given(self) -> frozenset[str]:
@@ -117,7 +125,7 @@ class ChatRequest(Strict):
     def turns(self, tenant_id: UUID, *, watched: bool = False) -> list[Turn]:
         """One for each choice, which differ in nothing but their seed. `watched`: a person sits in front of it."""
         turn = self.turn(tenant_id, watched=watched)
-        return [replace(turn, sampling=_apart(turn.sampling, index)) for index in range(self.choices)]
+        return [apart(turn, index) for index in range(self.choices)]
 
     def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
         """The turn of the first choice."""
@@ -126,9 +134,11 @@ class ChatRequest(Strict):
             input=tuple(item for message in self.messages for item in message.items()),
             functions=tuple(tool.definition for tool in self.tools or ()),
             tool_choice=self.tool_choice.wanted if self.tool_choice else "auto",
+            allowed_tools=self.tool_choice.allowed if self.tool_choice else None,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.response_format.answer("response_format") if self.response_format else None,
             sampling=self._sampling,
+            switches=self.switches,
             caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
             priority=priority_of(self.service_tier, watched=watched),
         )
@@ -139,12 +149,9 @@ class ChatRequest(Strict):
 
     @property
     def _sampling(self) -> Sampling:
-        return Sampling(
+        return replace(
+            self.drawn,
             max_tokens=self._tokens_max or Limits().tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
             deterministic=asks_for_same_bytes(self.metadata),
             seed=None if self.seed is None else self.seed % SEED_MODULUS,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
@@ -153,6 +160,9 @@ class ChatRequest(Strict):
         )
 
 
-def _apart(sampling: Sampling, choice: int) -> Sampling:
+def apart(turn: Turn, choice: int) -> Turn:
     """The same seed for all choices would say the same thing several times."""
-    return sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + choice) % SEED_MODULUS)
+    seed = turn.sampling.seed
+    if not choice or seed is None:
+        return turn
+    return replace(turn, sampling=replace(turn.sampling, seed=(seed + choice) % SEED_MODULUS))

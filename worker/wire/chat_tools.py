@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from agents.turn import FunctionTool
+from worker.wire import limits
 from worker.wire.items import Name
 from worker.wire.strict import Strict, only
 from worker.wire.tools import NO_PARAMETERS, Description, Schema, enforceable
@@ -38,19 +39,43 @@ class NamedFunction(Strict):
     name: Name
 
 
-class ChatToolChoice(Strict):
-    """none, auto, required, or one function."""
+class FunctionReference(Strict):
+    type: Annotated[str, only("function")]
+    function: NamedFunction
 
-    type: Annotated[str, only("function", "mode")]
+
+class AllowedTools(Strict):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionReference], Field(min_length=1, max_length=limits.TOOLS_MAX)]
+
+
+class ChatToolChoice(Strict):
+    """none, auto, required, one function, or a list of functions to which the answer is held."""
+
+    type: Annotated[str, only("function", "mode", "allowed_tools")]
     mode: Literal["none", "auto", "required"] | None = None
     function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
     @model_validator(mode="after")
     def _is_one_of_the_forms(self) -> ChatToolChoice:
-        if (self.mode is None) == (self.function is None):
-            raise ValueError("choose none, auto, required or a function by its name")
+        if [name for name in ("mode", "function", "allowed_tools") if getattr(self, name) is not None] != [self.type]:
+            raise ValueError("choose none, auto, required, a function by its name, or allowed_tools")
         return self
 
     @property
     def wanted(self) -> str:
-        return self.function.name if self.function else self.mode or "auto"
+        """auto, none or required, or the name of a function."""
+        if self.function:
+            return self.function.name
+        return self.allowed_tools.mode if self.allowed_tools else self.mode or "auto"
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """Names of the only functions that may be called; None: all."""
+        return frozenset(each.function.name for each in self.allowed_tools.tools) if self.allowed_tools else None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All functions that are named, to be looked for among those of the request."""
+        return self.allowed or (frozenset({self.function.name}) if self.function else frozenset())

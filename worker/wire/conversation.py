@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from agents.store import Conversation
+from agents.store import Conversation, Found
 from worker.wire import limits
 from worker.wire.items import InputItem
 from worker.wire.options import Metadata
-from worker.wire.strict import Strict
+from worker.wire.strict import Id, Strict
 
 Items = Annotated[list[InputItem], Field(max_length=limits.ITEMS_ADD_MAX)]
 
@@ -28,6 +28,19 @@ class ItemsCreate(Strict):
     items: Annotated[Items, Field(min_length=1)]
 
 
+class BranchChoice(Strict):
+    """`item_id`: the version to go on with; `after`: the item to go back to, null for the beginning."""
+
+    item_id: Id | None = None
+    after: Id | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if len(self.model_fields_set) != 1 or (self.item_id is None and "after" not in self.model_fields_set):
+            raise ValueError("give either item_id or after")
+        return self
+
+
 def conversation_object(conversation: Conversation) -> dict[str, Any]:
     """`firsttoken_updated_at`: when something was last said, by which our own list is ordered."""
     return {
@@ -37,6 +50,16 @@ def conversation_object(conversation: Conversation) -> dict[str, Any]:
         "metadata": conversation.metadata,
         "firsttoken_updated_at": int(conversation.updated_at.timestamp()),
     }
+
+
+def found_object(found: Found) -> dict[str, Any]:
+    """`firsttoken_excerpt`: of the message that has the words, with the places of the words in it."""
+    excerpt = found.excerpt and {
+        "item_id": found.excerpt.item_id,
+        "text": found.excerpt.text,
+        "marks": found.excerpt.marks,
+    }
+    return {**conversation_object(found.conversation), "firsttoken_excerpt": excerpt}
 
 
 def deleted_object(conversation_id: str) -> dict[str, Any]:

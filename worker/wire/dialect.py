@@ -1,7 +1,8 @@
 """The two dialects of streamed responses: OpenAI's own and that of the Open Responses specification.
 
 The header `OpenResponses-Version` of the request that makes a response chooses the second; without it, it is the first.
-They share all events but these: thoughts have another name, and an error is an event before the response has failed.
+They share all but this: thoughts have another name, an error is an event before the response has failed, and citations
+are known by their URL alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,17 @@ class Dialect(Enum):
             return [event]
         renamed = {**event, "type": RENAMED.get(event["type"], event["type"])}
         return [error(_complaint(event["response"])), renamed] if event["type"] == "response.failed" else [renamed]
+
+    def cited(self, item: dict[str, Any]) -> dict[str, Any]:
+        """An item of the first dialect, with its citations as this one has them."""
+        if self is Dialect.OPENAI or item["type"] != "message":
+            return item
+        return {**item, "content": [_with_urls(part) for part in item["content"]]}
+
+
+def _with_urls(part: dict[str, Any]) -> dict[str, Any]:
+    notes = part.get("annotations")
+    return {**part, "annotations": [{**note, "type": "url_citation"} for note in notes]} if notes else part
 
 
 def _complaint(response: Mapping[str, Any]) -> dict[str, Any]:

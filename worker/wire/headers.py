@@ -6,19 +6,30 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from worker.errors import ApiError
+from worker.goodput import REFUSE, WAIT
 from worker.wire.chat_request import ChatRequest
+from worker.wire.completion_request import CompletionRequest
 from worker.wire.limits import METADATA_PAIRS_MAX
-from worker.wire.options import DETERMINISTIC, SURFACE
+from worker.wire.messages_request import MessagesRequest
+from worker.wire.options import DETERMINISTIC, LATE, SURFACE
 from worker.wire.response_request import ResponseRequest
 
-IN_METADATA = {"X-Firsttoken-Deterministic": DETERMINISTIC, "X-Firsttoken-Surface": SURFACE}
-Body = TypeVar("Body", ChatRequest, ResponseRequest)
+IN_METADATA = {
+    "X-Firsttoken-Deterministic": DETERMINISTIC,
+    "X-Firsttoken-Surface": SURFACE,
+    "X-Firsttoken-Late": LATE,
+}
+Body = TypeVar("Body", ChatRequest, CompletionRequest, MessagesRequest, ResponseRequest)
 
 
 def with_headers(body: Body, headers: Mapping[str, str], surfaces: Collection[str]) -> Body:
     """The body as if it said so itself: what is stored and told back is the same. `surfaces` are those that may be
     named. Raises ApiError 400."""
-    allowed: dict[str, Collection[str]] = {DETERMINISTIC: ("true", "false"), SURFACE: surfaces}
+    allowed: dict[str, Collection[str]] = {
+        DETERMINISTIC: ("true", "false"),
+        SURFACE: surfaces,
+        LATE: (REFUSE, WAIT),
+    }
     said: dict[str, str] = {}
     for header, pair in IN_METADATA.items():
         value = headers.get(header)

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.parts import Content, joined
-from worker.wire.strict import UNSUPPORTED, Id, Ignored, Strict, Text, Unsupported
+from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
 CallId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -29,33 +29,36 @@ class MessageItem(Strict):
         return Message(self.role, joined(self.content, "" if self.role == "assistant" else "\n"))
 
 
-class ReasoningPart(Strict):
+class AnswerItem(MessageItem, Echoed):
+    """A message of an earlier answer."""
+
+    role: Literal["assistant"]
+
+
+class ReasoningPart(Echoed):
     type: Literal["reasoning_text"]
     text: Text
 
 
-class ReasoningItem(Strict):
+class ReasoningItem(Echoed):
     """Thoughts of an earlier answer. Summaries and sealed thoughts are those of other servers and are not read."""
 
     type: Literal["reasoning"]
     id: Id | None = None
-    summary: Ignored = None
     content: Annotated[list[ReasoningPart], Field(max_length=limits.PARTS_MAX)] | None = None
-    encrypted_content: Ignored = None
     status: ItemStatus = None
 
     def item(self) -> Item:
         return Reasoning("\n".join(part.text for part in self.content or ()))
 
 
-class FunctionCallItem(Strict):
+class FunctionCallItem(Echoed):
     type: Literal["function_call"]
     call_id: CallId
     name: Name
     arguments: Arguments
     id: Id | None = None
     status: ItemStatus = None
-    parsed_arguments: Ignored = None
     caller: Unsupported = None
     namespace: Unsupported = None
 
@@ -77,47 +80,63 @@ class FunctionCallOutputItem(Strict):
         return FunctionCallOutput(self.call_id, joined(self.output, "\n"))
 
 
-class FileSearchCallItem(Strict):
+class FileSearchCallItem(Echoed):
     """A search of an earlier answer. Its results were that answer's own and are not read again."""
 
     type: Literal["file_search_call"]
     id: Id | None = None
     queries: Annotated[list[Text], Field(max_length=limits.PARTS_MAX)] = Field(default_factory=list)
-    results: Ignored = None
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] | None = None
 
     def item(self) -> Item:
         return FileSearchCall(tuple(self.queries))
 
 
-class CompactionItem(Strict):
+class CompactionItem(Echoed):
     """A summary that this server made and sealed for the caller's tenant."""
 
     type: Literal["compaction"]
     encrypted_content: Annotated[str, StringConstraints(min_length=1, max_length=limits.SEALED_CHARS_MAX)]
     id: Id | None = None
     status: ItemStatus = None
-    created_by: Ignored = None
 
     def item(self) -> Item:
         return Compaction(self.encrypted_content)
 
 
-KINDS = frozenset({"message", "reasoning", "function_call", "function_call_output", "file_search_call", "compaction"})
+class ItemReference(Strict):
+    """An item that is stored here, in a conversation or in the output of a response."""
+
+    type: Literal["item_reference"]
+    id: Id
+
+
+KINDS = frozenset(
+    {"message", "reasoning", "function_call", "function_call_output", "file_search_call", "compaction"}
+    | {"item_reference"}
+)
 
 
 def _item_kind(item: Any) -> str | None:
     kind = item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
+    if kind == "message" and _role(item) == "assistant":
+        return "answer"
     return kind if isinstance(kind, str) and kind in KINDS else None
+
+
+def _role(item: Any) -> Any:
+    return item.get("role") if isinstance(item, dict) else getattr(item, "role", None)
 
 
 InputItem: TypeAlias = Annotated[
     Annotated[MessageItem, Tag("message")]
+    | Annotated[AnswerItem, Tag("answer")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[FileSearchCallItem, Tag("file_search_call")]
-    | Annotated[CompactionItem, Tag("compaction")],
+    | Annotated[CompactionItem, Tag("compaction")]
+    | Annotated[ItemReference, Tag("item_reference")],
     Discriminator(
         _item_kind,
         custom_error_type=UNSUPPORTED,

@@ -6,6 +6,7 @@ ID_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"  # ids that were given out match it; noth
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # of functions; models are trained on such names
 
 VALUES_MAX = 20_000  # in one body: a close look at more would hold up everybody else's streams noticeably
+LEVELS_MAX = 100  # of nesting in one body: far more than any schema or metadata has, far less than recursion takes
 TEXT_CHARS_MAX = 1_000_000  # about a quarter of a million tokens: more than any context that runs here
 ITEMS_MAX = 1_000  # items or messages of one request; longer histories belong into a conversation
 ITEMS_ADD_MAX = 20  # items of one call to a conversation, as the public contract says
@@ -17,7 +18,7 @@ FILENAME_CHARS_MAX = 255  # as file systems have it
 TOOLS_MAX = 128
 SCHEMA_DEPTH_MAX = 16  # beyond it neither models nor people follow
 SCHEMA_CHARS_MAX = 32_000  # every character of a schema is prefilled in every step
-DESCRIPTION_CHARS_MAX = 8_000
+DESCRIPTION_CHARS_MAX = 32_000  # coding agents describe a tool on several pages
 ARGUMENTS_CHARS_MAX = 100_000
 STORES_MAX = 16  # vector stores of one search
 RESULTS_MAX = 50  # passages of one search
@@ -26,6 +27,8 @@ OUTPUT_TOKENS_MAX = 1_000_000  # the model's context is the real limit; this one
 CHOICES_MAX = 8  # of one completion; each holds a place in the KV cache while it is written
 STOPS_MAX = 4
 STOP_CHARS_MAX = 256  # the detokenizer holds back this much text
+TOP_K_MAX = 1_000_000  # above every vocabulary
+TEMPLATE_VARIABLES_MAX = 16  # that a request sets; templates have one to three
 BIAS_MAX = 1_024  # entries of a logit bias, applied to every token
 
 METADATA_PAIRS_MAX = 16
@@ -34,6 +37,8 @@ METADATA_VALUE_MAX = 512
 BUDGET_DIGITS_MAX = 9  # of a budget in metadata: more than any turn takes
 KEY_CHARS_MAX = 64  # prompt_cache_key, safety_identifier
 USER_CHARS_MAX = 256
+
+SEARCH_CHARS_MAX = 200  # of a search in conversations: a line of words
 
 PAGE_DEFAULT = 20
 PAGE_MAX = 100

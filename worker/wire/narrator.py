@@ -23,15 +23,13 @@ from agents.events import (
     TurnStarted,
 )
 from agents.message import FunctionCall, Item, Message, Reasoning
-from agents.payload import logprob_payloads, to_payload
+from agents.payload import logprob_payloads
 from worker.wire import events as wire
 from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.response import ResponseFrame
-
-# What a stream ends with; one that was cancelled just ends.
-TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
+from worker.wire.shown import shown
 
 
 class Narrator:
@@ -77,14 +75,16 @@ class Narrator:
         return self._frame.request.includes(TRACE)
 
     def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
-        """Where the time went, for those who asked."""
-        return self._numbered([wire.trace(payload)] if self.tells_trace else [])
+        """Where the time went, for those who asked. Told before the terminal event, once that is stored."""
+        return self._last([wire.trace(payload)] if self.tells_trace else [], self._next_number)
 
     def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
-        """The terminal event, named after the status of the final response; one that was cancelled just ends."""
+        """The terminal event, named after the status of the final response; one that was cancelled just ends. It comes
+        after the trace. May be called again, for another end in its place.
+        """
         if snapshot["status"] == "cancelled":
             return []
-        return self._numbered([wire.response(snapshot["status"], snapshot)])
+        return self._last([wire.response(snapshot["status"], snapshot)], self._next_number + self.tells_trace)
 
     @property
     def output(self) -> tuple[Item, ...]:
@@ -103,10 +103,13 @@ class Narrator:
         return replace(item, status="incomplete")
 
     def _numbered(self, events: Iterable[WireEvent]) -> list[WireEvent]:
-        spelled = (each for event in events for each in self._frame.dialect.spelled(event))
-        numbered = [{**event, "sequence_number": n} for n, event in enumerate(spelled, self._next_number)]
+        numbered = self._last(events, self._next_number)
         self._next_number += len(numbered)
         return numbered
+
+    def _last(self, events: Iterable[WireEvent], number: int) -> list[WireEvent]:
+        spelled = (each for event in events for each in self._frame.dialect.spelled(event))
+        return [{**event, "sequence_number": n} for n, event in enumerate(spelled, number)]
 
     def _narrate(self, event: Event) -> Iterator[WireEvent]:
         match event:
@@ -178,7 +181,7 @@ class Narrator:
         yield wire.arguments_delta(event.output_index, event.item_id, event.text)
 
     def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:
-        payload = shown(item)
+        payload = shown(item, dialect=self._frame.dialect)
         if isinstance(item, Message):
             part = payload["content"][0]
             for index, annotation in enumerate(part["annotations"]):
@@ -191,22 +194,3 @@ class Narrator:
         elif isinstance(item, FunctionCall):
             yield wire.arguments_done(output_index, item.id, item.name, item.arguments)
         yield wire.output_item_done(output_index, payload)
-
-
-def shown(item: Item, with_results: bool = False) -> dict[str, Any]:
-    """An item as callers see it: the results of a search only when they asked for them."""
-    return _public(to_payload(item), with_results)
-
-
-def shown_response(body: dict[str, Any], with_results: bool = False) -> dict[str, Any]:
-    """A stored response as callers see it."""
-    return {**body, "output": [_public(item, with_results) for item in body["output"]]}
-
-
-def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
-    match payload:
-        case {"type": "file_search_call"} if not with_results:
-            return {**payload, "results": None}
-        case {"type": "function_call", "status": "failed"}:  # the contract has no such call: this one did not get ready
-            return {**payload, "status": "incomplete"}
-    return payload

@@ -17,6 +17,7 @@ LOGPROBS = "message.output_text.logprobs"
 # allows them.
 SOURCES = "firsttoken:sources"
 TRACE = "firsttoken:trace"
+RESPONSE_ID, VERSIONS = "firsttoken:response_id", "firsttoken:versions"  # of the items of a conversation
 # Values of the public contract for parts of items that this server never creates: accepted without effect.
 WITHOUT_EFFECT = frozenset(
     {
@@ -32,6 +33,7 @@ WITHOUT_EFFECT = frozenset(
 # Keys of `metadata` that are options of our own.
 DETERMINISTIC = "deterministic"  # "true": the same prompt and seed give the same bytes
 SURFACE = "firsttoken:surface"  # where the answer is read, from a header
+LATE = "firsttoken:late"  # what is to happen to a request whose first token will be late, from a header
 STEPS, SECONDS, COST = "max_steps", "max_seconds", "max_cost"  # budgets of the turn that have no field of their own
 
 TOP_MAX = 20  # top_logprobs, as in the public contract

@@ -11,7 +11,14 @@ from worker.errors import ApiError
 from worker.wire import limits
 
 ID = re.compile(limits.ID_PATTERN)
+DIGITS_MAX = 9  # before a number is read; leading zeros count
 Order = Literal["asc", "desc"]
+# As the description of the API has it.
+PAGE: dict[str, dict[str, Any]] = {
+    "after": {"type": "string", "pattern": limits.ID_PATTERN},
+    "limit": {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX, "default": limits.PAGE_DEFAULT},
+    "order": {"enum": ["asc", "desc"], "default": "desc"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,15 @@ class PageQuery:
     def parse(cls, query: Mapping[str, str]) -> PageQuery:
         """From the query part of an address. Raises ApiError 400 naming the parameter."""
         return cls(_after(query.get("after")), _limit(query.get("limit")), _order(query.get("order", "desc")))
+
+
+def search_words(query: Mapping[str, str]) -> str:
+    """The text of a search. Raises ApiError 400 naming the parameter."""
+    text = query.get("query", "").strip()
+    if not 1 <= len(text) <= limits.SEARCH_CHARS_MAX or "\0" in text:
+        message = f"Invalid 'query': it has 1 to {limits.SEARCH_CHARS_MAX} characters."
+        raise ApiError(400, message, param="query", code="invalid_value")
+    return text
 
 
 def list_object(data: Sequence[dict[str, Any]], has_more: bool) -> dict[str, Any]:
@@ -59,7 +75,7 @@ def _after(value: str | None) -> str | None:
 def _limit(value: str | None) -> int:
     if value is None:
         return limits.PAGE_DEFAULT
-    if not (value.isascii() and value.isdigit() and 1 <= int(value[:6]) <= limits.PAGE_MAX):
+    if not (value.isascii() and value.isdigit() and len(value) <= DIGITS_MAX and 1 <= int(value) <= limits.PAGE_MAX):
         message = f"Invalid 'limit': it is a number from 1 to {limits.PAGE_MAX}."
         raise ApiError(400, message, param="limit", code="invalid_value")
     return int(value)

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from worker.errors import ApiError
 from worker.wire import limits
+from worker.wire.ignored import Ignored
 from worker.wire.strict import UNSUPPORTED, Strict
 
 M = TypeVar("M", bound=Strict)
@@ -31,12 +32,16 @@ TYPE_CODE = "invalid_type"
 VALUE_CODE = "invalid_value"
 
 
-def parse(model: type[M], raw: bytes) -> M:
-    """Validate a JSON body; an empty one stands for {}. Raises ApiError 400 with `param` and `code`."""
+def parse(model: type[M], raw: bytes, ignored: Ignored | None = None, *, bulk: str | None = None) -> M:
+    """Validate a JSON body; an empty one stands for {}. Raises ApiError 400 with `param` and `code`.
+
+    `ignored` takes the names of what passes without being acted on. `bulk` is a parameter of many values, which the
+    model bounds by itself and nobody stores.
+    """
     body = _load(raw)
-    survey(body)
+    survey({name: value for name, value in body.items() if name != bulk} if bulk else body)
     try:
-        return model.model_validate(body)
+        return model.model_validate(body, context=ignored)
     except ValidationError as error:
         raise refusal(error, body) from None
 
@@ -56,10 +61,10 @@ def survey(body: Any) -> None:
 
     Walks without recursion: the JSON parser admits a thousand levels.
     """
-    pending: list[tuple[str | None, Any]] = [(None, body)]
+    pending: list[tuple[int, str | None, Any]] = [(0, None, body)]
     values = 0
     while pending:
-        param, value = pending.pop()
+        level, param, value = pending.pop()
         if isinstance(value, str):
             if "\0" in value:
                 raise ApiError(400, "Text must not contain the NUL character.", param=param, code=VALUE_CODE)
@@ -68,7 +73,10 @@ def survey(body: Any) -> None:
             if values > limits.VALUES_MAX:
                 message = f"The body has more than {limits.VALUES_MAX} values; most of them in '{param}'."
                 raise ApiError(400, message, param=param, code="array_above_max_length")
-            pending += _children(param, value)
+            if level >= limits.LEVELS_MAX:
+                message = f"The body nests more than {limits.LEVELS_MAX} levels deep."
+                raise ApiError(400, message, param=param, code=VALUE_CODE)
+            pending += [(level + 1, *child) for child in _children(param, value)]
 
 
 def _children(param: str | None, value: dict[str, Any] | list[Any]) -> list[tuple[str | None, Any]]:
@@ -98,7 +106,7 @@ def _code(kind: str) -> str:
 
 
 def _sentence(details: ErrorDetails) -> str:
-    message = details["msg"].removeprefix("Value error, ")
+    message = details["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return message if message.endswith(".") else message + "."
 
 

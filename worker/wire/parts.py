@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -15,30 +15,37 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
-from worker.wire.strict import UNSUPPORTED, Id, Ignored, Strict, Text, Unsupported
+from worker.wire.ignored import note, without_effect
+from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
 
 PICTURE = "[An image]"  # all that a model which reads only text can be told of one
 SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, where the name has none
 
 
 class TextPart(Strict):
-    """Text that somebody wrote. Annotations and logprobs come back from clients that return what they were sent."""
+    """Text that somebody wrote."""
 
-    type: Literal["input_text", "output_text", "text"]
+    type: Literal["input_text", "text"]
     text: Text
-    annotations: Ignored = None
-    logprobs: Ignored = None
-    parsed: Ignored = None
     prompt_cache_breakpoint: Unsupported = None
+    cache_control: Annotated[Any, without_effect("cache_control")] = None  # of other servers: ours caches by itself
 
 
-class RefusalPart(Strict):
+class SaidPart(Echoed):
+    """Text of an earlier answer, with its annotations and the like."""
+
+    type: Literal["output_text", "text"]
+    text: Text
+
+
+class RefusalPart(Echoed):
     type: Literal["refusal"]
     refusal: Text
 
@@ -81,7 +88,7 @@ class FilePart(Strict):
     file_data: str | None = None
     file_id: Id | None = None
     file_url: Unsupported = None  # nothing is fetched on a caller's behalf
-    detail: Ignored = None
+    detail: Annotated[Any, without_effect("detail")] = None
     prompt_cache_breakpoint: Unsupported = None
 
     @field_validator("file_data")
@@ -118,32 +125,27 @@ def _decoded(file_data: str) -> bytes:
         raise ValueError("file_data must be base64 text or a data URL") from None
 
 
-TAGS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-RICH_TAGS = {**TAGS, "input_image": "image", "input_file": "file"}
+WRITTEN = {"input_text": "text", "text": "text", "output_text": "said", "refusal": "refusal"}
+SAID = {**WRITTEN, "text": "said"}
+RICH = {**WRITTEN, "input_image": "image", "input_file": "file"}
 
 
-def _kind_of(part: Any) -> str:
-    return str(part.get("type") if isinstance(part, dict) else getattr(part, "type", None))
+def _told_apart_by(tags: Mapping[str, str], advice: str) -> Discriminator:
+    """By the type of a part. `advice` is for callers whose part has another one."""
+
+    def tag(part: Any) -> str | None:
+        return tags.get(str(part.get("type") if isinstance(part, dict) else getattr(part, "type", None)))
+
+    return Discriminator(tag, custom_error_type=UNSUPPORTED, custom_error_message=advice)
 
 
-SpokenPart: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")],
-    Discriminator(
-        lambda part: TAGS.get(_kind_of(part)),
-        custom_error_type=UNSUPPORTED,
-        custom_error_message="This model reads only text: send text parts.",
-    ),
-]
+ONLY_TEXT = "Only text parts are read here."
+_Text: TypeAlias = (
+    Annotated[TextPart, Tag("text")] | Annotated[SaidPart, Tag("said")] | Annotated[RefusalPart, Tag("refusal")]
+)
 Part: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("text")]
-    | Annotated[RefusalPart, Tag("refusal")]
-    | Annotated[ImagePart, Tag("image")]
-    | Annotated[FilePart, Tag("file")],
-    Discriminator(
-        lambda part: RICH_TAGS.get(_kind_of(part)),
-        custom_error_type=UNSUPPORTED,
-        custom_error_message="A part must have the type input_text, input_image, input_file, output_text or refusal.",
-    ),
+    _Text | Annotated[ImagePart, Tag("image")] | Annotated[FilePart, Tag("file")],
+    _told_apart_by(RICH, "A part must have the type text, image or file, as the API reference has them."),
 ]
 
 
@@ -151,8 +153,36 @@ def _as_parts(content: Any) -> Any:
     return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
 
 
-SpokenContent: TypeAlias = Annotated[list[SpokenPart], BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX)]
-Content: TypeAlias = Annotated[list[Part], BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX)]
+def _as_in_responses(content: Any) -> Any:
+    """Pictures and files of chat completions, which have them one level deeper, as responses have them."""
+    return [_flattened(part) for part in content] if isinstance(content, list) else content
+
+
+def _flattened(part: Any) -> Any:
+    match part:
+        case {"type": "image_url", "image_url": {"url": _} as image, **rest}:
+            return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail"), **rest}
+        case {"type": "file", "file": {} as file, **rest}:
+            return {"type": "input_file", **file, **rest}
+    return part
+
+
+def _unseen(type: str) -> BeforeValidator:
+    """Names pictures to the caller, as the model only learns that there was one."""
+
+    def told(content: Any, info: ValidationInfo) -> Any:
+        if isinstance(content, list) and any(isinstance(part, dict) and part.get("type") == type for part in content):
+            note(info, type)
+        return content
+
+    return BeforeValidator(told)
+
+
+_Several = (BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX))
+Content: TypeAlias = Annotated[list[Part], *_Several, _unseen("input_image")]
+ChatContent: TypeAlias = Annotated[list[Part], *_Several, BeforeValidator(_as_in_responses), _unseen("image_url")]
+TextContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(WRITTEN, ONLY_TEXT)]], *_Several]
+SaidContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(SAID, ONLY_TEXT)]], *_Several]
 
 
 def joined(parts: Sequence[Part], between: str) -> str:

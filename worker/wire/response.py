@@ -88,7 +88,7 @@ class ResponseFrame:
             "presence_penalty": request.presence_penalty or 0.0,
             "frequency_penalty": request.frequency_penalty or 0.0,
             "top_logprobs": request.top_logprobs or 0,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": request.switches.effort, "summary": None},
             "usage": None,
             "max_output_tokens": request.max_output_tokens,
             "store": request.stored,

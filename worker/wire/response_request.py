@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from uuid import UUID
 
 from pydantic import (
@@ -18,8 +18,11 @@ from pydantic import (
 from agents.message import Item
 from agents.turn import Compacting, FileSearch, Limits, Turn
 from inference.core import Sampling
+from inference.switches import Effort, Switches
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
+from worker.wire.generation import GenerationParameters, Verbosity
+from worker.wire.ignored import without_effect
 from worker.wire.items import InputItem, as_items
 from worker.wire.options import (
     LOGPROBS,
@@ -35,7 +38,7 @@ from worker.wire.options import (
 from worker.wire.strict import Id, Strict, Text, Unsupported, only
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
-Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Summary: TypeAlias = Literal["auto", "concise", "detailed"]
 ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]
 
 
@@ -49,13 +52,13 @@ def _as_reference(value: Any) -> Any:
 
 class TextConfig(Strict):
     format: TextFormat = PlainText()
-    verbosity: Annotated[str | None, only(None, "medium")] = None
+    verbosity: Verbosity | None = None
 
 
 class Reasoning(Strict):
-    effort: Annotated[str | None, only(None, "none")] = None
-    summary: Unsupported = None
-    generate_summary: Unsupported = None
+    effort: Effort | None = None
+    summary: Annotated[Summary | None, without_effect("reasoning.summary")] = None  # thoughts are told in full
+    generate_summary: Annotated[Summary | None, without_effect("reasoning.generate_summary")] = None
 
 
 class StreamOptions(Strict):
@@ -69,7 +72,10 @@ class ContextManagement(Strict):
     compact_threshold: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None
 
 
-class ResponseRequest(Strict):
+class ResponseRequest(GenerationParameters):
+    EFFORT_PARAM: ClassVar = "reasoning.effort"
+    VERBOSITY_PARAM: ClassVar = "text.verbosity"
+
     model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
     input: Annotated[list[InputItem], BeforeValidator(as_items), Field(max_length=limits.ITEMS_MAX)] = Field(
         default_factory=list
@@ -88,10 +94,6 @@ class ResponseRequest(Strict):
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
 
     max_output_tokens: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -111,6 +113,7 @@ class ResponseRequest(Strict):
     prompt: Unsupported = None
     image: Unsupported = None
     access_programs: Unsupported = None
+    client_metadata: Annotated[Any, without_effect("client_metadata")] = None  # of Codex
 
     @field_validator("previous_response_id")
     @classmethod
@@ -149,6 +152,11 @@ class ResponseRequest(Strict):
         return self.text.format if self.text else PlainText()
 
     @property
+    def switches(self) -> Switches:
+        effort = self.reasoning.effort if self.reasoning else None
+        return Switches(effort, self.text.verbosity if self.text else None, self.chat_template_kwargs or {})
+
+    @property
     def stored(self) -> bool:
         return self.store is not False
 
@@ -181,6 +189,7 @@ class ResponseRequest(Strict):
             parallel_tool_calls=self.parallel_tool_calls is not False,
             answer_format=self.format.answer("text.format"),
             sampling=self._sampling,
+            switches=self.switches,
             caps=replace(caps_of(self.metadata), calls=self.max_tool_calls, tokens=self.max_output_tokens),
             priority=priority_of(self.service_tier, watched=watched),
             compacting=Compacting(self.context_management[0].compact_threshold) if self.context_management else None,
@@ -196,12 +205,9 @@ class ResponseRequest(Strict):
 
     @property
     def _sampling(self) -> Sampling:
-        return Sampling(
+        return replace(
+            self.drawn,
             max_tokens=self.max_output_tokens or Limits().tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
             deterministic=asks_for_same_bytes(self.metadata),
             top_logprobs=self._told,
         )

@@ -5,31 +5,19 @@ Everything else that the worker sends is the events of a streamed response, one 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
-
-from pydantic import AfterValidator
-from pydantic_core import PydanticCustomError
+from typing import Annotated, Any, Literal
 
 from worker.errors import ApiError
 from worker.wire.response_request import ResponseRequest
-from worker.wire.strict import UNSUPPORTED, Unsupported, only
-
-
-def _absent(value: Any) -> None:
-    if value is not None:
-        raise PydanticCustomError(UNSUPPORTED, "Over a WebSocket every response is streamed: leave it out.")
-
-
-Absent: TypeAlias = Annotated[Any, AfterValidator(_absent)]
+from worker.wire.strict import Unsupported, only
 
 
 class CreateMessage(ResponseRequest):
-    """The body of POST /v1/responses, without what says how it is to be answered."""
+    """The body of POST /v1/responses; every response is streamed."""
 
     type: Literal["response.create"]
-    stream: Absent = None
-    stream_options: Absent = None
-    background: Absent = None
+    stream: Annotated[bool | None, only(None, True)] = None
+    background: Annotated[bool | None, only(None, False)] = None
     generate: Annotated[bool | None, only(None, True)] = None
     stream_id: Unsupported = None
 

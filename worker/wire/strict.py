@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from worker.wire import limits
@@ -16,6 +16,21 @@ class Strict(BaseModel):
     """A part of a request body. Nothing is coerced: "5" is not a number, 1 is not a boolean."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown_nulls(cls, value: Any) -> Any:
+        """A null asks for nothing, whatever its key: some clients send every key that they know."""
+        if not isinstance(value, dict) or None not in value.values():
+            return value
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {key: each for key, each in value.items() if each is not None or key in known}
+
+
+class Echoed(Strict):
+    """A part of an earlier answer that comes back. Clients keep notes of their own in it, which nobody here reads."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 def only(*neutral: object) -> AfterValidator:
@@ -32,7 +47,6 @@ def only(*neutral: object) -> AfterValidator:
 
 
 Unsupported: TypeAlias = Annotated[Any, only(None)]
-Ignored: TypeAlias = Any  # accepted because clients send back what they were sent; carries nothing that we need
 
 Id: TypeAlias = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
 Text: TypeAlias = Annotated[str, StringConstraints(max_length=limits.TEXT_CHARS_MAX)]

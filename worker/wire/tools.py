@@ -14,15 +14,18 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
+from pydantic_core import PydanticOmit
 
 from agents.turn import FileSearch, FunctionTool
 from retrieval.filter import Filter
 from worker.wire import limits
+from worker.wire.ignored import note
 from worker.wire.items import Name
 from worker.wire.schemas import bounded, constrainable
 from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
 
 SERVER_PREFIX = "firsttoken:"
+ABSENT = ("namespace", "web_search", "web_search_preview")  # coding agents send them along with every request
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -135,6 +138,15 @@ def _tool_kind(tool: Any) -> str | None:
     return "server" if kind.startswith(SERVER_PREFIX) else kind if kind in ("function", "file_search") else None
 
 
+def _present(tool: Any, info: ValidationInfo) -> Any:
+    """Tools of other servers are not offered to the model. A request that demands one of them is refused."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind in ABSENT:
+        note(info, f"tools.{kind}")
+        raise PydanticOmit
+    return tool
+
+
 Tool: TypeAlias = Annotated[
     Annotated[FunctionToolParam, Tag("function")]
     | Annotated[FileSearchTool, Tag("file_search")]
@@ -144,6 +156,7 @@ Tool: TypeAlias = Annotated[
         custom_error_type=UNSUPPORTED,
         custom_error_message="A tool must have the type function, file_search or firsttoken:<name>.",
     ),
+    BeforeValidator(_present),
 ]
 
 

@@ -136,6 +136,8 @@ def store_file_object(file: StoreFile) -> dict[str, Any]:
         "usage_bytes": file.bytes if file.status == "completed" else 0,
         "attributes": dict(file.attributes),
         "chunking_strategy": {"type": "other"},
+        "firsttoken_filename": file.filename,
+        "firsttoken_passages": file.chunks,
     }
 
 

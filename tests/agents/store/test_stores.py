@@ -11,10 +11,10 @@ import pytest
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, new_id
 from agents.store import ConversationStore, ResponseRecord, ResponseStore
-from agents.store.conversations import HISTORY_ITEMS_MAX, Order
+from agents.store.conversations import HISTORY_ITEMS_MAX, Order, append_items
 from migrations.pool import Database
 from tests.agents.turns import user
-from worker.runs.running_store import RunningStore
+from worker.runs.running_store import Batch, RunningStore
 
 
 @pytest.fixture
@@ -43,7 +43,8 @@ def record(text: str, *, after: ResponseRecord | None = None, conversation_id: s
 async def save(running: RunningStore, tenant_id: UUID, record: ResponseRecord) -> None:
     """From its beginning to its end."""
     await running.begin(tenant_id, replace(record, status="in_progress"), worker=1)
-    await running.finish(tenant_id, record, worker=1)
+    await running.finish(tenant_id, record, 1, Batch(record.id, (), -1))
+    await running.append(tenant_id, [Batch(record.id, (), -1, last=True)], 1)
 
 
 def texts(items: tuple[Item, ...]) -> list[str]:
@@ -114,6 +115,16 @@ async def test_single_items_are_read_and_deleted(conversations: ConversationStor
     assert await conversations.history(tenant_id, made.id) == (items[0], items[2])
     with pytest.raises(NotFound, match="no item"):
         await conversations.get_item(tenant_id, made.id, items[1].id)
+
+
+async def test_items_know_the_response_that_they_belong_to(
+    conversations: ConversationStore, database: Database, tenant_id: UUID
+) -> None:
+    added, made = numbered(2)
+    conversation = await conversations.create(tenant_id, items=[added])
+    async with database.tenant(tenant_id) as connection:
+        await append_items(connection, tenant_id, conversation.id, [made], "resp_1")
+    assert await conversations.responses_of(tenant_id, [added.id, made.id]) == {made.id: "resp_1"}
 
 
 async def test_conversations_are_listed_by_their_last_activity(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.bundled import EMBEDDER
-from inference.embedding.embedder import ROWS_MAX, SEQUENCES_MAX, TOKENS_MAX, Embedder, batches
+from inference.embedding.embedder import QUERY_BYTES, ROWS_MAX, SEQUENCES_MAX, TOKENS_MAX, Embedder, batches
 from inference.errors import EngineStopped, ModelNotLoaded
 
 
@@ -49,22 +50,35 @@ async def test_of_a_text_that_is_too_long_the_beginning_counts(embedder: Embedde
     assert first @ second > 0.99999
 
 
+async def test_the_event_loop_does_not_wait_while_texts_are_counted(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, texts = threading.Event(), ["one", "two words"]
+    expected = sum(map(embedder.count, texts))
+    count = embedder.count
+    monkeypatch.setattr(embedder, "count", lambda text: count(text) if looked.wait(10) else 0)
+    counting = asyncio.create_task(embedder.count_all(texts))
+    await asyncio.sleep(0)
+    looked.set()
+    assert await counting == expected
+
+
 async def test_text_that_looks_like_a_special_token_is_only_text(embedder: Embedder) -> None:
     assert embedder.count("[SEP]") > embedder.count("") + 1
 
 
 async def test_a_query_that_is_asked_together_is_embedded_once(embedder: Embedder) -> None:
     first, second = await asyncio.gather(
-        embedder.embed_query("who guards the gate"), embedder.embed_query("who  guards the gate ")
+        embedder.embed_query("who guards the gate", salt="a"), embedder.embed_query("who  guards the gate ", salt="a")
     )
     assert first is second
-    assert embedder.knows("who guards\nthe gate")
-    assert await embedder.embed_query("who guards the gate") is first
+    assert embedder.knows("who guards\nthe gate", salt="a")
+    assert await embedder.embed_query("who guards the gate", salt="a") is first
 
 
 async def test_who_stops_waiting_for_a_query_leaves_the_others_waiting(embedder: Embedder) -> None:
-    impatient = asyncio.create_task(embedder.embed_query("where is the mill"))
-    patient = asyncio.create_task(embedder.embed_query("where is the mill"))
+    impatient = asyncio.create_task(embedder.embed_query("where is the mill", salt="a"))
+    patient = asyncio.create_task(embedder.embed_query("where is the mill", salt="a"))
     await asyncio.sleep(0)
     impatient.cancel()
     assert (await patient).vector.shape == (embedder.dimensions,)
@@ -81,30 +95,44 @@ async def test_a_passage_keeps_its_mean_and_its_windows(embedder: Embedder) -> N
 
 
 async def test_a_query_has_a_vector_for_each_word_without_the_frame(embedder: Embedder) -> None:
-    query = await embedder.embed_query("start the server")
+    query = await embedder.embed_query("start the server", salt="a")
     assert query.tokens.shape == (3, embedder.dimensions)
     assert np.allclose(np.linalg.norm(query.tokens, axis=1), 1, atol=1e-5)
 
 
 async def test_a_query_asked_again_is_not_computed_again(embedder: Embedder) -> None:
-    assert not embedder.knows("what is new?")
-    first = await embedder.embed_query("what is new?")
-    assert embedder.knows("what is new?")
-    assert await embedder.embed_query("what is new?") is first
+    assert not embedder.knows("what is new?", salt="a")
+    first = await embedder.embed_query("what is new?", salt="a")
+    assert embedder.knows("what is new?", salt="a")
+    assert await embedder.embed_query("what is new?", salt="a") is first
+
+
+async def test_a_query_of_one_tenant_is_computed_again_for_another(embedder: Embedder) -> None:
+    first, second = await asyncio.gather(
+        embedder.embed_query("what do we pay?", salt="a"), embedder.embed_query("what do we pay?", salt="b")
+    )
+    assert first is not second
+    assert [embedder.knows("what do we pay?", salt=salt) for salt in "abc"] == [True, True, False]
 
 
 async def test_the_query_that_was_not_asked_for_longest_is_forgotten() -> None:
-    embedder = Embedder.load(EMBEDDER, queries_max=2)
+    embedder = Embedder.load(EMBEDDER)
+    vectors = await embedder.embed_query("zero", salt="a")
+    embedder.close()
+    one = QUERY_BYTES + vectors.vector.nbytes + vectors.tokens.nbytes
+    embedder = Embedder.load(EMBEDDER, queries_bytes_max=2 * one + 40)  # of one word each, with up to five letters
     for query in ("one", "two", "one", "three"):
-        await embedder.embed_query(query)
-    assert [embedder.knows(query) for query in ("one", "two", "three")] == [True, False, True]
+        await embedder.embed_query(query, salt="a")
+    assert [embedder.knows(query, salt="a") for query in ("one", "two", "three")] == [True, False, True]
+    await embedder.embed_query("a question that is longer than both of them together", salt="a")
+    assert not embedder.knows("one", salt="a")
     embedder.close()
 
 
 async def test_a_query_does_not_wait_for_the_whole_of_an_ingest(embedder: Embedder) -> None:
     ingest = asyncio.ensure_future(embedder.embed_windows(["many words in a passage " * 40] * 12))
     await asyncio.sleep(0)
-    await embedder.embed_query("somebody is waiting for this")
+    await embedder.embed_query("somebody is waiting for this", salt="a")
     assert not ingest.done()
     assert len(await ingest) == 12
 

@@ -48,3 +48,8 @@ def test_a_character_that_never_becomes_whole_is_replaced() -> None:
 def test_what_might_become_a_stop_string_is_held_back_until_it_does_not() -> None:
     stream = TextStream(BYTES, ("END",))
     assert [stream.push(ord(c)) for c in "xENy"] == ["x", "", "", "ENy"]
+
+
+def test_the_stop_string_that_was_met_is_told() -> None:
+    for text, met in (("a STOP b", "STOP"), ("a END b", "END"), ("a b", None)):
+        assert run(text, ("END", "STOP"))[1].stop_string == met

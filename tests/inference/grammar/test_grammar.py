@@ -109,8 +109,9 @@ def test_a_schema_may_contain_itself() -> None:
         ({"type": "integer", "multipleOf": 0}, "multipleOf"),
         ({"type": "number", "multipleOf": 0.07}, "multipleOf"),
         ({"type": "integer", "multipleOf": 4294967295}, "multipleOf"),
-        ({"type": "array", "items": {}, "uniqueItems": True}, "uniqueItems"),
-        ({"propertyNames": {"minLength": 2}}, "propertyNames"),
+        ({"type": "array", "items": {}, "contains": {}}, "contains"),
+        ({"type": "array", "uniqueItems": 1}, "uniqueItems"),
+        ({"propertyNames": {"not": {}}}, "propertyNames"),
         ({"properties": {"a": {"enum": ["x\u0001"]}}}, "properties.a"),
         ({"properties": {"a": {}}, "patternProperties": {"^x": {}}}, "patternProperties"),
         (
@@ -199,9 +200,9 @@ def test_an_answer_in_a_format_may_be_a_call_instead() -> None:
 
 
 def test_a_function_that_is_not_strict_takes_any_object_where_its_schema_cannot_be_held() -> None:
-    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    odd = {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}
     assert fits(tool_grammar([CallableFunction("add", odd)], required=True), CALL)
-    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.uniqueItems"):
+    with pytest.raises(InvalidSchema, match=r"add.parameters.properties.a.contains"):
         tool_grammar([CallableFunction("add", odd, strict=True)])
 
 

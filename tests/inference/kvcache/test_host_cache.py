@@ -56,6 +56,15 @@ def test_a_longer_state_of_a_conversation_replaces_the_shorter_one() -> None:
     assert (len(parked), parked.bytes) == (1, 12)
 
 
+def test_the_length_of_a_match_is_known_while_its_entry_leaves() -> None:
+    """The event loop asks for it while the engine's thread makes room."""
+    cache = filled(entry(1, 2, 3))
+    (kept,) = cache.entries
+    leaving = cache._entries
+    cache._entries = type(leaving)()  # gone, and still in the index
+    assert cache.longest(kept.tokens, kept.scope) == len(kept.tokens)
+
+
 def test_a_state_larger_than_everything_is_not_kept() -> None:
     parked = HostCache(10)
     parked.put(Entry(tuple(tokens(1)), ANYONE, state(5)))

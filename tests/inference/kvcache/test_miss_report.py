@@ -85,6 +85,15 @@ def test_another_tenants_prompts_count_for_nothing() -> None:
     assert place(slots, tokens(0, 100), "b") == Miss(0, 0, tuple(tokens(0, 32)), ())
 
 
+def test_what_is_known_of_prompts_has_a_size_that_grows_with_what_is_new_alone() -> None:
+    slots = Slots(2)
+    sizes = [slots.index_bytes]
+    for _ in range(2):
+        place(slots, tokens(0, 100), "a")
+        sizes.append(slots.index_bytes)
+    assert sizes[0] == 0 < sizes[1] == sizes[2]
+
+
 def test_the_slots_tell_an_edit_from_growth() -> None:
     slots = Slots(4)
     place(slots, tokens(0, 100))

@@ -36,6 +36,7 @@ CHAT = [entry for entry in PRESETS if "not for chat" not in entry.note]
 
 LAPTOPS_GB = (4, 8, 16, 24)
 SERVED = {  # on each of them
+    "smollm2-135m": ("8 x 8192", "8+8 x 8192", "8+8 x 8192", "8+8 x 8192"),
     "qwen3-0.6b": ("2 x 4096", "8 x 4096", "8+2 x 8192", "8+8 x 8192"),
     "qwen3-1.7b": ("1 x 4096 q8_0", "5 x 4096", "8+1 x 8192", "8+4 x 8192"),
     "qwen3-4b": ("no", "3 x 4096", "8 x 6144", "8+2 x 8192"),

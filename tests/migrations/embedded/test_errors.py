@@ -25,7 +25,7 @@ PANIC:  could not locate a valid checkpoint record
         (IMPATIENT_CLIENT, "could not locate a valid checkpoint record"),
         ("initdb: error: directory exists\ninitdb: hint: remove it\n", "directory exists"),
         ("Segmentation fault\n", "Segmentation fault"),
-        ("", "no message"),
+        ("", ""),
     ],
 )
 def test_the_first_fatal_line_is_the_reason(output: str, reason: str) -> None:

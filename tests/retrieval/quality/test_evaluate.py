@@ -43,7 +43,7 @@ async def asked(tmp_path: Path, tenant_id: UUID, store: PassageStore, embedders:
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[Embedders]:
     """Keeps no query, so it always takes its time."""
-    embedder = Embedder.load(EMBEDDER, queries_max=0)
+    embedder = Embedder.load(EMBEDDER, queries_bytes_max=0)
     yield Embedders(embedder)
     embedder.close()
 

@@ -106,6 +106,18 @@ async def test_stores_are_found_together_each_once(store: PassageStore, tenant_i
     assert await store.named(tenant_id, [one.id]) == [one], "an id wins over a name that looks like it"
 
 
+async def test_of_stores_of_one_name_the_oldest_is_found_by_it(store: PassageStore, tenant_id: UUID) -> None:
+    first = await open_store(store, tenant_id)
+    second = await store.create(tenant_id, "notes", {}, embedding_model=MODEL, dimensions=DIMENSIONS)
+    other = await store.create(tenant_id, "other", {}, embedding_model=MODEL, dimensions=DIMENSIONS)
+    renamed = await store.update(tenant_id, other.id, name="notes", metadata=None)
+    assert second.name == renamed.name == "notes" and len({first.id, second.id, renamed.id}) == 3
+    assert await store.named(tenant_id, ["notes", second.id]) == [first, second]
+    assert await open_store(store, tenant_id) == first
+    await store.delete(tenant_id, first.id)
+    assert (await store.get(tenant_id, "notes")).id == second.id
+
+
 async def test_an_unknown_store_is_named(store: PassageStore, tenant_id: UUID) -> None:
     await open_store(store, tenant_id)
     with pytest.raises(StoreNotFound, match="no vector store 'atlantis'"):

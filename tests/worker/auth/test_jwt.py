@@ -16,7 +16,9 @@ from inference.trace import Trace
 from tests.worker.issuer import HMAC_SECRET, Issuer, claims, sign
 from worker.auth.jwks import DOCUMENT_BYTES_MAX, Jwks, KeysUnavailable, parse
 from worker.auth.jwt import InvalidToken, Tokens
+from worker.auth.scope import USUAL, Scope
 from worker.config import Config
+from worker.supervisor import Supervisor
 
 SECRET = OctKey.import_key(HMAC_SECRET)
 BOUND = Config(jwt_issuer="https://issuer.test", jwt_audience="firsttoken")
@@ -39,14 +41,14 @@ def by_secret() -> Tokens:
 async def by_jwks(issuer: Issuer) -> AsyncIterator[Tokens]:
     tokens = Tokens(replace(BOUND, jwt_jwks_url=issuer.url))
     assert tokens.jwks is not None
-    await tokens.jwks.start()
+    await tokens.jwks.start(Supervisor())
     yield tokens
     await tokens.jwks.close()
 
 
 async def test_a_token_signed_with_the_secret_names_its_tenant(by_secret: Tokens) -> None:
     bearer = await by_secret.verify(sign(claims(), SECRET, "HS256"), Trace())
-    assert (bearer.tenant, bearer.subject, bearer.scopes) == ("jwt:alice", "alice", frozenset())
+    assert (bearer.tenant, bearer.subject, bearer.scopes) == ("jwt:alice", "alice", USUAL)
 
 
 async def test_tokens_signed_with_a_published_key_count(by_jwks: Tokens, issuer: Issuer) -> None:
@@ -55,10 +57,53 @@ async def test_tokens_signed_with_a_published_key_count(by_jwks: Tokens, issuer:
     assert issuer.requests == 1  # the keys are kept
 
 
-async def test_only_our_own_scope_makes_an_operator(by_secret: Tokens) -> None:
-    for scope, expected in (("openid firsttoken:operator", {"operator"}), ("operator", set()), (["operator"], set())):
-        bearer = await by_secret.verify(sign(claims(scope=scope), SECRET, "HS256"), Trace())
-        assert bearer.scopes == expected
+@pytest.mark.parametrize(
+    ("claim", "granted"),
+    [
+        ("openid email", USUAL),  # of other software
+        ("operator admin chat", USUAL),
+        (["firsttoken:admin"], USUAL),
+        ("openid firsttoken:operator", USUAL | {Scope.OPS}),
+        ("firsttoken:ops", {Scope.OPS}),
+        ("firsttoken:chat firsttoken:admin", {Scope.CHAT, Scope.ADMIN}),
+        ("firsttoken:chat firsttoken:operator", {Scope.CHAT, Scope.OPS}),
+        ("firsttoken:chta", set()),  # who meant to name something gets nothing else
+    ],
+)
+async def test_a_token_has_the_scopes_that_it_names_of_ours(
+    by_secret: Tokens, claim: object, granted: set[Scope]
+) -> None:
+    bearer = await by_secret.verify(sign(claims(scope=claim), SECRET, "HS256"), Trace())
+    assert bearer.scopes == granted
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (Config(jwt_jwks_url="http://issuer.test"), ["--jwt-issuer", "--jwt-audience"]),
+        (Config(jwt_jwks_url="http://issuer.test", jwt_issuer="x"), ["--jwt-audience"]),
+        (Config(jwt_jwks_url="http://issuer.test", jwt_audience="x"), ["--jwt-issuer"]),
+        (replace(BOUND, jwt_jwks_url="http://issuer.test"), []),
+        (Config(jwt_secret=HMAC_SECRET), []),
+    ],
+)
+def test_a_jwks_whose_tokens_may_be_for_others_is_warned_of_in_one_line(
+    config: Config, settings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    Tokens(config).warn()
+    assert len(caplog.messages) == bool(settings)
+    assert [flag for flag in ("--jwt-issuer", "--jwt-audience") if flag in caplog.text] == settings
+
+
+@pytest.mark.parametrize("odd", [b"[" * 100_000 + b"]" * 100_000, b'"\\ud800"', b'"a\\u0000b"'])
+async def test_claims_that_nothing_can_hold_refuse_the_token(by_secret: Tokens, odd: bytes) -> None:
+    """Signed by the issuer, but too deep, or half a character."""
+    payload = json.dumps(claims()).encode()[:-1] + b', "sub": ' + odd + b"}"
+    signed = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in (b'{"alg":"HS256"}', payload))
+    seal = hmac.digest(HMAC_SECRET.encode(), signed, "sha256")
+    token = b".".join((signed, base64.urlsafe_b64encode(seal).rstrip(b"="))).decode()
+    with pytest.raises(InvalidToken):
+        await by_secret.verify(token, Trace())
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import pytest
 from agents.definition import Bounds, Definition
 from agents.turn import Caps, Limits
 from tests.agents.turns import TENANT, asked
+from worker.auth.bounds import KeyBounds
 from worker.auth.principal import Principal
 
 
-def guest(bounds: Bounds | None) -> Principal:
+def guest(bounds: KeyBounds | None) -> Principal:
     return Principal(TENANT, "key_1", frozenset(), "api_key", bounds)
 
 
@@ -18,13 +19,13 @@ def guest(bounds: Bounds | None) -> Principal:
 @pytest.mark.parametrize("own", [7, Limits().steps, 9])
 def test_a_turn_never_gets_more_than_its_credential_allows(own: int, asked_steps: int | None) -> None:
     generous = Definition(budget=Bounds(steps=64))
-    turn = guest(Bounds(steps=own)).bounded(generous.applied(asked(caps=Caps(steps=asked_steps))))
+    turn = guest(KeyBounds(steps=own)).bounded(generous.applied(asked(caps=Caps(steps=asked_steps))))
     assert turn.limits.steps == min(own, asked_steps or own)
 
 
 def test_what_a_credential_does_not_bound_is_as_the_agent_has_it() -> None:
     turn = Definition(budget=Bounds(steps=64, calls=99)).applied(asked())
-    bounded = guest(Bounds(steps=3, seconds=9, tool_seconds=2, tokens=50, cost=1)).bounded(turn)
+    bounded = guest(KeyBounds(steps=3, seconds=9, tool_seconds=2, tokens=50, cost=1)).bounded(turn)
     assert bounded.limits == Limits(steps=3, calls=99, wall_clock_s=9, tool_timeout_s=2, tokens=50, cost=1)
     assert bounded.sampling.max_tokens == 50
-    assert guest(None).bounded(turn) == guest(Bounds()).bounded(turn) == turn
+    assert guest(None).bounded(turn) == guest(KeyBounds()).bounded(turn) == turn

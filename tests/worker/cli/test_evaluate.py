@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from migrations.embedded import EmbeddedPostgres
 from tests.worker.cli.test_main import complaint, firsttoken
 
 
 @pytest.fixture(scope="module")
-def home(make_home: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+def home(make_home: Callable[[], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A home with the store `drinks` of two tenants: only that of `local` knows of tea."""
-    home = str(make_home())
-    for tenant, text in (("local", "Green tea is steeped at 70 degrees."), ("other", "Juice is pressed.")):
-        folder = tmp_path_factory.mktemp(tenant)
-        (folder / "drinks.md").write_text(f"# Drinks\n\n{text}")
-        done = firsttoken("ingest", str(folder), "--store", "drinks", "--home", home, "--tenant", tenant)
-        assert done.returncode == 0, done.stderr
-    return home
+    home = make_home()
+    with EmbeddedPostgres(home):  # each command would start and stop it
+        for tenant, text in (("local", "Green tea is steeped at 70 degrees."), ("other", "Juice is pressed.")):
+            folder = tmp_path_factory.mktemp(tenant)
+            (folder / "drinks.md").write_text(f"# Drinks\n\n{text}")
+            done = firsttoken("ingest", str(folder), "--store", "drinks", "--home", str(home), "--tenant", tenant)
+            assert done.returncode == 0, done.stderr
+        yield str(home)
 
 
 def ask(tmp_path: Path, home: str, *lines: Mapping[str, object], options: tuple[str, ...] = ()) -> tuple[str, ...]:

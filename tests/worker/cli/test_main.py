@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from migrations.embedded import EmbeddedPostgres
 from tests.serving import ROOT, clean_environment
 from worker.config import settings
 
@@ -38,9 +42,11 @@ def complaint(*arguments: str, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def home(make_home: Callable[[], Path]) -> str:
-    """A home that all commands of this file share."""
-    return str(make_home())
+def home(make_home: Callable[[], Path]) -> Iterator[str]:
+    """A home that all commands of this file share, with a database that runs already: each would start and stop it."""
+    home = make_home()
+    with EmbeddedPostgres(home):
+        yield str(home)
 
 
 def test_help_names_every_setting_with_its_variable_and_default() -> None:
@@ -124,11 +130,43 @@ def test_a_key_is_made_listed_and_revoked(home: str) -> None:
     id = note.split()[0]
     assert key.startswith("ft_") and id.startswith("key_")
     listed = firsttoken("keys", "list", "--home", home).stdout
-    assert id in listed and "active" in listed and "operator" in listed and "laptop" in listed
+    assert id in listed and "active" in listed and "chat,ingest,ops" in listed and "laptop" in listed
     assert key not in listed
     assert firsttoken("keys", "revoke", id, "--home", home).returncode == 0
     assert "revoked" in firsttoken("keys", "list", "--home", home).stdout
     assert "has no key key_x" in complaint("keys", "revoke", "key_x", "--home", home)
+
+
+def test_a_key_has_the_scopes_that_it_was_made_with(home: str) -> None:
+    made = firsttoken("keys", "create", "scraper", "--home", home, "--scope", "ops", "--tenant", "scoped")
+    assert made.returncode == 0
+    assert " ops " in (listed := firsttoken("keys", "list", "--home", home, "--tenant", "scoped").stdout)
+    assert "chat" not in listed
+    assert "invalid choice" in firsttoken("keys", "create", "x", "--home", home, "--scope", "root").stderr
+
+
+def test_sessions_are_listed_and_one_that_is_not_there_is_named(home: str) -> None:
+    firsttoken("keys", "create", "x", "--home", home)
+    assert "no browser of tenant local" in firsttoken("sessions", "list", "--home", home).stdout
+    assert "has no session sess_x" in complaint("sessions", "revoke", "sess_x", "--home", home)
+
+
+def test_the_secret_is_rotated_once_and_the_audit_log_tells_who_did_it(make_home: Callable[[], Path]) -> None:
+    home = str(make_home())
+    key = firsttoken("keys", "create", "laptop", "--home", home).stdout.split("\n")[0]
+    assert "Two secrets count now" in firsttoken("secret", "rotate", "--home", home).stdout
+    assert "secret drop" in complaint("secret", "rotate", "--home", home)
+    assert "wait" in complaint("secret", "drop", "--home", home)
+    file = Path(home, "secret")
+    file.write_bytes(file.read_bytes()[:64] + struct.pack("<d", 0))  # as if it had been rotated long ago
+    assert "1 keys were not used" in complaint("secret", "drop", "--home", home)
+    assert "--secret-before" in complaint("secret", "rotate", "--home", home, FIRSTTOKEN_SECRET="x" * 32)
+    assert firsttoken("secret", "drop", "--force", "--home", home).returncode == 0
+    told = firsttoken("audit", "--home", home).stdout
+    acts = [line.split()[2] for line in told.splitlines()]
+    assert acts == ["key.created", "secret.rotated", "secret.dropped"], "what was refused was not done"
+    assert f"by command {pwd.getpwuid(os.getuid()).pw_name} -" in told
+    assert key not in told
 
 
 def test_a_mistyped_tenant_is_not_made(home: str) -> None:

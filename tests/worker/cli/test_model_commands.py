@@ -75,7 +75,7 @@ async def test_a_checksum_given_by_hand_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "what"),
     [
-        ("nothing", (), "choose one of qwen3-0.6b"),
+        ("nothing", (), "choose one of smollm2-135m"),
         ("demo-chat", (), "ships with"),
         (NAME, ("--sha256", "12"), "64 hexadecimal digits"),
         (NAME, ("--hub", "ftp://hub.test"), "--hub must be an http(s) URL"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event
@@ -48,6 +49,69 @@ async def test_a_completion_as_a_whole(database: Database) -> None:
     assert completion["object"] == "chat.completion"
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello there.", "stop")
     assert completion["usage"]["total_tokens"] > completion["usage"]["completion_tokens"] > 0
+
+
+async def test_pictures_and_files_are_read_as_in_responses(database: Database) -> None:
+    model = ScriptedModel(["I see."], name=MODEL)
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}
+    note = base64.b64encode(b"The port is 8080.").decode()
+    file = {"type": "file", "file": {"filename": "note.md", "file_data": f"data:text/markdown;base64,{note}"}}
+    async with answering(database, model=model) as client:
+        async with client.post(URL, json={"messages": [{"role": "user", "content": [picture, file]}]}) as answer:
+            assert (answer.status, answer.headers["X-Firsttoken-Ignored"]) == (200, "image_url")
+        for part, param in (
+            ({"type": "file", "file": {"file_id": "file_0"}}, "messages[0].content[0].file_id"),
+            ({"type": "file", "file": {"filename": "a.md"}}, "messages[0].content[0].file"),
+            ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "messages[0].content[0].image_url"),
+            ({"type": "input_audio", "input_audio": {}}, "messages[0].content[0]"),
+        ):
+            status = 404 if "file_id" in str(part) else 400
+            refused = await post(client, URL, {"messages": [{"role": "user", "content": [part]}]}, status)
+            assert refused["error"]["param"] == param
+    assert "<user>[An image]\nFile note.md:\nThe port is 8080." in model.prompts[0]
+
+
+async def test_a_list_of_allowed_tools_holds_the_answer(database: Database) -> None:
+    other = {"type": "function", "function": {"name": "get_time"}}
+    listed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
+    body = {
+        "messages": [USER],
+        "tools": [TOOL, other],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": listed},
+    }
+    model = ScriptedModel([CALL], name=MODEL)
+    async with answering(database, model=model) as client:
+        completion = await post(client, URL, body)
+        absent = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_rich"}}]}
+        wrong = {**body, "tool_choice": {"type": "allowed_tools", "allowed_tools": absent}}
+        refused = await post(client, URL, wrong, 400)
+    assert refused["error"]["param"] == "tool_choice"
+    assert completion["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
+    assert "get_time" in model.prompts[0] and "get_time" not in model.grammars[0].text
+
+
+async def test_what_is_too_long_stands_in_the_messages(database: Database) -> None:
+    async with answering(database, model=ScriptedModel(["Hi."], name=MODEL, context_length=200)) as client:
+        refused = await post(client, URL, {"messages": [{"role": "user", "content": "x" * 300}]}, 400)
+    assert (refused["error"]["param"], refused["error"]["code"]) == ("messages", "context_length_exceeded")
+
+
+async def test_the_template_is_told_what_it_has_a_switch_for_and_the_rest_is_named(database: Database) -> None:
+    model = ScriptedModel(["Hi."], name=MODEL, switches=frozenset({"enable_thinking"}))
+    wishes = {"reasoning_effort": "none", "verbosity": "low", "chat_template_kwargs": {"tone": "dry"}}
+    async with answering(database, model=model) as client:
+        for path, body in (
+            (URL, {"messages": [USER], **wishes}),
+            (URL, {"messages": [USER], **wishes, "stream": True}),
+            ("/v1/responses", {"input": "hello", "reasoning": {"effort": "none"}, "top_k": 3, "store": False}),
+        ):
+            async with client.post(path, json=body) as response:
+                assert response.status == 200
+                ignored = response.headers.get("X-Firsttoken-Ignored")
+                await response.read()
+            assert ignored == ("verbosity,chat_template_kwargs.tone" if "verbosity" in body else None)
+    assert all(prompt.startswith("<enable_thinking=False>") for prompt in model.prompts)
+    assert model.generations[2].sampling.top_k == 3
 
 
 async def test_a_completion_as_a_stream_says_the_same(database: Database) -> None:
@@ -135,7 +199,7 @@ async def test_choices_count_as_turns_in_progress(database: Database) -> None:
         ({"messages": []}, 400, "messages"),
         ({"messages": [USER], "model": "gpt-9"}, 404, "model"),
         ({"messages": [USER], "n": 9}, 400, "n"),
-        ({"messages": [{"role": "tool", "tool_call_id": "c", "content": "3"}]}, 400, "input"),
+        ({"messages": [{"role": "tool", "tool_call_id": "c", "content": "3"}]}, 400, "messages"),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])

@@ -74,6 +74,12 @@ async def test_items_are_added_read_and_deleted(client: Client) -> None:
     await get(client, f"{URL}/{id}/items/{item['id']}", 404)
 
 
+async def test_pinned_conversations_can_be_listed_alone(client: Client) -> None:
+    pinned = await post(client, URL, {"metadata": {"firsttoken:pinned": "true"}})
+    await post(client, URL, {})
+    assert [entry["id"] for entry in (await get(client, f"{URL}?pinned=true"))["data"]] == [pinned["id"]]
+
+
 async def test_the_list_is_the_tenants_own_and_newest_first(client: Client) -> None:
     made = [(await post(client, URL, {}))["id"] for _ in range(3)]
     page = await get(client, f"{URL}?limit=2")
@@ -106,3 +112,48 @@ async def test_what_was_never_given_out_is_a_404(client: Client, id: str) -> Non
         async with client.session.get(url) as answer:
             assert answer.status == 404, path
             assert (await answer.json())["error"]["type"] == "not_found_error"
+
+
+async def test_a_question_asked_again_is_a_version_that_can_be_chosen(client: Client) -> None:
+    id = (await post(client, URL, {"items": [said("a"), said("b")]}))["id"]
+    first, second = (await get(client, f"{URL}/{id}/items?order=asc"))["data"]
+    assert (await post(client, f"{URL}/{id}/branch", {"after": first["id"]}))["id"] == id
+    other = (await post(client, f"{URL}/{id}/items", {"items": [said("other")]}))["data"][0]
+    listed = (await get(client, f"{URL}/{id}/items?order=asc&include[]=firsttoken:versions"))["data"]
+    assert [item["firsttoken_versions"] for item in listed] == [[first["id"]], [second["id"], other["id"]]]
+    await post(client, f"{URL}/{id}/branch", {"item_id": second["id"]})
+    assert [item["id"] for item in (await get(client, f"{URL}/{id}/items"))["data"]] == [second["id"], first["id"]]
+    await post(client, f"{URL}/{id}/branch", {"after": None})
+    assert (await get(client, f"{URL}/{id}/items"))["data"] == []
+
+
+@pytest.mark.parametrize("body", [{}, {"item_id": None}, {"item_id": "a", "after": "b"}, {"after": "no id"}])
+async def test_a_branch_is_one_item(client: Client, body: dict[str, Any]) -> None:
+    id = (await post(client, URL, {}))["id"]
+    await post(client, f"{URL}/{id}/branch", body, 400)
+
+
+async def test_items_of_nowhere_are_not_found(client: Client) -> None:
+    id = (await post(client, URL, {}))["id"]
+    await post(client, f"{URL}/{id}/branch", {"item_id": "msg_none"}, 404)
+    await post(client, f"{URL}/conv_none/branch", {"after": None}, 404)
+
+
+async def test_a_search_tells_what_it_found(client: Client) -> None:
+    id = (await post(client, URL, {"items": [said("About the aurora borealis")]}))["id"]
+    (found,) = (await get(client, f"{URL}/search?query=auro"))["data"]
+    assert found["id"] == id
+    assert found["firsttoken_excerpt"]["marks"] == [[10, 16]]
+    for query in ("", "?query=", f"?query={'x' * 201}", "?query=%00", "?query=a&limit=0"):
+        await get(client, f"{URL}/search{query}", 400)
+
+
+async def test_a_conversation_is_exported_for_people_and_for_programs(client: Client) -> None:
+    items = [said("Why?"), said("Because.", "assistant")]
+    id = (await post(client, URL, {"items": items, "metadata": {"title": "T"}}))["id"]
+    async with client.get(f"{URL}/{id}/export") as answer:
+        assert await answer.text() == "# T\n\n## Question\n\nWhy?\n\n## Answer\n\nBecause.\n"
+        assert answer.headers["Content-Disposition"] == f'attachment; filename="{id}.md"'
+    told = await get(client, f"{URL}/{id}/export?format=json")
+    assert [item["role"] for item in told["items"]] == ["user", "assistant"]
+    await get(client, f"{URL}/{id}/export?format=pdf", 400)

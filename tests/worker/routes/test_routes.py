@@ -15,9 +15,9 @@ from inference.embedding.registry import Embedders
 from migrations.pool import Database
 from tests.worker.harness import SECRET, Client, Engine, make_services, serving
 from worker.auth.keys import Keys
-from worker.auth.principal import OPERATOR
-from worker.routes.embeddings import TEXT_CHARS_MAX, TEXTS_MAX
+from worker.auth.scope import ALL
 from worker.services import DRAINING, SERVICES
+from worker.wire.embeddings_request import INPUT_CHARS_MAX, INPUTS_MAX, TOKENS_MAX
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ async def client(database: Database) -> AsyncIterator[Client]:
     services = replace(make_services(database), embedders=embedders)
     async with serving(services) as client:
         keys = Keys(database, SECRET)
-        _, key = await keys.create(await keys.tenant("routes"), "test", scopes=[OPERATOR])
+        _, key = await keys.create(await keys.tenant("routes"), "test", scopes=ALL)
         client.session.headers["Authorization"] = f"Bearer {key}"
         yield client
     await embedders.close()
@@ -62,7 +62,7 @@ async def test_the_models_are_listed_and_found_by_name(client: Client) -> None:
     status, body = await get(client, "/v1/models")
     assert (status, body["object"]) == (200, "list")
     for model in body["data"]:
-        assert model.keys() == {"id", "object", "created", "owned_by"}
+        assert model.keys() >= {"id", "object", "created", "owned_by", "capabilities"}
         assert await get(client, f"/v1/models/{model['id']}") == (200, model)
     status, body = await get(client, "/v1/models/gpt-9")
     assert (status, body["error"]["code"]) == (404, "model_not_found")
@@ -90,9 +90,16 @@ async def test_embeddings_are_unit_vectors_in_the_order_of_the_texts(client: Cli
         ({"input": []}, 400, "input"),
         ({"input": ""}, 400, "input"),
         ({"input": [""]}, 400, "input"),
-        ({"input": [1, 2]}, 400, "input"),
-        ({"input": ["x"] * (TEXTS_MAX + 1)}, 400, "input"),
-        ({"input": "x" * (TEXT_CHARS_MAX + 1)}, 400, "input"),
+        ({"input": ["hello", ""]}, 400, "input[1]"),
+        ({"input": [9906, 1917]}, 400, "input"),  # "Hello world" in another vocabulary, whose ids exist here too
+        ({"input": [[101, 7592, 102], [7592]]}, 400, "input"),
+        ({"input": [200_000]}, 400, "input"),
+        ({"input": [-1]}, 400, "input[0]"),
+        ({"input": [[]]}, 400, "input[0]"),
+        ({"input": [1, "x"]}, 400, "input[1]"),
+        ({"input": [[1] * 8_192] * (TOKENS_MAX // 8_192 + 1)}, 400, "input"),
+        ({"input": ["x"] * (INPUTS_MAX + 1)}, 400, "input"),
+        ({"input": "x" * (INPUT_CHARS_MAX + 1)}, 400, "input"),
         ({"input": None}, 400, "input"),
         ({"dimensions": 12}, 400, "dimensions"),
         ({"dimensions": "384"}, 400, "dimensions"),
@@ -110,19 +117,56 @@ async def test_an_embeddings_request_that_does_not_fit_names_the_field(
     assert body["error"]["param"].startswith(param)
 
 
+async def test_token_arrays_of_the_models_own_vocabulary_are_the_texts_that_they_spell(client: Client) -> None:
+    name = (await get(client, "/v1/models"))[1]["data"][1]["id"]
+    hello = [101, 7592, 1010, 2088, 102]  # as the model's own tokenizer makes them
+    _, texts = await embed(client, model=name, input=["hello, world"])
+    for ids in (hello, [hello], [[101, 2712, 102], hello]):
+        status, body = await embed(client, model=name, input=ids)
+        assert status == 200
+        assert body["data"][-1]["embedding"] == pytest.approx(texts["data"][0]["embedding"], abs=1e-3)
+
+
+async def test_as_many_inputs_as_openai_takes_are_embedded_in_their_order(client: Client) -> None:
+    name = (await get(client, "/v1/models"))[1]["data"][1]["id"]
+    words = ["sea", "tax", "cat"]
+    _, few = await embed(client, model=name, input=words)
+    _, many = await embed(client, model=name, input=[words[i % 3] for i in range(INPUTS_MAX)])
+    vectors = np.array([entry["embedding"] for entry in many["data"]])
+    assert vectors.shape[0] == INPUTS_MAX
+    expected = np.array([few["data"][i % 3]["embedding"] for i in range(INPUTS_MAX)])
+    assert np.einsum("ij,ij->i", vectors, expected).min() > 0.999
+
+
+async def test_models_say_what_they_are_for(client: Client) -> None:
+    chat, embedder = (await get(client, "/v1/models"))[1]["data"]
+    assert (chat["capabilities"], chat["context_length"]) == (["chat"], 100_000)
+    assert (embedder["capabilities"], embedder["dimensions"]) == (["embeddings"], 384)
+
+
 async def test_a_worker_in_order_is_alive_and_ready(client: Client) -> None:
     assert (await get(client, "/healthz"))[1]["status"] == "ok"
+    assert (await get(client, "/health"))[1]["status"] == "ok"  # where benchmarks and balancers of others look
     status, body = await get(client, "/readyz")
-    assert (status, body["parts"]) == (200, {"worker": "ok", "database": "ok", "engine": "ok"})
-    assert body["engine"]["running"] == 2
+    assert status == 200
+    parts = {"worker": "ok", "database": "ok", "engine": "ok", "background": "ok"}
+    assert body == {"status": "ok", "parts": parts, "down": {}}  # and no numbers
+
+
+async def test_what_a_worker_does_is_for_operators(client: Client, member: dict[str, str]) -> None:
+    status, body = await get(client, "/ops/api/state", headers=member)
+    assert (status, body["error"]["code"]) == (403, "missing_scope")
+    status, body = await get(client, "/ops/api/state")
+    assert (status, body["engine"]["running"], body["turns"], body["request_bytes"]) == (200, 2, 0, 0)
 
 
 async def test_a_worker_whose_engine_failed_is_alive_but_not_ready(client: Client) -> None:
     engine_of(client).stats["failed"] = "llama_decode: out of memory"
     try:
         status, body = await get(client, "/readyz")
-        assert (status, body["parts"]["engine"]) == (503, "llama_decode: out of memory")
+        assert (status, body["parts"]["engine"]) == (503, "failed")
         assert (await get(client, "/healthz"))[0] == 200
+        assert (await get(client, "/ops/api/state"))[1]["engine"]["failed"] == "llama_decode: out of memory"
     finally:
         engine_of(client).stats["failed"] = None
 
@@ -149,7 +193,8 @@ async def test_a_worker_without_its_database_is_not_ready(postgres: Any) -> None
 
 async def test_metrics_are_for_operators(client: Client, member: dict[str, str]) -> None:
     status, body = await get(client, "/metrics", headers=member)
-    assert (status, body["error"]["code"]) == (403, "operator_required")
+    assert (status, body["error"]["code"]) == (403, "missing_scope")
+    assert "the scope ops" in body["error"]["message"]
     async with client.get("/metrics") as response:
         text = await response.text()
     assert response.content_type == "text/plain"

@@ -29,8 +29,19 @@ def test_the_worker_at_its_cap_refuses_everybody() -> None:
     with ExitStack() as turns:
         for _ in range(3):
             turns.enter_context(admission.turn(ALICE))
-        with pytest.raises(ApiError, match="busy with 3 turns"), admission.turn(BOB):
+        with pytest.raises(ApiError, match="busy with 3 turns") as refused, admission.turn(BOB):
             pass
+    assert (refused.value.status, refused.value.code) == (503, "overloaded")
+
+
+def test_who_holds_much_leaves_room_for_those_who_hold_little() -> None:
+    admission = Admission(turns_max=20, tenant_turns_max=20)
+    with ExitStack() as turns:
+        with pytest.raises(ApiError, match="what is free is left to others") as refused:
+            for _ in range(20):
+                turns.enter_context(admission.turn(ALICE))
+        assert (refused.value.status, admission.active) == (429, 16)
+        turns.enter_context(admission.turn(BOB))
 
 
 def test_a_place_is_free_again_when_a_turn_fails() -> None:

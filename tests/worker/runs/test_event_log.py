@@ -13,8 +13,11 @@ from agents.message import new_id
 from agents.store import ResponseRecord
 from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
-from worker.runs.event_log import EventLog
+from worker.runs import event_log
+from worker.runs.event_log import EventLog, Journal
+from worker.runs.replay import GAP, TOLD_MAX
 from worker.runs.running_store import Batch, RunningStore
+from worker.supervisor import Supervisor
 from worker.wire import sse
 
 WORKER = 21  # no session holds its lock
@@ -39,6 +42,19 @@ def frame(number: int, text: str = "x") -> bytes:
     return sse.encode({"type": "response.output_text.delta", "delta": text, "sequence_number": number})
 
 
+class Told:
+    """A response whose events are noted as they are told."""
+
+    def __init__(self, log: EventLog, tenant_id: UUID, id: str) -> None:
+        self._log = log
+        self.journal = Journal(tenant_id, id, [])
+
+    def tell(self, *frames: bytes, last: bool = False) -> None:
+        self.journal.frames += frames
+        self.journal.last = last
+        self._log.note(self.journal)
+
+
 async def numbers(running: RunningStore, tenant_id: UUID, id: str) -> tuple[list[int], bool]:
     chapter = await running.read(tenant_id, id, -1)
     return [event["sequence_number"] for event in chapter.events], chapter.sealed
@@ -49,12 +65,13 @@ async def test_events_that_postgres_refuses_keep_no_others_from_being_stored(
 ) -> None:
     refused, good = two
     log = EventLog(running, WORKER)
-    log.note(tenant_id, refused, [frame(0, "\0")], 0, last=True)  # jsonb has no such character
-    log.note(tenant_id, good, [frame(0), frame(1)], 1)
+    one, another = Told(log, tenant_id, refused), Told(log, tenant_id, good)
+    one.tell(frame(0, "\0"), last=True)  # jsonb has no such character
+    another.tell(frame(0), frame(1))
     assert await log.flush()
     assert await numbers(running, tenant_id, good) == ([0, 1], False)
-    assert await numbers(running, tenant_id, refused) == ([], True)
-    log.note(tenant_id, good, [frame(2)], 2, last=True)
+    assert await numbers(running, tenant_id, refused) == ([0, 1, 1 + TOLD_MAX], True)  # ended as one that broke
+    another.tell(frame(2), last=True)
     assert await log.flush()
     assert await numbers(running, tenant_id, good) == ([0, 1, 2], True)
 
@@ -66,10 +83,10 @@ class Breaking(RunningStore):
         super().__init__(database)
         self._errors = list(errors)
 
-    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> None:
+    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> set[str]:
         if self._errors:
             raise self._errors.pop(0)
-        await super().append(tenant_id, batches, worker)
+        return await super().append(tenant_id, batches, worker)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +104,32 @@ async def test_events_wait_for_a_database_that_is_away(
     database: Database, running: RunningStore, tenant_id: UUID, two: tuple[str, str], error: Exception
 ) -> None:
     log = EventLog(Breaking(database, error), WORKER)
-    log.note(tenant_id, two[0], [frame(0)], 0)
+    told = Told(log, tenant_id, two[0])
+    told.tell(frame(0))
     assert not await log.flush()
-    log.note(tenant_id, two[0], [frame(1)], 1, last=True)
+    told.tell(frame(1), last=True)
     assert await log.flush()
     assert await numbers(running, tenant_id, two[0]) == ([0, 1], True)
+
+
+async def test_what_waits_too_long_is_dropped_and_what_follows_is_marked(
+    database: Database,
+    running: RunningStore,
+    tenant_id: UUID,
+    two: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_log, "WAITING_MAX", 3)
+    log = EventLog(Breaking(database, TimeoutError()), WORKER)
+    going, over = (Told(log, tenant_id, id) for id in two)
+    going.tell(frame(0), frame(1))
+    over.tell(frame(0), frame(1), last=True)
+    assert not await log.flush()
+    going.tell(frame(2), last=True)
+    assert await log.flush()
+    for told, last in ((going, 2), (over, 1)):
+        events = (await running.read(tenant_id, told.journal.response_id, -1)).events
+        assert [(event["sequence_number"], event[GAP]["after"]) for event in events] == [(last, -1)]
 
 
 async def test_the_writer_outlives_an_error_that_nobody_foresaw(
@@ -107,8 +145,8 @@ async def test_the_writer_outlives_an_error_that_nobody_foresaw(
             return await super()._store_waiting()
 
     log = Broken(running, WORKER)
-    log.start()
-    log.note(tenant_id, two[0], [frame(0)], 0, last=True)
+    log.start(Supervisor())
+    Told(log, tenant_id, two[0]).tell(frame(0), last=True)
     while not (await running.read(tenant_id, two[0], -1)).sealed:
         pass  # the test's own time limit ends this
     await log.close()

@@ -50,9 +50,9 @@ async def take(queue: QueueStore, worker: int) -> Taken:
 
 async def test_who_left_it_is_known(queue: QueueStore, running: RunningStore, waiting: ResponseRecord) -> None:
     taken = await take(queue, GONE)
-    assert taken in await running.abandoned()
+    assert taken in await running.abandoned(NEXT)
     assert await queue.put_back(taken, died=True)
-    assert waiting.id not in [each.response_id for each in await running.abandoned()]
+    assert waiting.id not in [each.response_id for each in await running.abandoned(NEXT)]
 
 
 async def test_a_late_verdict_takes_nothing_from_the_next_worker(
@@ -63,7 +63,7 @@ async def test_a_late_verdict_takes_nothing_from_the_next_worker(
     assert await queue.put_back(left, died=True)
     now = await take(queue, NEXT)
     assert await queue.put_back(left, died=True)
-    await running.give_up(left, ERROR, ())
+    await running.give_up(left, ERROR)
     await queue.fail(left, ERROR)
     assert await queue.take(GONE) is None
     await queue.begin(now, BODY)
@@ -82,7 +82,7 @@ async def test_a_worker_that_was_taken_for_dead_tells_nothing_more(
     with pytest.raises(NotFound):
         await queue.settle(late)
     with pytest.raises(NotFound):
-        await running.finish(tenant_id, waiting, worker=GONE)
+        await running.finish(tenant_id, waiting, GONE, Batch(waiting.id, (), -1))
     await running.append(tenant_id, [Batch(waiting.id, [LATER], number=1, last=True)], GONE)
     chapter = await running.read(tenant_id, waiting.id, -1)
     assert (list(chapter.events), chapter.sealed) == (EVENTS, False)

@@ -18,6 +18,7 @@ from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
+from worker.auth import admitted
 from worker.auth.keys import Keys
 from worker.config import Config
 from worker.services import DRAINING
@@ -109,9 +110,9 @@ async def test_a_response_continues_one_that_is_stored(client: Client, socket: C
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"stream": True}, "stream"),
-        ({"stream_options": {}}, "stream_options"),
-        ({"background": False}, "background"),
+        ({"stream": False}, "stream"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"background": True}, "background"),
         ({"generate": False}, "generate"),
         ({"stream_id": "a"}, "stream_id"),
         ({"type": "response.steer"}, "type"),
@@ -126,6 +127,11 @@ async def test_what_is_wrong_is_named_and_the_connection_goes_on(
 ) -> None:
     assert (await refusal(socket, **body))["param"] == param
     await send(socket)
+    assert (await answer(socket)).texts == {0: "Hello there, friend."}
+
+
+async def test_a_client_may_say_that_it_wants_a_stream(socket: ClientWebSocketResponse) -> None:
+    await send(socket, stream=True, stream_options={"include_obfuscation": False}, background=False)
     assert (await answer(socket)).texts == {0: "Hello there, friend."}
 
 
@@ -242,7 +248,7 @@ async def test_a_browser_connects_from_our_own_page_only(database: Database) -> 
             assert refused.value.status == 403
 
 
-async def test_a_revoked_key_ends_the_connection_at_the_next_request(database: Database) -> None:
+async def test_a_revoked_key_closes_its_connections(database: Database) -> None:
     keys = Keys(database, SECRET)
     services = services_with(database, ScriptedModel(["Hello."], name=MODEL))
     async with serving(services) as client:
@@ -250,7 +256,21 @@ async def test_a_revoked_key_ends_the_connection_at_the_next_request(database: D
         id, key = await keys.create(tenant, "test")
         async with client.ws_connect(URL, headers={"Authorization": f"Bearer {key}"}) as socket:
             await keys.revoke(tenant, id)
-            services.authenticator._cache.clear()
+            await services.authenticator.recheck()
+            assert (await socket.receive(timeout=10)).data == WSCloseCode.POLICY_VIOLATION
+
+
+async def test_a_request_by_a_key_that_does_not_count_any_more_closes_its_connection(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admitted, "CACHE_S", 0.0)  # before the worker has found out by itself
+    keys = Keys(database, SECRET)
+    async with serving(services_with(database, ScriptedModel(["Hello."], name=MODEL))) as client:
+        tenant = await keys.tenant(f"test-{uuid4()}")
+        id, key = await keys.create(tenant, "test")
+        async with client.ws_connect(URL, headers={"Authorization": f"Bearer {key}"}) as socket:
+            await keys.revoke(tenant, id)
+            await send(socket)
             assert (await refusal(socket))["code"] == "invalid_api_key"
             assert (await socket.receive(timeout=10)).data == WSCloseCode.POLICY_VIOLATION
 

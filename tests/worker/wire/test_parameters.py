@@ -15,6 +15,7 @@ from inference.core import Priority
 from tests.compliance.specification import made
 from tests.worker.reader import check_response
 from worker.errors import ApiError
+from worker.wire.items import ItemReference
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
@@ -91,6 +92,14 @@ HONOURED = [
     Row("top_p", 0.5, {"sampling.top_p": 0.5}, {"top_p": 0.5}),
     Row("presence_penalty", 1.5, {"sampling.presence_penalty": 1.5}, {"presence_penalty": 1.5}),
     Row("frequency_penalty", -1, {"sampling.frequency_penalty": -1.0}, {"frequency_penalty": -1.0}),
+    Row("top_k", 20, {"sampling.top_k": 20}),
+    Row("top_k", -1, {"sampling.top_k": 0}),
+    Row("min_p", 0.1, {"sampling.min_p": 0.1}),
+    Row("repetition_penalty", 1.1, {"sampling.repeat_penalty": 1.1}),
+    Row("chat_template_kwargs", {"enable_thinking": False}, {"switches.variables": {"enable_thinking": False}}),
+    Row("chat_template_kwargs", {"enable_thinking": None}, {"switches.variables": {}}),
+    Row("ignore_eos", True),
+    Row("client_metadata", {"x-codex-installation-id": "7"}),
     Row("top_logprobs", 4, {"sampling.top_logprobs": 4}, {"top_logprobs": 4}),
     Row("text", {"format": {"type": "text"}}, {"answer_format": None}, {"text": {"format": {"type": "text"}}}),
     Row("text", {"format": {"type": "json_object"}}, {"answer_format.schema": {"type": "object"}}),
@@ -101,6 +110,10 @@ HONOURED = [
         {"text": {"format": {**FORMAT, "description": None, "strict": False}}},
     ),
     Row("reasoning", {"effort": None}, says={"reasoning": {"effort": None, "summary": None}}),
+    Row("reasoning", {"effort": "low"}, {"switches.effort": "low"}, {"reasoning": {"effort": "low", "summary": None}}),
+    Row("reasoning", {"summary": "auto"}, says={"reasoning": {"effort": None, "summary": None}}),
+    Row("text", {"verbosity": "low"}, {"switches.verbosity": "low"}),
+    Row("tools", [{"type": "web_search"}, FUNCTION], says={"tools": [SHOWN]}),
     Row("context_management", [{"type": "compaction"}], {"compacting": Compacting()}),
     Row(
         "context_management",
@@ -133,7 +146,7 @@ REFUSED = [
     Refusal("store", "yes", "invalid_type"),
     Refusal("metadata", {"k" * 65: "v"}, LONG, f"metadata.{'k' * 64}…"),
     Refusal("include", ["everything"], UNSUPPORTED, "include[0]"),
-    Refusal("tools", [{"type": "web_search"}], UNSUPPORTED, "tools[0]"),
+    Refusal("tools", [{"type": "web_search"}, {"type": "custom", "name": "f"}], UNSUPPORTED, "tools[1]"),
     Refusal("tool_choice", {"type": "function", "name": "g"}, "invalid_value"),
     Refusal("parallel_tool_calls", 1, "invalid_type"),
     Refusal("max_tool_calls", 0, BELOW),
@@ -143,9 +156,15 @@ REFUSED = [
     Refusal("presence_penalty", 2.1, BEYOND),
     Refusal("frequency_penalty", -2.1, BELOW),
     Refusal("top_logprobs", 21, BEYOND),
-    Refusal("text", {"verbosity": "low"}, UNSUPPORTED, "text.verbosity"),
-    Refusal("reasoning", {"effort": "high"}, UNSUPPORTED, "reasoning.effort"),
-    Refusal("reasoning", {"summary": "auto"}, UNSUPPORTED, "reasoning.summary"),
+    Refusal("text", {"verbosity": "loud"}, "invalid_value", "text.verbosity"),
+    Refusal("reasoning", {"effort": "most"}, "invalid_value", "reasoning.effort"),
+    Refusal("reasoning", {"summary": "long"}, "invalid_value", "reasoning.summary"),
+    Refusal("top_k", -2, BELOW),
+    Refusal("min_p", 1.1, BEYOND),
+    Refusal("repetition_penalty", 0, "invalid_value"),
+    Refusal("chat_template_kwargs", {"a": {}}, "invalid_type", "chat_template_kwargs.a"),
+    Refusal("chat_template_kwargs", {"a b": 1}, "invalid_value", "chat_template_kwargs.a b"),
+    Refusal("chat_template_kwargs", {f"a{i}": 1 for i in range(17)}, "array_above_max_length"),
     Refusal("truncation", "always", "invalid_value"),
     Refusal("service_tier", "fast", "invalid_value"),
     Refusal("prompt_cache_key", "k" * 65, LONG),
@@ -179,7 +198,9 @@ def test_the_tables_know_every_parameter() -> None:
 @pytest.mark.parametrize("row", HONOURED, ids=lambda row: row.name)
 def test_a_parameter_is_honoured(row: Row) -> None:
     request = parse(ResponseRequest, orjson.dumps(row.body))
-    turn = request.turn(TENANT, tuple(entry.item() for entry in request.input), ())
+    turn = request.turn(
+        TENANT, tuple(entry.item() for entry in request.input if not isinstance(entry, ItemReference)), ()
+    )
     for path, expected in row.turn.items():
         value: Any = turn
         for step in path.split("."):

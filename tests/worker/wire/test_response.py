@@ -22,11 +22,13 @@ from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.runs.choice import merged
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
-from worker.wire.narrator import Narrator, shown
+from worker.wire.items import ItemReference
+from worker.wire.narrator import Narrator
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.parse import parse
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
+from worker.wire.shown import shown
 
 ANSWER = Message("assistant", "The port is 8080 [1].", (CITATION,))
 SEARCH = FileSearchCall(("port?",), (SOURCE,))
@@ -41,7 +43,9 @@ WEATHER: dict[str, Any] = {
 
 def turn_of(**body: Any) -> Turn:
     request = parse(ResponseRequest, orjson.dumps(body))
-    return request.turn(uuid4(), tuple(entry.item() for entry in request.input), ())
+    return request.turn(
+        uuid4(), tuple(entry.item() for entry in request.input if not isinstance(entry, ItemReference)), ()
+    )
 
 
 def narrated(frame: ResponseFrame, events: list[Event]) -> list[WireEvent]:
@@ -49,7 +53,7 @@ def narrated(frame: ResponseFrame, events: list[Event]) -> list[WireEvent]:
     told = [wire for event in events for wire in narrator.tell(event)]
     finished = events[-1]
     assert isinstance(finished, TurnFinished)
-    output = [shown(item, frame.request.with_results) for item in finished.output]
+    output = [shown(item, frame.request.with_results, frame.dialect) for item in finished.output]
     return told + narrator.trace({"id": "t"}) + narrator.conclude(frame.finished(finished, output))
 
 
@@ -181,10 +185,20 @@ def test_sources_have_the_numbers_under_which_the_answer_cites_them() -> None:
 
 def test_a_citation_leads_to_the_exact_span_of_its_source() -> None:
     (annotation,) = Reader.read(narrated(frame(), told(ANSWER))).annotations[0]
-    assert annotation["type"] == "url_citation"
+    assert (annotation["type"], annotation["file_id"]) == ("file_citation", "file_1")
     assert annotation["url"] == "/v1/files/file_1/content#char=10,27"
     assert ANSWER.text[annotation["start_index"] : annotation["end_index"]] == "[1]"
     assert (annotation["firsttoken_start_char"], annotation["firsttoken_end_char"]) == (10, 27)
+
+
+def test_the_other_dialect_knows_citations_by_their_url_alone() -> None:
+    made = replace(frame(), dialect=Dialect.OPEN_RESPONSES)
+    finished = told(ANSWER)[-1]
+    assert isinstance(finished, TurnFinished)
+    whole = made.finished(finished, [shown(item, dialect=made.dialect) for item in finished.output])
+    specification.made(whole)
+    (annotation,) = Reader.read(narrated(made, told(ANSWER))).annotations[0]
+    assert annotation["type"] == whole["output"][0]["content"][0]["annotations"][0]["type"] == "url_citation"
 
 
 def test_results_of_a_search_are_shown_only_when_asked_for() -> None:

@@ -18,6 +18,7 @@ export class Answer {
     this.texts = new Map(); // item id -> MarkdownStream
     this.thoughts = new Map(); // item id -> Thought
     this.lost = false;
+    this.timed = false;
     this.waiting = el("p", { class: "waiting" }, el("span", { class: "pulse" }), el("span", {}, "Thinking"));
     this.body = el("div", { class: "answer-body" });
     this.foot = el("div", { class: "answer-foot" });
@@ -105,7 +106,13 @@ export class Answer {
     text?.node.classList.remove("writing");
   }
 
+  /** What the model wrote, as it wrote it. */
+  get markdown() {
+    return [...this.texts.values()].map(({ text }) => text).join("\n\n");
+  }
+
   showTiming(trace) {
+    this.timed = true;
     this.steps.showDurations(trace.spans);
     this.foot.append(timing(trace));
   }

@@ -1,24 +1,36 @@
-// The question field. Enter sends, Shift+Enter breaks the line, Escape stops the answer.
+// The question field. Enter sends, Shift+Enter breaks the line.
 
 import { byId } from "../shared/dom.js";
+import { count } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
+import { composed } from "./attached.js";
+import { Pastes } from "./pastes.js";
 
 const HEIGHT_PX_MAX = 220; // a longer question scrolls inside
+const CHARS_MAX = 1_000_000; // what the worker takes of one text
+const DRAFT_MS = 300; // a draft is kept once the keys rest that long
 
 export class Composer {
-  /** Callbacks: `send(text)`, `stop()`, and `begin()` when the user starts to write. */
-  constructor({ send, stop, begin }) {
+  /** Callbacks: `send(text)`, `stop()`, `begin()` when the user starts to write, and `changed(text)` a moment later. */
+  constructor({ send, stop, begin, changed }) {
     this.form = byId("composer");
     this.input = byId("question");
     this.button = byId("send");
     this.send = send;
     this.stop = stop;
+    this.changed = changed;
+    this.timer = null;
+    this.limit = byId("limit");
+    this.pastes = new Pastes(this.input, () => this.fit());
     this.running = false;
-    this.input.addEventListener("focus", begin);
+    this.input.addEventListener("pointerdown", begin); // the page gives the focus by itself: that says nothing
     this.input.addEventListener("input", () => {
       this.fit();
       begin();
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.keep(), DRAFT_MS);
     });
+    addEventListener("pagehide", () => this.keep());
     this.input.addEventListener("keydown", (event) => this.key(event));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -28,7 +40,6 @@ export class Composer {
   }
 
   key(event) {
-    if (event.key === "Escape" && this.running) this.stop();
     // While an input method composes, Enter picks a word.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -37,17 +48,44 @@ export class Composer {
 
   submit() {
     if (this.running) return this.stop();
-    const text = this.input.value.trim();
-    if (text === "") return this.input.focus();
-    this.input.value = "";
-    this.fit();
+    if (!this.ready) return this.input.focus();
+    const text = composed(this.input.value.trim(), this.pastes.files);
+    this.fill("");
+    this.pastes.show([]);
+    this.changed("");
     return this.send(text);
+  }
+
+  get length() {
+    return this.input.value.length + this.pastes.length;
+  }
+
+  get ready() {
+    return this.input.value.trim() !== "" && this.length <= CHARS_MAX;
+  }
+
+  /** Show a draft; what is there is kept already. */
+  fill(text) {
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.input.value = text;
+    this.fit();
+  }
+
+  keep() {
+    if (this.timer === null) return;
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.changed(this.input.value);
   }
 
   fit() {
     this.input.style.height = "auto";
     this.input.style.height = `${Math.min(this.input.scrollHeight, HEIGHT_PX_MAX)}px`;
-    this.button.dataset.ready = String(this.running || this.input.value.trim() !== "");
+    const { length } = this;
+    this.limit.hidden = length <= CHARS_MAX;
+    this.limit.textContent = `${count(length)} characters. A question has at most ${count(CHARS_MAX)}.`;
+    this.button.dataset.ready = String(this.running || this.ready);
   }
 
   /** While an answer is being written the button stops it. */

@@ -9,6 +9,7 @@ export class Follow {
     this.view = byId("view");
     this.button = byId("to-end");
     this.following = true;
+    this.top = 0;
     this.view.addEventListener("scroll", () => this.look(), { passive: true });
     this.button.addEventListener("click", () => this.toEnd());
     new ResizeObserver(() => this.grown()).observe(byId("column"));
@@ -16,7 +17,10 @@ export class Follow {
 
   look() {
     const left = this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight;
-    this.following = left < NEAR_PX;
+    // Only who scrolls up stops following: what grows below, or is laid out late, moves the end away by itself.
+    const { scrollTop } = this.view;
+    this.following = left < NEAR_PX || (this.following && scrollTop >= this.top);
+    this.top = scrollTop;
     this.button.hidden = this.following;
   }
 

@@ -3,14 +3,23 @@
 import { ApiError } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
+import { signOut } from "../shared/session.js";
 import { themeSwitch } from "../shared/theme.js";
+import { DocumentsPanel } from "../documents/panel.js";
+import { listenToFiles } from "../documents/drop.js";
 import { Composer } from "./composer.js";
-import { createConversation, listItems } from "./conversations.js";
+import { createConversation, getConversation, listItems, saveSettings } from "./conversations.js";
+import { draftOf, keepDraft } from "./drafts.js";
 import { Drawer } from "./drawer.js";
 import { Follow } from "./follow.js";
+import { listenToKeys } from "./keys.js";
 import { Options } from "./options.js";
+import { Palette } from "./palette.js";
 import { lookAt } from "./reading.js";
 import { ended, runningIn } from "./running.js";
+import { settingsIn } from "./settings.js";
+import { SettingsPanel } from "./settings-panel.js";
+import { ShareDialog } from "./share-dialog.js";
 import { Sidebar } from "./sidebar.js";
 import { SourceDialog } from "./source-dialog.js";
 import { Transcript } from "./transcript.js";
@@ -24,8 +33,14 @@ class Chat {
     this.drawer = new Drawer();
     this.follow = new Follow();
     this.options = new Options();
+    this.newSettings = settingsIn();
+    this.settings = new SettingsPanel({
+      changed: (settings) => this.changeSettings(settings).catch((error) => this.warn(error)),
+    });
     this.dialog = new SourceDialog();
+    this.sharing = new ShareDialog();
     this.sidebar = new Sidebar({
+      share: (conversation) => this.sharing.open(conversation),
       removed: (id) => this.transcript.id === id && this.startNew(),
       failed: (error) => this.warn(error),
       running: (id) => this.running.has(id),
@@ -33,6 +48,7 @@ class Chat {
     this.composer = new Composer({
       send: (text) => this.send(text),
       stop: () => this.transcript.stop(),
+      changed: (text) => keepDraft(this.transcript?.id ?? null, text),
       begin: () => this.warm(),
     });
     this.host = {
@@ -40,18 +56,38 @@ class Chat {
       open: (passage) => this.dialog.open(passage),
       changed: (transcript) => this.changed(transcript),
       startNew: () => this.startNew(),
+      warn: (error) => this.warn(error),
       create: (transcript, question) => this.create(transcript, question),
-      options: () => this.options.chosen,
+      options: (transcript) => this.optionsOf(transcript),
     };
     addEventListener("hashchange", () => this.route());
-    this.welcome = new Welcome((question) => this.send(question));
+    this.welcome = new Welcome({ ask: (question) => this.send(question), options: this.options });
+    listenToKeys({ stop: () => this.transcript.stop(), focus: () => this.composer.input.focus() });
+    this.palette = new Palette({
+      commands: [
+        { image: "plus", label: "New conversation", act: () => this.startNew() },
+        { image: "book", label: "Documents", act: () => this.documents.open() },
+      ],
+      recent: () => this.sidebar.conversations,
+      open: (id) => (location.hash = `#/c/${id}`),
+    });
+    this.documents = new DocumentsPanel(this.options);
+    listenToFiles((files) => this.documents.open(files));
+    byId("add-documents").addEventListener("click", () => this.documents.open());
+    byId("find").addEventListener("click", () => this.palette.open());
+    byId("about").addEventListener("click", ({ currentTarget }) => {
+      this.sidebar.openMenu(currentTarget, this.sidebar.get(this.transcript.id));
+    });
     byId("new").addEventListener("click", () => this.startNew());
+    byId("sign-out").addEventListener("click", () => signOut().catch((error) => this.warn(error)));
   }
 
   async start() {
     themeSwitch("theme");
     this.route();
-    await Promise.all([this.sidebar.load(), this.options.load().catch((error) => this.warn(error))]);
+    this.composer.focus();
+    const loads = [this.options.load(), this.welcome.load()].map((load) => load.catch((error) => this.warn(error)));
+    await Promise.all([this.sidebar.load(), ...loads]);
     this.showTitle();
   }
 
@@ -72,11 +108,13 @@ class Chat {
   }
 
   show(transcript) {
+    this.composer.keep();
     this.transcript = transcript;
     this.column.replaceChildren(transcript.node);
     this.follow.toEnd();
     this.sidebar.select(transcript.id);
     this.composer.show(transcript.running);
+    this.composer.fill(draftOf(transcript.id));
     this.showState();
   }
 
@@ -84,8 +122,12 @@ class Chat {
   async load(transcript) {
     this.column.dataset.state = "loading";
     try {
-      const { items, running } = await listing(transcript.id);
+      const [{ items, running, unanswered, versions }, conversation] = await Promise.all([
+        listing(transcript.id), this.sidebar.get(transcript.id) ?? getConversation(transcript.id),
+      ]);
+      this.sidebar.add(conversation);
       transcript.load(items);
+      if (unanswered !== null) transcript.unanswered(unanswered, versions);
       if (running !== null) transcript.resume(running).catch((error) => this.warn(error));
     } catch (error) {
       transcript.node.append(this.missing(error));
@@ -104,7 +146,7 @@ class Chat {
   warm() {
     const { transcript } = this;
     if (transcript === undefined || transcript.running) return;
-    const options = { conversation: transcript.id, ...this.options.chosen };
+    const options = { conversation: transcript.id, ...this.optionsOf(transcript) };
     const asked = JSON.stringify([options, transcript.node.childElementCount]);
     if (asked === this.warmed) return;
     this.warmed = asked;
@@ -119,10 +161,25 @@ class Chat {
     this.composer.focus();
   }
 
+  /** What an answer of this conversation may use, and how it is made. */
+  optionsOf({ id }) {
+    const settings = id === null ? this.newSettings : settingsIn(this.sidebar.get(id)?.metadata);
+    return { ...this.options.chosen, settings };
+  }
+
+  /** A conversation that has not begun takes its settings along when it does. */
+  async changeSettings(settings) {
+    const conversation = this.sidebar.get(this.transcript.id);
+    if (conversation === null) this.newSettings = settings;
+    else conversation.metadata = (await saveSettings(conversation, settings)).metadata;
+    this.showTitle();
+  }
+
   /** Make the conversation that a transcript's first question begins. */
   async create(transcript, question) {
-    const conversation = await createConversation(question);
+    const conversation = await createConversation(question, this.newSettings);
     transcript.id = conversation.id;
+    this.newSettings = settingsIn();
     this.running.set(conversation.id, transcript);
     if (transcript === this.transcript) {
       history.replaceState(null, "", `#/c/${conversation.id}`);
@@ -152,7 +209,9 @@ class Chat {
 
   showTitle() {
     const title = this.transcript.id === null ? null : this.sidebar.titleOf(this.transcript.id);
-    byId("title").textContent = title ?? "";
+    byId("title").textContent = title ?? (this.transcript.id === null ? "New conversation" : "Untitled");
+    this.settings.show(this.optionsOf(this.transcript).settings);
+    byId("about").hidden = this.sidebar.get(this.transcript.id) === null;
     document.title = title === null ? "Firsttoken" : `${title} · Firsttoken`;
   }
 
@@ -165,21 +224,24 @@ class Chat {
   warn(error) {
     const message = error instanceof ApiError ? error.message : "Something went wrong on this page. Reload it.";
     if (!(error instanceof ApiError)) console.error(error);
-    const signedOut = error.status === 401;
-    byId("warning").textContent = signedOut ? "You are signed out. Run `firsttoken link` and open the link that it prints." : message;
+    byId("warning").textContent = message;
     byId("warning").hidden = false;
   }
 }
 
-/** The stored items of a conversation and its running answer; an answer is in one of them, never in both. */
+/** The stored items of a conversation, its running answer, and a question that was sent and that the worker does not
+ *  have: a turn is in one of them, never in two. */
 async function listing(id) {
-  const items = await listItems(id);
   const running = runningIn(id);
-  if (running === null) return { items, running };
-  const { status } = await lookAt(running.id).catch(() => ({ status: "unknown" }));
-  if (status === "in_progress") return { items, running };
-  ended(id);
-  return { items: await listItems(id), running: null };
+  if (running === null) return { items: await listItems(id), running, unanswered: null };
+  if (running.id !== null) {
+    const { status } = await lookAt(running.id).catch(() => ({ status: "unknown" }));
+    if (status === "in_progress") return { items: await listItems(id), running, unanswered: null };
+  }
+  const items = await listItems(id);
+  const kept = running.id !== null && items.some((item) => item.firsttoken_response_id === running.id);
+  if (kept) ended(id);
+  return { items, running: null, unanswered: kept ? null : running.question, versions: running.versions };
 }
 
 for (const slot of document.querySelectorAll("[data-icon]")) slot.prepend(icon(slot.dataset.icon));

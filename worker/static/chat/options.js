@@ -13,26 +13,44 @@ export class Options {
       press(button, recall(button.id, "on") === "on");
       button.addEventListener("click", () => this.toggle(button));
     }
-    this.select.addEventListener("change", () => remember("store", this.select.value));
+    this.chose = () => {};
+    this.select.addEventListener("change", () => {
+      remember("store", this.select.value);
+      this.chose(this.chosenStore);
+    });
+  }
+
+  /** `chose(store)` is called with {id, name} or null, now and whenever another store is chosen. */
+  onStore(chose) {
+    this.chose = chose;
+    chose(this.chosenStore);
+  }
+
+  get chosenStore() {
+    const { store } = this.chosen;
+    return store === null ? null : { id: store, name: this.select.selectedOptions[0].textContent };
   }
 
   toggle(button) {
     press(button, button.getAttribute("aria-pressed") !== "true");
     remember(button.id, pressed(button) ? "on" : "off");
     this.showSelect();
+    this.chose(this.chosenStore);
   }
 
-  /** Ask which stores there are; without one, documents cannot be used. */
-  async load() {
+  /** Ask which stores there are; without one, documents cannot be used. `chosen` is used from now on. */
+  async load(chosen = null) {
+    if (chosen !== null) remember("store", chosen);
     const { data } = await json("GET", "/v1/vector_stores");
     this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
     const remembered = recall("store", null);
     if (data.some(({ id }) => id === remembered)) this.select.value = remembered;
     this.documents.disabled = data.length === 0;
     this.documents.title = data.length === 0
-      ? "There are no documents yet. Add some with: firsttoken ingest PATH --store NAME"
+      ? "There are no documents yet. Add some: drag them onto this page"
       : "Search the documents before answering, and cite them";
     this.showSelect();
+    this.chose(this.chosenStore);
   }
 
   showSelect() {

@@ -22,10 +22,7 @@ function advice(error, { retry, startNew }) {
     return ["The worker is busy with other answers.", countdown(error.retryAfterS ?? BUSY_S, retry)];
   }
   if (error.status === 401) {
-    return [
-      "You are signed out. Run `firsttoken link` on the worker's machine and open the link that it prints.",
-      el("a", { class: "button", href: "/" }, "Reload"),
-    ];
+    return [error.message, el("a", { class: "button", href: "/" }, "Reload")];
   }
   if (error.code === "context_length_exceeded") {
     return [error.message, el("button", { type: "button", class: "button", click: startNew }, "New conversation")];

@@ -1,16 +1,18 @@
-// Answers that are being written, by conversation: what a page needs to go on reading after it was loaded again.
+// Questions that wait for their answer, by conversation: what a page needs to go on after it was loaded again.
 
 import { forget, recall, remember } from "../shared/preferences.js";
 
 const name = (conversation) => `running.${conversation}`;
 
-/** {id, question} of the answer that this conversation waits for, or null. */
+/** {id, question, versions} of the answer that this conversation waits for, or null; `id` is null until the worker took
+ *  it, and `versions` are the ids of those that it stands beside. */
 export function runningIn(conversation) {
   return JSON.parse(recall(name(conversation), "null"));
 }
 
-export function begun(conversation, id, question) {
-  remember(name(conversation), JSON.stringify({ id, question }));
+/** Without `versions`, those that were noted before stay. */
+export function begun(conversation, id, question, versions = runningIn(conversation)?.versions ?? []) {
+  remember(name(conversation), JSON.stringify({ id, question, versions }));
 }
 
 export function ended(conversation) {

@@ -1,35 +1,52 @@
-// The list of conversations, newest first and grouped by period: open, rename, delete.
+// The list of conversations, the pinned ones first, then the newest, grouped by period: open, rename, pin, delete.
 
+import { confirmDelete } from "../shared/confirm.js";
 import { byId, el } from "../shared/dom.js";
 import { period } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
-import { deleteConversation, listConversations, renameConversation } from "./conversations.js";
+import { conversationMenu } from "./conversation-menu.js";
+import {
+  deleteConversation, isPinned, listConversations, listPinned, pinConversation, renameConversation,
+} from "./conversations.js";
 
 const UNTITLED = "Untitled";
 
 export class Sidebar {
-  /** Called back: `removed(id)` after a deletion, `failed(error)`; `running(id)` says whether an answer is running. */
-  constructor({ removed, failed, running }) {
+  /** Called back: `removed(id)` after a deletion, `failed(error)`, `share(conversation)`; `running(id)` says whether an
+   *  answer is running. */
+  constructor({ removed, failed, running, share }) {
+    this.share = share;
     this.removed = removed;
     this.failed = failed;
     this.running = running;
     this.list = byId("conversations");
     this.more = byId("older");
     this.conversations = [];
+    this.last = null; // of the oldest page that was loaded
     this.current = null;
-    this.more.addEventListener("click", () => this.load(this.conversations.at(-1)?.id ?? null));
+    this.more.addEventListener("click", () => this.load(this.last));
   }
 
   async load(after = null) {
     try {
-      const page = await listConversations(after);
-      const known = new Set(page.data.map(({ id }) => id));
-      this.conversations = [...this.conversations.filter(({ id }) => !known.has(id)), ...page.data];
+      const [page, pinned] = await Promise.all([listConversations(after), after === null ? listPinned() : { data: [] }]);
+      this.last = page.data.at(-1)?.id ?? null;
+      const fresh = [...page.data, ...pinned.data];
+      const known = new Set(fresh.map(({ id }) => id));
+      const merged = [...this.conversations.filter(({ id }) => !known.has(id)), ...fresh];
+      this.conversations = [...new Map(merged.map((each) => [each.id, each])).values()].sort((a, b) => activeAt(b) - activeAt(a));
       this.more.hidden = !page.has_more;
       this.show();
     } catch (error) {
       this.failed(error);
     }
+  }
+
+  /** One that is not among those that were loaded, such as an old one that a link leads to. */
+  add(conversation) {
+    if (this.get(conversation.id) !== null) return;
+    this.conversations = [...this.conversations, conversation].sort((a, b) => activeAt(b) - activeAt(a));
+    this.show();
   }
 
   /** A conversation with new activity moves to the top. */
@@ -40,8 +57,8 @@ export class Sidebar {
   }
 
   raiseById(id) {
-    const conversation = this.conversations.find((other) => other.id === id);
-    if (conversation !== undefined) this.raise(conversation);
+    const conversation = this.get(id);
+    if (conversation !== null) this.raise(conversation);
   }
 
   select(id) {
@@ -49,15 +66,20 @@ export class Sidebar {
     this.show();
   }
 
+  get(id) {
+    return this.conversations.find((conversation) => conversation.id === id) ?? null;
+  }
+
   titleOf(id) {
-    return this.conversations.find((conversation) => conversation.id === id)?.metadata.title ?? null;
+    return this.get(id)?.metadata.title ?? null;
   }
 
   show() {
     const nodes = [];
     let heading = null;
-    for (const conversation of this.conversations) {
-      const under = period(conversation.firsttoken_updated_at ?? conversation.created_at);
+    const pinned = this.conversations.filter(isPinned);
+    for (const conversation of [...pinned, ...this.conversations.filter((each) => !isPinned(each))]) {
+      const under = isPinned(conversation) ? "Pinned" : period(activeAt(conversation));
       if (under !== heading) nodes.push(el("li", { class: "period" }, under));
       heading = under;
       nodes.push(this.row(conversation));
@@ -72,10 +94,29 @@ export class Sidebar {
     return el(
       "li",
       { class: "conversation", "data-id": conversation.id, "data-running": String(this.running(conversation.id)) },
-      el("a", { href: `#/c/${conversation.id}`, title, "aria-current": current ? "page" : null }, title),
-      action("pencil", `Rename “${title}”`, ({ target }) => this.rename(target.closest("li"), conversation)),
-      action("trash", `Delete “${title}”`, () => this.confirmDelete(conversation, title)),
+      el("a", { href: `#/c/${conversation.id}`, title, dir: "auto", "aria-current": current ? "page" : null }, title),
+      action("more", `More about “${title}”`, ({ currentTarget }) => this.openMenu(currentTarget, conversation)),
     );
+  }
+
+  /** A title becomes a field in its place in the list; elsewhere there is none. */
+  openMenu(anchor, conversation) {
+    const row = anchor.closest(".conversation");
+    conversationMenu(anchor, conversation, {
+      rename: row && (() => this.rename(row, conversation)),
+      pin: (pinned) => this.pin(conversation, pinned),
+      share: () => this.share(conversation),
+      remove: () => this.delete(conversation),
+    });
+  }
+
+  async pin(conversation, pinned) {
+    try {
+      conversation.metadata = (await pinConversation(conversation, pinned)).metadata;
+      this.show();
+    } catch (error) {
+      this.failed(error);
+    }
   }
 
   rename(row, conversation) {
@@ -107,16 +148,9 @@ export class Sidebar {
     }
   }
 
-  confirmDelete(conversation, title) {
-    const dialog = byId("confirm-delete");
-    byId("confirm-delete-title").textContent = `“${title}” will be deleted permanently.`;
-    dialog.returnValue = "";
-    const closed = () => dialog.returnValue === "delete" && this.delete(conversation);
-    dialog.addEventListener("close", closed, { once: true });
-    dialog.showModal();
-  }
-
-  async delete({ id }) {
+  async delete({ id, metadata }) {
+    const text = `“${metadata?.title || UNTITLED}” will be deleted permanently.`;
+    if (!(await confirmDelete("Delete this conversation?", text))) return;
     try {
       await deleteConversation(id);
       this.conversations = this.conversations.filter((other) => other.id !== id);
@@ -128,7 +162,13 @@ export class Sidebar {
   }
 }
 
+function activeAt(conversation) {
+  return conversation.firsttoken_updated_at ?? conversation.created_at;
+}
+
 function action(name, label, click) {
-  const attributes = { type: "button", class: "icon-button small", "aria-label": label, title: label, click };
+  const attributes = {
+    type: "button", class: "icon-button small", "aria-label": label, "aria-haspopup": "menu", title: label, click,
+  };
   return el("button", attributes, icon(name));
 }

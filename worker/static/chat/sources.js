@@ -1,5 +1,6 @@
 // The passages an answer may use, as cards above it and as chips inside it.
 
+import { plain } from "../markdown/plain.js";
 import { el } from "../shared/dom.js";
 
 export class Sources {
@@ -9,7 +10,7 @@ export class Sources {
     this.cards = new Map(); // number -> {passage, card}
     this.cited = new Set();
     this.row = el("ol", { class: "source-cards" });
-    this.heading = el("h3", { class: "label" });
+    this.heading = el("h2", { class: "label" });
     this.node = el("section", { class: "sources", "aria-label": "Sources", hidden: true }, this.heading, this.row);
   }
 
@@ -30,7 +31,7 @@ export class Sources {
       "button",
       { type: "button", class: "source-card", click: () => this.open(passage) },
       el("span", { class: "source-title" }, el("b", {}, String(passage.number)), passage.title || passage.filename),
-      el("span", { class: "source-text" }, passage.text ?? ""),
+      el("span", { class: "source-text" }, plain(passage.text ?? "")),
       el("span", { class: "source-file" }, passage.filename),
     );
   }

@@ -1,20 +1,32 @@
-// One conversation on the page: its questions and answers, and the turn that may be running in it.
+// One conversation on the page: its exchanges, and the turn that may be running in it.
 
 import { ApiError } from "../shared/api.js";
 import { el } from "../shared/dom.js";
-import { Answer } from "./answer.js";
-import { problem } from "./problem.js";
-import { replay } from "./replay.js";
+import { chooseVersion, dropTurns, goBack, listItems } from "./conversations.js";
+import { keepDraft } from "./drafts.js";
+import { Exchange } from "./exchange.js";
+import { exchanges } from "./exchanges.js";
+import { begun, ended } from "./running.js";
 import { resumeTurn, runTurn } from "./turn.js";
 
 export class Transcript {
   /** `id` is null until the first question has made the conversation. `host` is the page around it:
-   *  {announce, open, changed, startNew, create, options}. */
+   *  {announce, open, changed, startNew, warn, create, options}. */
   constructor(id, host) {
     this.id = id;
     this.host = host;
     this.abort = null;
+    this.exchanges = [];
     this.node = el("div", { class: "transcript" });
+    this.does = {
+      announce: host.announce,
+      open: host.open,
+      startNew: host.startNew,
+      warn: host.warn,
+      again: (exchange, question) => this.again(exchange, question),
+      remove: (exchange) => this.remove(exchange),
+      choose: (exchange, itemId) => this.choose(exchange, itemId),
+    };
   }
 
   get running() {
@@ -22,95 +34,151 @@ export class Transcript {
   }
 
   get empty() {
-    return this.node.childElementCount === 0;
+    return this.exchanges.length === 0;
   }
 
   load(items) {
-    for (const { question, answerItems } of exchanges(items)) {
-      if (question !== null) this.node.append(questionNode(question));
-      if (answerItems.length === 0) continue;
-      const answer = this.newAnswer(() => {});
-      replay(answerItems, answer);
-      answer.settle();
+    for (const { question, responseId, versions, items: all } of exchanges(items)) {
+      const answer = question === null ? all : all.slice(1);
+      const itemIds = all.map(({ id }) => id);
+      this.add(new Exchange(question, this.does, { responseId, itemIds, versions })).replay(answer);
     }
   }
 
+  add(exchange) {
+    this.exchanges.push(exchange);
+    this.node.append(exchange.node);
+    return exchange;
+  }
+
+  /** A question that was sent and of which the worker keeps nothing. */
+  unanswered(question, versions = []) {
+    this.add(new Exchange(question, this.does, { versions: [...versions, null] })).unanswered();
+  }
+
   /** Ask, and show what comes. Never raises: what goes wrong is shown where the answer would be. */
-  async ask(question) {
-    await this.answer(question, async (turn, answer) => {
-      if (this.id === null) await this.host.create(this, question);
-      await runTurn({ ...turn, conversation: this.id, ...this.host.options() }, answer);
-    });
+  async ask(question, versions = []) {
+    const run = async (turn, answer) => {
+      if (this.id === null) await this.create(question);
+      begun(this.id, null, question, versions);
+      await runTurn({ ...turn, conversation: this.id, ...this.host.options(this) }, answer);
+    };
+    await this.answer(question, run, versions);
+  }
+
+  /** Until there is a conversation, the question is kept as the draft of the next one. */
+  async create(question) {
+    keepDraft(null, question);
+    await this.host.create(this, question);
+    keepDraft(null, "");
   }
 
   /** Go on showing an answer that was begun before this page was loaded. */
-  async resume({ id, question }) {
-    await this.answer(question, (turn, answer) => resumeTurn({ ...turn, conversation: this.id, id }, answer));
+  async resume({ id, question, versions = [] }) {
+    await this.answer(question, (turn, answer) => resumeTurn({ ...turn, conversation: this.id, id }, answer), versions);
   }
 
-  async answer(question, run) {
-    const asked = questionNode(question);
-    this.node.append(asked);
-    const answer = this.newAnswer(this.host.announce);
+  /** `versions` are the ids of those beside which this one will stand. */
+  async answer(question, run, versions = []) {
+    const exchange = this.add(new Exchange(question, this.does, { versions: [...versions, null] }));
+    const answer = exchange.begin({ announce: this.host.announce });
     this.abort = new AbortController();
     this.host.changed(this);
     try {
-      await run({ question, signal: this.abort.signal }, answer);
+      await run({ question, signal: this.abort.signal, begun: (id) => (exchange.responseId = id) }, answer);
       this.host.announce("Answer complete.");
     } catch (error) {
-      this.failed(error, question, asked, answer);
+      this.failed(error, exchange);
     } finally {
       this.abort = null;
-      answer.settle();
+      exchange.settle();
       this.host.changed(this);
     }
   }
 
-  newAnswer(announce) {
-    const answer = new Answer({ announce, open: this.host.open });
-    this.node.append(answer.node);
-    return answer;
-  }
-
-  failed(error, question, asked, answer) {
+  failed(error, exchange) {
     if (error.name === "AbortError") {
-      answer.stopped();
+      exchange.answer.stopped();
       this.host.announce("Stopped.");
       return;
     }
     const shown = error instanceof ApiError ? error : new ApiError(0, "Something went wrong on this page. Reload it.");
     if (shown !== error) console.error(error);
-    const retry = () => {
-      if (this.running) return;
-      asked.remove();
-      answer.node.remove();
-      this.ask(question);
-    };
-    answer.foot.append(problem(shown, { retry, startNew: this.host.startNew }));
+    exchange.fail(shown);
+  }
+
+  /** Ask a question in the place of an exchange: it and what follows it stay as a version, unless nothing of it was
+   *  answered. */
+  async again(exchange, question) {
+    if (this.running) return;
+    const gone = this.exchanges.slice(this.exchanges.indexOf(exchange));
+    const answered = gone.some((other) => other.answered);
+    if (this.id !== null) begun(this.id, null, question, []); // should the page go now, it is still there
+    await this.warning(async () => {
+      const versions = await this.makeRoom(answered ? () => goBack(this.id, exchange) : () => this.forget(gone));
+      this.hide(gone);
+      await this.ask(question, versions);
+    });
+  }
+
+  /** What is refused leaves nothing that waits for an answer. */
+  async makeRoom(act) {
+    try {
+      return await act();
+    } catch (error) {
+      if (this.id !== null) ended(this.id);
+      throw error;
+    }
+  }
+
+  async remove(exchange) {
+    if (this.running) return;
+    await this.warning(async () => {
+      const beside = await this.forget([exchange]);
+      if (beside.length > 0 && exchange === this.exchanges.at(-1)) return this.reload(beside.at(-1), exchange);
+      this.hide([exchange]);
+      this.host.changed(this);
+    });
+  }
+
+  async choose(exchange, itemId) {
+    if (!this.running) await this.warning(() => this.reload(itemId, exchange));
+  }
+
+  /** Show the conversation as it is with this version of an exchange. */
+  async reload(itemId, exchange) {
+    const at = this.exchanges.indexOf(exchange);
+    await chooseVersion(this.id, itemId);
+    ended(this.id); // what waited for an answer beside it is given up
+    const items = await listItems(this.id);
+    this.hide([...this.exchanges]);
+    this.load(items);
+    this.exchanges[at]?.focusVersion();
+    this.host.changed(this);
+  }
+
+  /** Delete exchanges; the ids of the versions beside the first of them. */
+  async forget(gone) {
+    const versions = gone[0].versions.filter((id) => id !== null && !gone[0].itemIds.includes(id));
+    if (this.id !== null) await dropTurns(this.id, gone);
+    return versions;
+  }
+
+  hide(gone) {
+    for (const { node } of gone) node.remove();
+    this.exchanges = this.exchanges.filter((other) => !gone.includes(other));
+  }
+
+  /** What the worker refuses changes nothing on the page. */
+  async warning(act) {
+    try {
+      await act();
+    } catch (error) {
+      this.host.warn(error);
+    }
   }
 
   stop() {
     this.abort?.abort();
   }
-}
-
-function questionNode(text) {
-  return el("div", { class: "question" }, el("p", {}, text));
-}
-
-/** Items -> [{question, answerItems}]: each message of the user begins an exchange. */
-function exchanges(items) {
-  const list = [];
-  for (const item of items) {
-    if (item.type === "message" && item.role === "user") list.push({ question: textOf(item), answerItems: [] });
-    else if (item.type !== "message" || item.role === "assistant") {
-      if (list.length === 0) list.push({ question: null, answerItems: [] });
-      list.at(-1).answerItems.push(item);
-    }
-  }
-  return list;
-}
-
-function textOf(message) {
-  return message.content.map((part) => part.text ?? "").join("\n");
 }

@@ -2,57 +2,63 @@
 
 import { ApiError, request } from "../shared/api.js";
 import { GRACE_S, Reading, stop } from "./reading.js";
-import { begun, ended } from "./running.js";
+import * as running from "./running.js";
+import { promptFields, turnFields } from "./settings.js";
 
 const TOOLS = ["calculator", "current_time", "convert_units"];
 // Below this score a passage is not about the question: with the sample documents sums, clocks and small talk score
 // up to 0.36, and questions that the documents answer 0.42 to 0.75. A question below it is answered without documents.
-const SCORE_MIN = 0.4;
+export const SCORE_MIN = 0.4;
 
 /** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
- *  `signal` or another page stopped it. */
-export async function runTurn({ conversation, question, store, tools, signal }, answer) {
+ *  `signal` or another page stopped it. `begun(id)` is told the response once the worker has taken the question. */
+export async function runTurn({ conversation, question, store, tools, settings, signal, begun }, answer) {
   const body = {
     conversation,
     input: question,
     stream: true,
-    temperature: 0,
+    ...turnFields(settings),
     tools: toolList(store, tools),
     include: ["firsttoken:sources", "firsttoken:trace"],
   };
   const headers = { "X-Firsttoken-On-Disconnect": String(GRACE_S) };
   const response = await request("POST", "/v1/responses", { body, signal, headers });
   const reading = new Reading({ signal, reconnecting: () => answer.reconnect() });
-  await show(reading, response, { conversation, question }, answer);
+  await show(reading, response, { conversation, question, begun }, answer);
 }
 
 /** The same for a turn that is already running, from its first event. */
-export async function resumeTurn({ conversation, question, id, signal }, answer) {
+export async function resumeTurn({ conversation, question, id, signal, begun }, answer) {
   const reading = new Reading({ signal, reconnecting: () => answer.reconnect() }, id);
-  await show(reading, await reading.connect(), { conversation, question }, answer);
+  await show(reading, await reading.connect(), { conversation, question, begun }, answer);
 }
 
-async function show(reading, response, { conversation, question }, answer) {
+async function show(reading, response, { conversation, question, begun }, answer) {
   let complete = false;
   try {
     for await (const event of reading.events(response)) {
-      if (event.type === "response.created") begun(conversation, reading.id, question);
+      if (event.type === "response.created") {
+        running.begun(conversation, reading.id, question);
+        begun(reading.id);
+      }
       answer.connected();
       complete = apply(event, answer) || complete;
     }
   } catch (error) {
-    if (error.name === "AbortError" && reading.id !== null) await stop(reading.id);
-    throw error;
-  } finally {
-    ended(conversation);
+    if (error.name === "AbortError") {
+      if (reading.id !== null) await stop(reading.id);
+      running.ended(conversation);
+    }
+    throw error; // what failed stays noted: after a reload the question is still there to be asked again
   }
+  running.ended(conversation);
   if (!complete) throw new DOMException("The answer was stopped on another page.", "AbortError");
 }
 
 /** Prefill the prompt before the next question; `conversation` is null for a new one. */
-export async function warm({ conversation, store, tools }) {
+export async function warm({ conversation, store, tools, settings }) {
   const place = conversation === null ? "" : `/${encodeURIComponent(conversation)}`;
-  await request("POST", `/v1/conversations${place}/warm`, { body: { tools: toolList(store, tools) } });
+  await request("POST", `/v1/conversations${place}/warm`, { body: { ...promptFields(settings), tools: toolList(store, tools) } });
 }
 
 function toolList(store, tools) {

@@ -1,26 +1,63 @@
-// The empty page: example questions under a bar that shows the stages of an answer.
+// The empty page: what this model is and can do, and questions that it can answer.
 
-import { byId } from "../shared/dom.js";
+import { json } from "../shared/api.js";
 import { bar } from "../shared/bar.js";
+import { byId } from "../shared/dom.js";
+import { SCORE_MIN } from "./turn.js";
 
 // The shape of a usual answer, in shares of its time.
 const USUAL = {
   edge: 1, hydrate: 2, retrieve: 9, assemble: 1, tokenize: 2, queue: 3, prefill: 20, first_token: 2, decode: 56,
   flush: 4,
 };
+const SMALL_PARAMETERS = 1e9; // a model below this knows little by heart
+const BETTER = "firsttoken serve --model qwen3-4b-instruct";
+const SAMPLE = "How long are traces kept?"; // of this project's own documentation
 
 export class Welcome {
-  /** `ask(question)` is called when the user picks an example. */
-  constructor(ask) {
+  /** `ask(question)` is called when the user picks an example; `options` know the chosen store. */
+  constructor({ ask, options }) {
     this.node = byId("welcome");
+    this.documentExample = byId("document-example");
     const pieces = Object.entries(USUAL).map(([name, duration_ms]) => ({ name, duration_ms, gap: false }));
-    byId("motif").append(bar(pieces, 100));
+    byId("motif").prepend(bar(pieces, 100));
     for (const example of this.node.querySelectorAll("[data-example]")) {
       example.addEventListener("click", () => ask(example.querySelector("b").textContent));
     }
+    options.onStore((store) => this.offer(store).catch(() => {})); // an example fewer is no failure
   }
 
   show(visible) {
     this.node.hidden = !visible;
   }
+
+  async load() {
+    const { data: [model] } = await json("GET", "/v1/models");
+    const { id, firsttoken_parameters: parameters } = model;
+    const small = parameters < SMALL_PARAMETERS;
+    if (parameters === undefined) return;
+    byId("ability").textContent = small
+      ? `${id} is a very small model (${size(parameters)} parameters). It makes small talk, uses tools and finds answers in documents; it knows little about the world and makes mistakes.`
+      : `${id} (${size(parameters)} parameters) answers, uses tools and cites your documents.`;
+    byId("better").hidden = !small;
+    byId("better").textContent = `For real work, use a larger model: ${BETTER}`;
+  }
+
+  /** An example for the documents, only if the store has a passage for it. `store` is {id, name} or null. */
+  async offer(store) {
+    this.documentExample.hidden = true;
+    if (store === null) return;
+    this.offered = store.id;
+    const body = { query: SAMPLE, max_num_results: 1, ranking_options: { score_threshold: SCORE_MIN } };
+    const found = await json("POST", `/v1/vector_stores/${encodeURIComponent(store.id)}/search`, { body });
+    if (this.offered !== store.id || found.data.length === 0) return;
+    this.documentExample.querySelector("span").textContent = `Ask the documents in ${store.name}`;
+    this.documentExample.querySelector("b").textContent = SAMPLE;
+    this.documentExample.hidden = false;
+  }
+}
+
+/** 11 million, 4.02 billion. */
+function size(parameters) {
+  return parameters >= 1e9 ? `${(parameters / 1e9).toPrecision(3)} billion` : `${Math.round(parameters / 1e6)} million`;
 }

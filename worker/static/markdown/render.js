@@ -1,111 +1,86 @@
-// Blocks -> DOM nodes. Only these elements, these attributes and text nodes can ever come out of a model's answer.
+// Tokens -> DOM nodes. Only these elements, these attributes and text nodes can ever come out of a model's answer: no
+// string becomes markup, so there is nothing to sanitise.
 
 import { el } from "../shared/dom.js";
-import { icon } from "../shared/icons.js";
-import { parseInline } from "./inline.js";
+import { codeBlock } from "./code-block.js";
 
-const COPIED_MS = 1600;
 const NO_BREAK_SPACE = "\u00a0"; // keeps a citation on the line of the word before it
+const LAST_WORD = /(\S{1,24}) ?$/;
+const PUNCTUATION = /^[.,;:!?)\]]+/;
+const LINK = { target: "_blank", rel: "noopener noreferrer nofollow" };
 
-/** `cite(number)` returns a node for a citation, or null when there is no such source. */
-export function renderBlock(block, { cite, open = false }) {
-  const context = { cite, open };
-  return RENDERERS[block.type](block, context);
+/** The node of one block. `cite(number)` returns a node for a citation, or null when there is no such source. */
+export function renderBlock({ tokens }, { cite }) {
+  const root = document.createDocumentFragment();
+  let at = root;
+  for (const token of tokens) {
+    if (token.hidden) continue; // the paragraphs of a tight list
+    if (token.nesting > 0) at = at.appendChild(opened(token));
+    else if (token.nesting < 0) at = at.parentNode;
+    else if (token.type === "inline") at.append(...inline(token.children, cite));
+    else at.append(BLOCKS[token.type](token));
+  }
+  // Only now that it is filled: Chromium looks for the direction again at every change.
+  if (root.firstChild.localName !== "table") root.firstChild.dir = "auto";
+  for (const cell of root.querySelectorAll("th, td")) cell.dir = "auto";
+  for (const table of root.querySelectorAll("table")) scroll(table);
+  return root.firstChild;
 }
 
-const RENDERERS = {
-  paragraph: (block, context) => el("p", {}, ...inline(block.text, context)),
-  heading: (block, context) => el(`h${Math.min(block.level + 2, 6)}`, {}, ...inline(block.text, context)),
-  rule: () => el("hr"),
-  quote: (block, context) => el("blockquote", {}, ...block.blocks.map((inner) => renderBlock(inner, context))),
-  code: (block) => codeBlock(block),
-  list: (block, context) => list(block, context),
-  table: (block, context) => table(block, context),
+const BLOCKS = {
+  hr: () => el("hr"),
+  fence: ({ content, info }) => codeBlock(content.replace(/\n$/, ""), info.trim().split(/\s/)[0]),
 };
 
-function list(block, context) {
-  const items = block.items.map((blocks) => el("li", {}, ...itemNodes(blocks, block.tight, context)));
-  const start = block.ordered && block.start !== 1 ? block.start : null;
-  return el(block.ordered ? "ol" : "ul", { start }, ...items);
-}
+const CONTAINERS = new Set([
+  "p", "ul", "ol", "li", "blockquote", "table", "thead", "tbody", "tr", "th", "td", "strong", "em",
+]);
 
-function itemNodes(blocks, tight, context) {
-  return blocks.flatMap((inner) =>
-    tight && inner.type === "paragraph" ? inline(inner.text, context) : [renderBlock(inner, context)],
-  );
-}
-
-function table(block, context) {
-  const row = (tag, cells) =>
-    el("tr", {}, ...cells.map((cell, i) => el(tag, { "data-align": block.align[i] }, ...inline(cell, context))));
-  return el(
-    "div",
-    { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
-    el(
-      "table",
-      {},
-      el("thead", {}, row("th", block.head)),
-      el("tbody", {}, ...block.rows.map((cells) => row("td", cells))),
-    ),
-  );
-}
-
-function codeBlock(block) {
-  const code = el("code", {}, block.text);
-  const button = el("button", { type: "button", class: "copy" }, icon("copy"), "Copy");
-  button.addEventListener("click", () => copy(code, button));
-  return el(
-    "figure",
-    { class: "code" },
-    el("figcaption", {}, el("span", {}, block.language || "text"), button),
-    el("pre", { tabindex: "0" }, code),
-  );
-}
-
-async function copy(code, button) {
-  try {
-    await navigator.clipboard.writeText(code.textContent);
-    button.replaceChildren(icon("check"), "Copied");
-  } catch {
-    // Plain http from another machine has no clipboard: select the text, so that the keyboard can copy it.
-    getSelection().selectAllChildren(code);
-    button.replaceChildren(icon("copy"), "Selected: press Ctrl+C");
-  }
-  setTimeout(() => button.replaceChildren(icon("copy"), "Copy"), COPIED_MS);
-}
-
-function inline(text, context) {
-  return nodes(parseInline(text, { open: context.open }), context);
-}
-
-function nodes(runs, context) {
-  return runs.map((run, i) => {
-    switch (run.type) {
-      case "text":
-        return document.createTextNode(runs[i + 1]?.type === "cite" ? keepTogether(run.text) : run.text);
-      case "code":
-        return el("code", {}, run.text);
-      case "break":
-        return el("br");
-      case "cite":
-        return context.cite(run.number) ?? document.createTextNode(`[${run.number}]`);
-      case "link":
-        return link(run, context);
-      default:
-        return el(run.type, {}, ...nodes(run.children, context));
-    }
+function opened(token) {
+  if (token.type === "heading_open") return el(`h${Math.min(Number(token.tag[1]) + 2, 6)}`);
+  if (token.type === "link_open") return link(token.attrGet("href"));
+  if (token.type === "s_open") return el("del");
+  if (!CONTAINERS.has(token.tag)) throw new Error(`no element for ${token.type}`);
+  return el(token.tag, {
+    start: token.attrGet("start"),
+    "data-align": token.attrGet("style")?.replace("text-align:", ""),
   });
 }
 
-function keepTogether(text) {
-  return text.replace(/ $/, NO_BREAK_SPACE);
+function scroll(table) {
+  const box = el("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" });
+  table.replaceWith(box);
+  box.append(table);
 }
 
-function link(run, context) {
-  const children = nodes(run.children, context);
-  const href = safeAddress(run.href);
-  if (href === null) return el("span", {}, ...children);
-  return el("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
+function inline(tokens, cite) {
+  const root = document.createDocumentFragment();
+  let at = root;
+  for (const token of tokens) {
+    if (token.nesting > 0) at = at.appendChild(opened(token));
+    else if (token.nesting < 0) at = at.parentNode;
+    else if (token.type === "cite") at.append(cite(Number(token.content)) ?? `[${token.content}]`);
+    else at.append(LEAVES[token.type](token));
+  }
+  root.normalize();
+  for (const chip of root.querySelectorAll("button")) keepTogether(chip);
+  return root.childNodes;
+}
+
+const LEAVES = {
+  text: ({ content }) => content,
+  text_special: ({ content }) => content,
+  code_inline: ({ content }) => el("code", {}, content),
+  math: ({ content }) => el("span", { class: "math", dir: "ltr" }, content),
+  softbreak: () => el("br"),
+  hardbreak: () => el("br"),
+  // Pictures are not loaded: fetching one would tell its host who reads, and a model can be made to write any address.
+  image: (token) => link(token.attrGet("src"), token.content || "image"),
+};
+
+function link(address, ...children) {
+  const href = safeAddress(address);
+  return href === null ? el("span", {}, ...children) : el("a", { href, ...LINK }, ...children);
 }
 
 /** The address if it is http(s) or relative; null for javascript:, data: and everything else. */
@@ -116,4 +91,28 @@ export function safeAddress(href) {
   } catch {
     return null;
   }
+}
+
+/** A citation stays on the line of the word before it, with the punctuation after it. */
+function keepTogether(chip) {
+  let keep = chip.previousSibling;
+  if (!keep?.classList?.contains("keep")) {
+    keep = el("span", { class: "keep" }, cutWord(chip.previousSibling));
+    chip.before(keep);
+  }
+  keep.append(chip);
+  keep.append(cut(keep.nextSibling, PUNCTUATION));
+}
+
+/** The last word before a chip; a space after it becomes one that does not break. */
+function cutWord(text) {
+  return cut(text, LAST_WORD).replace(/ $/, NO_BREAK_SPACE);
+}
+
+/** Take what matches out of a text node. */
+function cut(node, pattern) {
+  const match = node?.nodeType === Node.TEXT_NODE ? pattern.exec(node.data) : null;
+  if (match === null) return "";
+  node.data = node.data.replace(pattern, "");
+  return match[0];
 }

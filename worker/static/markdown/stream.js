@@ -1,7 +1,8 @@
 // An answer that is still being written: what is settled stays in the page, only the open end is drawn again,
 // at most once a frame.
 
-import { parseBlocks } from "./blocks.js";
+import { parseBlocks } from "./parser.js";
+import { patchChildren } from "./patch.js";
 import { renderBlock } from "./render.js";
 
 export class MarkdownStream {
@@ -17,7 +18,7 @@ export class MarkdownStream {
   }
 
   append(delta) {
-    this.text += delta;
+    this.text += delta.replaceAll("\r", ""); // the parser counts lines
     this.frame ??= requestAnimationFrame(() => this.draw(false));
   }
 
@@ -30,11 +31,10 @@ export class MarkdownStream {
   draw(complete) {
     this.frame = null;
     const rest = this.text.slice(this.settledTo);
-    const blocks = parseBlocks(rest);
+    const blocks = parseBlocks(rest, { open: !complete });
     const settled = complete ? blocks.length : settledCount(blocks, rest);
-    for (const node of this.openNodes) node.remove();
-    this.openNodes = blocks.map((block, i) => renderBlock(block, { cite: this.cite, open: i >= settled }));
-    this.node.append(...this.openNodes);
+    const nodes = blocks.map((block) => renderBlock(block, { cite: this.cite }));
+    this.openNodes = patchChildren(this.node, this.openNodes, nodes);
     for (const node of this.openNodes.splice(0, settled)) this.onSettled(node);
     this.settledTo += settled === blocks.length ? rest.length : blocks[settled].from;
   }

@@ -2,35 +2,53 @@
 
 import { ApiError, json } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
+import { moment } from "../shared/format.js";
 import { recall, remember } from "../shared/preferences.js";
 import { themeSwitch } from "../shared/theme.js";
+import { Chart } from "./chart.js";
+import { CHARTS, offered } from "./charts.js";
+import { Filters } from "./filters.js";
+import { Latest } from "./latest.js";
 import { spanTable } from "./spans.js";
+import { listQuery, read, windowQuery, write } from "./state.js";
 import { surfaceTable } from "./surfaces.js";
 import { tiles } from "./tiles.js";
-import { traceTable } from "./traces.js";
+import { traceList } from "./traces.js";
 import { traceView } from "./trace-view.js";
 
 const REFRESH_MS = 5000;
-const TRACES = 50;
-const WINDOW_S = "3600";
+const TRACES = 25;
+const TRACES_MAX = 500; // in the list at once: beyond that, narrow it
 
 class Ops {
   constructor() {
-    this.windowS = recall("ops-window", WINDOW_S);
-    this.order = "recent";
+    this.state = read();
+    if (!location.search) this.state.window = recall("ops-window", this.state.window);
     this.timer = null;
-    choose("window", this.windowS, (value) => {
-      this.windowS = value;
+    this.turns = [];
+    this.series = null;
+    this.surfaces = [];
+    this.asking = {
+      view: new Latest((busy) => byId("overview").classList.toggle("is-loading", busy)),
+      list: new Latest((busy) => byId("answers").classList.toggle("is-loading", busy)),
+      trace: new Latest(() => {}),
+    };
+    this.filters = new Filters(this.state, (changes) => this.change(changes));
+    this.chart = new Chart(byId("chart"), byId("chart-legend"), {
+      zoom: (start, end) => this.change({ start: String(start), end: String(end), at: "" }, true),
+      pick: (start, end) => this.change({ at: `${start}-${end}` }, true),
+      open: (id) => (location.hash = `#/trace/${encodeURIComponent(id)}`),
+    });
+    choose("window", this.state.start ? "" : this.state.window, (value) => {
       remember("ops-window", value);
-      this.refresh();
+      this.change({ window: value, start: "", end: "", at: "" });
     });
-    choose("order", this.order, (value) => {
-      this.order = value;
-      this.refresh();
-    });
+    byId("more").addEventListener("click", () => this.more());
     byId("live").addEventListener("change", () => this.schedule());
     document.addEventListener("visibilitychange", () => !document.hidden && this.refresh());
+    document.addEventListener("keydown", (event) => this.step(event));
     addEventListener("hashchange", () => this.route());
+    addEventListener("popstate", () => this.restore());
   }
 
   get traceId() {
@@ -44,47 +62,150 @@ class Ops {
     return this.traceId === null ? this.refresh() : this.openTrace(this.traceId);
   }
 
-  async refresh() {
+  change(changes, moves = false) {
+    Object.assign(this.state, changes);
+    write(this.state, moves);
+    this.turns = [];
+    this.filters.restore();
+    this.refresh();
+  }
+
+  /** Back and Forward. Also called when only the trace changes, which leaves the list as it is. */
+  restore() {
+    const before = JSON.stringify(this.state);
+    Object.assign(this.state, location.search ? read() : { ...read(), window: recall("ops-window", this.state.window) });
+    if (JSON.stringify(this.state) === before) return;
+    this.turns = [];
+    this.filters.restore();
+    this.refresh();
+  }
+
+  refresh() {
     if (this.traceId !== null) return;
-    const query = `window_s=${this.windowS}`;
-    await this.guarded(async () => {
-      const [summary, traces] = await Promise.all([
-        json("GET", `/ops/api/summary?${query}`),
-        json("GET", `/ops/api/traces?${query}&limit=${TRACES}&order=${this.order}`),
-      ]);
-      this.show(summary, traces.data);
-    });
+    this.showChoices();
+    const query = windowQuery(this.state);
+    const ask = (path, signal) => json("GET", `/ops/api/${path}?${query}`, { signal });
+    this.guarded(() =>
+      this.asking.view.run(
+        (signal) => Promise.all([ask("summary", signal), ask("series", signal)]),
+        ([summary, series]) => this.show(summary, series),
+      ),
+    );
+    // Who reads further down the list is not pulled back by newer answers.
+    if (this.turns.length <= TRACES) this.list();
     this.schedule();
   }
 
   schedule() {
     clearTimeout(this.timer);
-    if (byId("live").checked && this.traceId === null) {
+    const stands = this.state.end && Number(this.state.end) * 1000 < Date.now(); // a past that does not change
+    if (byId("live").checked && this.traceId === null && !stands) {
       this.timer = setTimeout(() => !document.hidden && this.refresh(), REFRESH_MS);
     }
   }
 
-  show(summary, traces) {
+  show(summary, series) {
+    this.series = series;
+    this.surfaces = summary.surfaces;
     byId("tiles").replaceChildren(...tiles(summary));
     byId("spans").replaceChildren(summary.spans.length > 0 ? spanTable(summary.spans) : empty());
     byId("surfaces").replaceChildren(surfaceTable(summary.surfaces));
     byId("by-surface").hidden = summary.surfaces.length === 0;
+    this.filters.offer(summary.facets);
+    this.draw();
+  }
+
+  draw() {
+    const charts = offered(this.series);
+    const chosen = charts.some(([name]) => name === this.state.chart) ? this.state.chart : "first-token";
+    const radio = ([name, { title }]) =>
+      el(
+        "label", {},
+        el("input", { type: "radio", name: "chart", value: name, checked: name === chosen }), el("span", {}, title),
+      );
+    const group = byId("charts");
+    if (group.dataset.offered !== charts.map(([name]) => name).join()) {
+      group.replaceChildren(...charts.map(radio));
+      group.dataset.offered = charts.map(([name]) => name).join();
+      group.onchange = (event) => {
+        this.state.chart = event.target.value;
+        write(this.state);
+        this.draw();
+      };
+    }
+    const picked = this.state.at ? this.state.at.split("-").map(Number) : null;
+    this.chart.show(this.series, this.surfaces, CHARTS[chosen], picked);
+  }
+
+  /** Which stretch and which step are chosen, in words that take the choice back. */
+  showChoices() {
+    const { start, end, at, surface, model, agent, tenant } = this.state;
+    for (const input of byId("window").querySelectorAll("input")) input.checked = !start && input.value === this.state.window;
+    byId("clear").hidden = !(start || surface || model || agent || tenant);
+    byId("stretch").textContent = start ? `${moment(Number(start))} to ${moment(Number(end))}` : "";
+    byId("clear-step").hidden = !at;
+    if (at) byId("clear-step").textContent = `${at.split("-").map((s) => moment(Number(s))).join(" to ")} ×`;
+  }
+
+  list() {
+    this.guarded(() =>
+      this.asking.list.run(
+        (signal) => json("GET", `/ops/api/traces?${listQuery(this.state, TRACES)}`, { signal }),
+        (page) => this.showList(page.data, page),
+      ),
+    );
+  }
+
+  more() {
+    const query = listQuery(this.state, TRACES);
+    query.set("after", this.turns.at(-1).id);
+    this.guarded(() =>
+      this.asking.list.run(
+        (signal) => json("GET", `/ops/api/traces?${query}`, { signal }),
+        (page) => this.showList([...this.turns, ...page.data], page),
+      ),
+    );
+  }
+
+  showList(turns, { has_more: hasMore, usual }) {
+    this.turns = turns;
+    this.usual = { ...this.usual, ...usual };
     const focused = document.activeElement?.closest?.("[data-trace]")?.dataset.trace;
-    byId("traces").replaceChildren(traces.length > 0 ? traceTable(traces) : empty());
+    byId("traces").replaceChildren(turns.length > 0 ? traceList(turns, this.usual) : empty());
     if (focused) document.querySelector(`[data-trace="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
+    byId("more").hidden = !hasMore || turns.length >= TRACES_MAX;
   }
 
   async openTrace(id) {
+    clearTimeout(this.timer);
     byId("trace").replaceChildren(el("p", { class: "quiet" }, "Opening the trace"));
-    await this.guarded(async () => {
-      const trace = await json("GET", `/ops/api/traces/${encodeURIComponent(id)}`);
-      if (id === this.traceId) byId("trace").replaceChildren(...traceView(trace));
-    });
+    await this.guarded(
+      () =>
+        this.asking.trace.run(
+          (signal) => json("GET", `/ops/api/traces/${encodeURIComponent(id)}`, { signal }),
+          (trace) => byId("trace").replaceChildren(...traceView(trace, this.around(trace.id)).filter(Boolean)),
+        ),
+      () => byId("trace").replaceChildren(el("p", { class: "back" }, el("a", { href: "#/" }, "All answers"))),
+    );
     window.scrollTo(0, 0);
   }
 
+  /** The answers beside one in the list that was left. */
+  around(id) {
+    const place = this.turns.findIndex((turn) => turn.id === id);
+    return place < 0 ? {} : { before: this.turns[place - 1]?.id, after: this.turns[place + 1]?.id };
+  }
+
+  /** J and K lead through the traces, Escape back to the list. */
+  step(event) {
+    if (this.traceId === null || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key === "Escape") location.hash = "#/";
+    const id = this.around(this.traceId)[{ j: "after", k: "before" }[event.key]];
+    if (id) location.hash = `#/trace/${encodeURIComponent(id)}`;
+  }
+
   /** Failures are shown above the page; its content stays. */
-  async guarded(work) {
+  async guarded(work, failed = () => {}) {
     try {
       await work();
       byId("warning").hidden = true;
@@ -92,6 +213,7 @@ class Ops {
       if (!(error instanceof ApiError)) console.error(error);
       byId("warning").textContent = advice(error);
       byId("warning").hidden = false;
+      failed();
     }
   }
 }
@@ -104,7 +226,7 @@ function advice(error) {
 
 function empty() {
   const link = el("a", { href: "/" }, "chat");
-  return el("p", { class: "empty" }, "No answers in this window. Ask something in the ", link, ".");
+  return el("p", { class: "empty" }, "No answers here. Choose a longer window or fewer filters, or ask something in the ", link, ".");
 }
 
 function choose(id, value, changed) {

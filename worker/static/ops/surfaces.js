@@ -25,5 +25,5 @@ function surfaceRow({ surface, requests, judged, within_target: within, ttft_ms:
 
 /** What was measured, marked where it is beyond its target, and the target. */
 function compared(ms, target) {
-  return [el("span", ms > target ? { class: "alarming" } : {}, duration(ms)), duration(target)];
+  return [el("span", target !== null && target !== undefined && ms > target ? { class: "alarming" } : {}, duration(ms)), duration(target)];
 }

@@ -33,6 +33,9 @@ export async function json(method, path, options) {
   return (await request(method, path, options)).json();
 }
 
+// The worker speaks to programs; these are people.
+const SIGNED_OUT = "You are signed out. Run `firsttoken link` on the worker's machine and open the link that it prints.";
+
 async function failure(response) {
   let error = {};
   try {
@@ -40,7 +43,9 @@ async function failure(response) {
   } catch {
     // a proxy's own page, or nothing at all: the status must do
   }
-  return new ApiError(response.status, error.message ?? `The worker answered ${response.status}.`, {
+  const told = error.message ?? `The worker answered ${response.status}.`;
+  const message = response.status === 401 ? SIGNED_OUT : told;
+  return new ApiError(response.status, message, {
     code: error.code ?? null,
     retryAfterS: retryAfter(response.headers),
     requestId: response.headers.get("x-request-id"),

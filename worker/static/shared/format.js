@@ -36,6 +36,14 @@ export function moment(seconds, now = new Date()) {
   return today ? time : `${date.toLocaleDateString([], { month: "short", day: "numeric" })}, ${time}`;
 }
 
+/** The time of what is of today, the date of what is older. `seconds` since 1970. */
+export function day(seconds, now = new Date()) {
+  const date = new Date(seconds * 1000);
+  if (date.toDateString() === now.toDateString()) return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
+  return date.toLocaleDateString([], { year, month: "short", day: "numeric" });
+}
+
 const DAY_MS = 86_400_000;
 
 /** The heading of the period in which a conversation was last active. */

@@ -1,0 +1,23 @@
+"""Stored items by their ids, wherever they are: in conversations and in the output of responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from agents.message import Item
+from agents.payload import from_payload
+from migrations.pool import Database
+
+
+class ItemStore:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, tenant_id: UUID, ids: Sequence[str]) -> dict[str, Item]:
+        """Those of these items that the tenant has, by their ids."""
+        if not ids:
+            return {}
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch("select payload from stored_items($1)", list(ids))
+        return {row["payload"]["id"]: from_payload(row["payload"]) for row in rows}

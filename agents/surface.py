@@ -1,0 +1,70 @@
+"""Surfaces: where answers are used, and what that asks of them, as configuration.
+
+[surfaces.voice]
+first_token_ms = 300
+pace_ms = 50
+answer_s = 20
+tokens = 200
+instructions = "Begin with the answer itself, in one short sentence."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from agents.definition import INSTRUCTIONS_CHARS_MAX, Table
+from agents.turn import Caps, Turn
+from inference.core import Priority
+
+CLASSES = {"interactive": Priority.INTERACTIVE, "standard": Priority.STANDARD, "batch": Priority.BATCH}
+SURFACES_MAX = 32  # each has labels of its own in the metrics
+BATCH = "batch"  # of requests that nobody waits for
+
+Milliseconds = Annotated[float, Field(gt=0, le=3_600_000)]
+
+
+class Surface(Table):
+    """Its limits lower those of a turn, whoever sets these: naming a surface never gives a caller more."""
+
+    first_token_ms: Milliseconds | None = None  # None, as of the pace: nothing is expected, and nothing is late
+    pace_ms: Milliseconds | None = None  # between two tokens
+    answer_s: Annotated[float, Field(gt=0, le=3600)] | None = None  # the whole turn
+    tool_s: Annotated[float, Field(gt=0, le=600)] | None = None  # each call of a tool
+    tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None  # the longest answer
+    best_class: Annotated[Literal["interactive", "standard", "batch"] | None, Field(alias="class")] = None
+    late: Literal["refuse", "wait"] | None = None  # what happens to late requests that do not say; None: see --late
+    instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
+
+    def applied(self, turn: Turn) -> Turn:
+        limits = turn.limits.capped(Caps(wall_clock_s=self.answer_s, tokens=self.tokens, tool_timeout_s=self.tool_s))
+        said = [text for text in (turn.instructions, self.instructions) if text]
+        return replace(
+            turn,
+            limits=limits,
+            sampling=turn.sampling.at_most(limits.tokens),
+            priority=self.capped(turn.priority),
+            instructions="\n\n".join(said) or None,
+        )
+
+    def capped(self, priority: Priority) -> Priority:
+        """The class that a request of this class gets."""
+        return max(priority, CLASSES[self.best_class]) if self.best_class else priority
+
+    def __str__(self) -> str:
+        """What it asks for, for people; what is not set is left out."""
+        return ", ".join(
+            f"{name} {value}" for name, value in self.model_dump(by_alias=True, exclude_defaults=True).items()
+        )
+
+
+USUAL: Mapping[str, Surface] = {
+    "chat": Surface(),
+    "embedded": Surface(),
+    "voice": Surface(),
+    "completion": Surface.model_validate({"first_token_ms": 100, "pace_ms": 50, "tokens": 256}),
+    BATCH: Surface.model_validate({"class": "batch", "late": "wait"}),
+}

@@ -1,0 +1,169 @@
+"""Faults under load: what was acknowledged and is lost, what is stuck, what was made twice, how long recovery takes.
+
+    python -m benchmarks.chaos                               # 140 injections, some minutes
+    python -m benchmarks.chaos --injections 1000             # the long run
+    python -m benchmarks.chaos --faults "worker killed" --seed 7
+
+A real worker with its embedded Postgres and the bundled model serves clients that use idempotency keys, come back after
+lost connections and write down what they are told. Beside the faults of the table, some clients vanish on their own.
+Some faults come before the system has recovered from the one before.
+Exits with 1 when a promise is broken: these are counts, which mean the same on any machine; the times are for people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from benchmarks.chaos.audit import Verdict, audit
+from benchmarks.chaos.faults import FAULTS, VANISH
+from benchmarks.chaos.traffic import PATIENCE_S, Books, Client
+from benchmarks.chaos.world import World
+
+CALM_S = (0.2, 1.5)  # before each fault
+OVERLAPPING_SHARE = 0.5
+OVERLAPPING_MAX = 6  # in a row: clients give up after a minute, and a start takes seconds
+
+
+async def drill(
+    faults: Sequence[str],
+    injections: int,
+    clients: int,
+    seed: int,
+    folder: Path,
+    *,
+    overlapping: float = OVERLAPPING_SHARE,
+) -> dict[str, Any]:
+    """Inject faults one after the other, in turns and at random moments, then look at what is left.
+
+    `overlapping`: the share of faults that the next one does not wait for.
+    """
+    dice, books, until = random.Random(seed), Books(), asyncio.Event()
+    world = World(folder, "--drain-s", "1", "--docs", "")
+    recovered_ms: dict[str, list[float]] = {name: [] for name in faults}
+    in_a_row, order = 0, _order(faults, injections, dice)
+    ready = await world.start()
+    try:
+        traffic = [
+            asyncio.create_task(Client(world.url, ready["api_key"], books, random.Random(dice.random())).run(until))
+            for _ in range(clients)
+        ]
+        for number, name in enumerate(order, 1):
+            await asyncio.sleep(dice.uniform(*CALM_S))
+            began = monotonic()
+            await FAULTS[name](world, dice)
+            books.last_fault = monotonic()
+            if number < injections and in_a_row < OVERLAPPING_MAX and dice.random() < overlapping:
+                in_a_row += 1
+            else:
+                in_a_row = 0
+                recovered_ms[name].append(await _recovery_ms(books, began))
+            print(f"\r{number} of {injections}  {name:<28}", end="", file=sys.stderr, flush=True)
+        until.set()
+        await asyncio.gather(*traffic)
+        log = await asyncio.to_thread(world.log.read_text, errors="replace")
+        verdict = await audit(world.url, ready["api_key"], books, log)
+    finally:
+        await world.stop()
+    return _report(Counter(order), recovered_ms, books, verdict, world.starts)
+
+
+def _order(faults: Sequence[str], injections: int, dice: random.Random) -> list[str]:
+    """Each fault as often as the others, and after any other one."""
+    rounds = [dice.sample(faults, len(faults)) for _ in range(-(-injections // len(faults)))]
+    return [name for each in rounds for name in each][:injections]
+
+
+async def _recovery_ms(books: Books, since: float) -> float:
+    """Until a request that was sent after the fault is answered."""
+    books.since = monotonic()
+    books.answered.clear()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            await books.answered.wait()
+    return (monotonic() - since) * 1e3
+
+
+def _report(
+    injections: Counter[str], recovered_ms: dict[str, list[float]], books: Books, verdict: Verdict, starts: int
+) -> dict[str, Any]:
+    rows = {name: {"injections": injections[name], **_recovery(times)} for name, times in recovered_ms.items()}
+    return {
+        "faults": rows | {VANISH: {"injections": books.vanished}},
+        "requests": len(books.requests),
+        "attempts": sum(told.attempts for told in books.requests),
+        "answered": sum(told.response is not None for told in books.requests),
+        "completed": sum((told.response or {}).get("status") in ("completed", "incomplete") for told in books.requests),
+        "forgotten": books.forgotten,
+        "worker_starts": starts,
+        "statuses": dict(sorted(books.statuses.items())),
+        "broken": verdict.broken,
+        "examples": verdict.examples,
+    }
+
+
+def _recovery(times_ms: list[float]) -> dict[str, int]:
+    """Of the faults that were followed by none before the system had recovered."""
+    if not times_ms:
+        return {}
+    return {"recovery_ms_p50": round(statistics.median(times_ms)), "recovery_ms_max": round(max(times_ms))}
+
+
+def table(report: dict[str, Any]) -> str:
+    lines = [f"{'fault':<28}{'injections':>12}{'recovery p50':>14}{'max':>10}"]
+    for name, row in report["faults"].items():
+        times = [f"{row[key]} ms" if key in row else "" for key in ("recovery_ms_p50", "recovery_ms_max")]
+        lines.append(f"{name:<28}{row['injections']:>12}{times[0]:>14}{times[1]:>10}")
+    facts = ", ".join(
+        f"{report[name]} {name.replace('_', ' ')}" for name in ("requests", "attempts", "completed", "forgotten")
+    )
+    broken = ", ".join(f"{name} {count}" for name, count in report["broken"].items())
+    return "\n".join(
+        [*lines, f"{facts}; statuses {report['statuses']}", f"broken promises: {broken}", *report["examples"]]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--injections", type=int, default=140, help="faults in total (default 140)")
+    parser.add_argument("--faults", default=",".join(FAULTS), help=f"{', '.join(FAULTS)}; commas between")
+    parser.add_argument("--clients", type=int, default=12, help="at once (default 12)")
+    parser.add_argument(
+        "--overlapping",
+        type=float,
+        default=OVERLAPPING_SHARE,
+        help="share of faults that the next one does not wait for",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the moments and the requests (default 1)")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
+    args = parser.parse_args()
+    faults = args.faults.split(",")
+    if unknown := [name for name in faults if name not in FAULTS]:
+        parser.error(f"there is no fault {unknown[0]!r}: choose from {', '.join(FAULTS)}")
+    with tempfile.TemporaryDirectory(prefix="firsttoken-chaos-", ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o711)  # an embedded Postgres of another user has to get in
+        report = asyncio.run(
+            drill(faults, args.injections, args.clients, args.seed, Path(folder), overlapping=args.overlapping)
+        )
+    print(table(report))
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=2))
+    return int(any(report["broken"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+"""What becomes of requests under load, whether or not the worker keeps up.
+
+    python -m benchmarks.load [--seconds 60] [--loads 0.5 1 2 3 4] [--first-ms 500] [--late refuse] [--json FILE]
+
+First the capacity: as many clients as there are streams, each of which asks again when it has its answer. Then an open
+loop at multiples of it: arrivals by a Poisson process, of two tenants (nine requests of ten are the large one's),
+lengths of prompts and answers lognormal, one in five of the class `flex`, which nobody waits for and which is not
+judged. Then a burst, with the time until a first token is as fast again as before. Last, four clients alone, and beside
+forty of another tenant. In the open loop a client does not come back when it is sent away: what is refused counts
+against the goodput of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+
+from benchmarks.served import Served, serve
+
+STREAMS = 8
+TENANTS = ("large", "small")
+LARGE_SHARE = 0.9
+FLEX_SHARE = 0.2
+PROMPT_WORDS, PROMPT_SIGMA, PROMPT_MAX = 60, 0.8, 600
+ANSWER_TOKENS, ANSWER_SIGMA, ANSWER_MAX = 24, 0.6, 120
+PACE_MS = 250.0  # two slow cores with eight streams: the pace is not what is asked here
+BURST = 40
+RECOVERED = 1.5  # times the usual time to first token
+WORDS = ("token", "road", "socket", "model", "queue", "turn", "others", "wait", "back", "from", "to", "and")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request and what became of it. Times are milliseconds from when it was sent."""
+
+    tenant: str
+    flex: bool
+    status: int
+    answered_ms: float  # until the headers
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    tokens: int = 0
+    retry_after_ms: float | None = None
+
+    @property
+    def admitted(self) -> bool:
+        return self.status == 200
+
+    def in_time(self, first_ms: float) -> bool:
+        return self.ttft_ms is not None and self.ttft_ms <= first_ms and (self.tpot_ms or 0) <= PACE_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    worker: Served
+    http: aiohttp.ClientSession
+    keys: dict[str, str]
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def body(self) -> dict[str, Any]:
+        words = min(PROMPT_MAX, int(self.rng.lognormvariate(0, PROMPT_SIGMA) * PROMPT_WORDS))
+        said = " ".join(self.rng.choice(WORDS) for _ in range(max(3, words)))
+        tokens = min(ANSWER_MAX, max(4, int(self.rng.lognormvariate(0, ANSWER_SIGMA) * ANSWER_TOKENS)))
+        return {"messages": [{"role": "user", "content": said}], "max_completion_tokens": tokens, "stream": True}
+
+    async def call(self, tenant: str, *, flex: bool = False, body: dict[str, Any] | None = None) -> Call:
+        asked = (body or self.body()) | ({"service_tier": "flex"} if flex else {})
+        headers = {"Authorization": f"Bearer {self.keys[tenant]}"}
+        sent, pieces = perf_counter(), list[float]()
+        async with self.http.post(f"{self.worker.url}/v1/chat/completions", json=asked, headers=headers) as answer:
+            answered_ms = (perf_counter() - sent) * 1e3
+            if answer.status != 200:
+                wait = answer.headers.get("Retry-After-Ms")
+                return Call(tenant, flex, answer.status, answered_ms, retry_after_ms=float(wait) if wait else None)
+            async for line in answer.content:
+                if b'"content":' in line:
+                    pieces.append(perf_counter())
+        first_ms = (pieces[0] - sent) * 1e3 if pieces else None
+        pace_ms = (pieces[-1] - pieces[0]) * 1e3 / (len(pieces) - 1) if len(pieces) > 1 else None
+        return Call(tenant, flex, 200, answered_ms, first_ms, pace_ms, len(pieces))
+
+    async def closed(self, clients: dict[str, int], seconds: float) -> list[Call]:
+        """Each client asks again when it has its answer; one that is refused comes back when it was told to."""
+        end, calls = perf_counter() + seconds, list[Call]()
+
+        async def ask(tenant: str) -> None:
+            while perf_counter() < end:
+                calls.append(await self.call(tenant))
+                await asyncio.sleep((calls[-1].retry_after_ms or 0) / 1e3)
+
+        await asyncio.gather(*(ask(tenant) for tenant, count in clients.items() for _ in range(count)))
+        return calls
+
+    async def open(self, rate: float, seconds: float) -> list[Call]:
+        """Arrivals do not wait for answers."""
+        end, tasks = perf_counter() + seconds, list[asyncio.Task[Call]]()
+        while perf_counter() < end:
+            tenant = TENANTS[self.rng.random() >= LARGE_SHARE]
+            tasks.append(asyncio.create_task(self.call(tenant, flex=self.rng.random() < FLEX_SHARE)))
+            await asyncio.sleep(self.rng.expovariate(rate))
+        return list(await asyncio.gather(*tasks))
+
+    async def forecasts(self) -> Counter[str]:
+        """How many first tokens came within which share of what was expected."""
+        headers = {"Authorization": f"Bearer {self.worker.api_key}"}
+        async with self.http.get(f"{self.worker.url}/metrics", headers=headers) as answer:
+            text = await answer.text()
+        found = re.findall(r'firsttoken_forecast_ratio_bucket\{le="([^"]+)"[^}]*\} (\S+)', text)
+        counted: Counter[str] = Counter()
+        for le, count in found:
+            counted[le] += int(float(count))
+        return counted
+
+
+@asynccontextmanager
+async def opened(first_ms: float, late: str) -> AsyncIterator[Client]:
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
+        targets = f"embedded={first_ms:g}/{PACE_MS:g}"
+        flags = ("--docs", "", "--targets", targets, "--late", late, "--streams", str(STREAMS))
+        async with (
+            serve(Path(folder), *flags) as worker,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+        ):
+            keys = {tenant: await new_key(Path(folder), tenant) for tenant in TENANTS}
+            yield Client(worker, http, keys)
+
+
+async def new_key(home: Path, tenant: str) -> str:
+    command = [sys.executable, "-m", "worker", "keys", "create", "load", "--tenant", tenant, "--home", str(home)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    told, _ = await process.communicate()
+    found = re.search(rb"ft_[\w-]+", told)
+    assert found, told
+    return found[0].decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One load. Shares are of the requests that are judged: those of `flex` are not."""
+
+    load: float
+    asked: int
+    refused: int
+    goodput_admitted: float
+    goodput_all: float
+    goodput_large: float
+    goodput_small: float
+    ttft_p50_ms: float
+    ttft_p95_ms: float
+    refusal_p50_ms: float
+    refusal_p99_ms: float
+    tokens_per_s: float
+    forecasts_within_20: float
+    forecasts_not_late: float
+    rss_mb: float
+
+
+def share(hits: int, of: int) -> float:
+    return hits / of if of else float("nan")
+
+
+def quantile(values: Sequence[float], at: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(at * len(ordered)))] if ordered else float("nan")
+
+
+async def measured(client: Client, load: float, rate: float, seconds: float, first_ms: float) -> Row:
+    before, began = await client.forecasts(), perf_counter()
+    calls = await client.open(rate, seconds)
+    took_s = perf_counter() - began
+    told = await client.forecasts()
+    told.subtract(before)
+    judged = [call for call in calls if not call.flex]
+    admitted = [call for call in judged if call.admitted]
+    refusals = [call.answered_ms for call in calls if not call.admitted]
+    first = [call.ttft_ms for call in admitted if call.ttft_ms is not None]
+
+    def good(some: Sequence[Call]) -> float:
+        return share(sum(call.in_time(first_ms) for call in some), len(some))
+
+    return Row(
+        load,
+        len(calls),
+        len(refusals),
+        good(admitted),
+        good(judged),
+        good([call for call in judged if call.tenant == "large"]),
+        good([call for call in judged if call.tenant == "small"]),
+        quantile(first, 0.5),
+        quantile(first, 0.95),
+        quantile(refusals, 0.5),
+        quantile(refusals, 0.99),
+        sum(call.tokens for call in calls) / took_s,
+        share(told["1.2"] - told["0.8"], told["+Inf"]),
+        share(told["1.2"], told["+Inf"]),
+        client.worker.rss_mb,
+    )
+
+
+async def recovery_s(client: Client) -> float:
+    """From the end of a burst of requests until a first token is as fast as before."""
+    body = {"messages": [{"role": "user", "content": "Hello."}], "max_completion_tokens": 4, "stream": True}
+    usual_ms = median([(await client.call("small", body=body)).ttft_ms or 0.0 for _ in range(5)])
+    await asyncio.gather(*(client.call("large") for _ in range(BURST)))
+    ended = perf_counter()
+    while (call := await client.call("small", body=body)).ttft_ms is None or call.ttft_ms > RECOVERED * usual_ms:
+        if perf_counter() - ended > 60:
+            return float("inf")
+    return perf_counter() - ended - (call.ttft_ms or 0) / 1e3
+
+
+async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str, float]:
+    """Four clients alone, and beside forty of another tenant: answers and tokens a second, and the share in time."""
+    told: dict[str, float] = {}
+    for name, clients in (("alone", {"small": 4}), ("beside", {"large": 40, "small": 4})):
+        calls = [call for call in await client.closed(clients, seconds) if call.tenant == "small"]
+        done = [call for call in calls if call.admitted]
+        told |= {
+            f"{name}_answers_per_s": len(done) / seconds,
+            f"{name}_tokens_per_s": sum(call.tokens for call in done) / seconds,
+            f"{name}_in_time": share(sum(call.in_time(first_ms) for call in calls), len(calls)),
+            f"{name}_ttft_p50_ms": quantile([call.ttft_ms for call in done if call.ttft_ms is not None], 0.5),
+        }
+    return told
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    async with opened(arguments.first_ms, arguments.late) as client:
+        await client.closed({"large": STREAMS}, arguments.seconds / 4)  # warm
+        calls = await client.closed({"large": STREAMS}, arguments.seconds)
+        rate = len([call for call in calls if call.admitted]) / arguments.seconds
+        print(f"capacity {rate:.2f} requests/s, {sum(c.tokens for c in calls) / arguments.seconds:.0f} tokens/s")
+        rows = []
+        for load in arguments.loads:
+            rows.append(await measured(client, load, load * rate, arguments.seconds, arguments.first_ms))
+            print(json.dumps({name: round(value, 3) for name, value in asdict(rows[-1]).items()}), flush=True)
+        recovered = await recovery_s(client)
+        print(f"after a burst of {BURST}: as fast as before {recovered:.2f} s after its last answer", flush=True)
+        fair = await fairness(client, arguments.seconds, arguments.first_ms)
+        print(json.dumps({name: round(value, 3) for name, value in fair.items()}), flush=True)
+    if arguments.json:
+        whole = {"capacity": rate, "rows": [asdict(row) for row in rows], "recovery_s": recovered, "fairness": fair}
+        arguments.json.write_text(json.dumps(whole, indent=1))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 4.0])
+    parser.add_argument("--first-ms", type=float, default=500.0)
+    parser.add_argument("--late", choices=("refuse", "wait"), default="refuse")
+    parser.add_argument("--json", type=Path)
+    asyncio.run(main(parser.parse_args()))

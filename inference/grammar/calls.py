@@ -1,0 +1,138 @@
+"""Grammars of the calls that a model makes of its own accord, amid free text, in the dialects that differ from Hermes.
+
+Each holds from the mark that begins a call: the name is that of a function, the arguments are as its schema wants them.
+The text around calls is free, and where a call is written in a way that is not foreseen here, it is the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from inference.grammar.lark import grammar, literal, up_to, value_of
+from inference.grammar.tools import CallableFunction, parameters_of
+
+# What begins a call, ends it, and stands around texts.
+GEMMA = ("<|tool_call>", "<tool_call|>", '<|"|>')
+FUNCTION_GEMMA = ("<start_function_call>", "<end_function_call>", "<escape>")
+PYTHON_TAG, TOOL_CALLS, CHANNEL = "<|python_tag|>", "[TOOL_CALLS]", "<|channel|>"
+DEPTH_MAX = 8  # of values whose schema is followed; what is deeper may be anything
+
+Rules = dict[str, str]
+
+
+def llama_calls(functions: Sequence[CallableFunction]) -> str:
+    """`<|python_tag|>{"name": ..., "parameters": {...}}`. Without the tag, an object is text until it has turned out
+    to be a call, so it goes as the model writes it."""
+    rules = _arguments(functions) | {"call": _any(functions, lambda i, name: _object(i, name, "parameters"))}
+    return _amid_text(PYTHON_TAG, rules)
+
+
+def mistral_calls(functions: Sequence[CallableFunction]) -> str:
+    """`[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}`."""
+    rules = _arguments(functions) | {
+        "call": '" "? "[" object (", " object)* "]" | named',
+        "object": _any(functions, lambda i, name: _object(i, name, "arguments", end="ID? ")),
+        "named": _any(functions, lambda i, name: f"{literal(name)} CALL_ID? {literal('[ARGS]')} arguments{i}"),
+        "ID": '/, "id": "[A-Za-z0-9]{1,64}"/',
+        "CALL_ID": r"/\[CALL_ID\][A-Za-z0-9]{1,64}/",
+    }
+    return _amid_text(TOOL_CALLS, rules)
+
+
+def harmony_calls(functions: Sequence[CallableFunction]) -> str:
+    """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}`."""
+    rules = _arguments(functions) | {
+        "call": "PLAIN | CHANNEL recipient",
+        "PLAIN": r"/[a-z]{1,32}( ?<\|constrain\|>[a-z]{1,32}| [a-z]{1,32})?<\|message\|>/",
+        "CHANNEL": "/(analysis|commentary|final) to=functions\\./",
+        "recipient": _any(functions, lambda i, name: f"{literal(name)} TYPE arguments{i}"),
+        "TYPE": r"/ ?(<\|constrain\|>)?(json|code)?<\|message\|>/",
+    }
+    return _amid_text(CHANNEL, rules)
+
+
+def gemma_calls(functions: Sequence[CallableFunction], marks: tuple[str, str, str] = GEMMA) -> str:
+    """`<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>`: keys are bare, in any order; which of them are
+    required is not held."""
+    begin, end, quote = marks
+    values = _Values(quote)
+    bodies = [values.object(dict(function.parameters), 0) for function in functions]
+    rules = values.rules | {
+        "call": _any(functions, lambda i, name: f"{literal('call:' + name)} {bodies[i]} {literal(end)}")
+    }
+    return _amid_text(begin, rules)
+
+
+def function_gemma_calls(functions: Sequence[CallableFunction]) -> str:
+    return gemma_calls(functions, FUNCTION_GEMMA)
+
+
+def _amid_text(mark: str, rules: Mapping[str, str]) -> str:
+    return grammar("(before call)* rest", {**rules, "before[lazy]": up_to(mark), "rest": "ANYTHING"})
+
+
+def _any(functions: Sequence[CallableFunction], written: Callable[[int, str], str]) -> str:
+    return " | ".join(written(i, function.name) for i, function in enumerate(functions))
+
+
+def _arguments(functions: Sequence[CallableFunction]) -> Rules:
+    return {f"arguments{i}": value_of(parameters_of(function)) for i, function in enumerate(functions)}
+
+
+def _object(i: int, name: str, key: str, end: str = "") -> str:
+    head = f'{{"name": {literal(name)}, "{key}": '
+    return f'{literal(head)} arguments{i} {end}"}}"'
+
+
+class _Values:
+    """Rules of Gemma's values. What a schema says beyond types, names and enums is not followed."""
+
+    def __init__(self, quote: str) -> None:
+        self._quote = quote
+        pair, rest = 'KEY ":" any', '("," KEY ":" any)*'
+        self.rules: Rules = {
+            "text": f"{literal(quote)} said",
+            "said[lazy]": up_to(quote),
+            "any": 'text | NUMBER | BOOLEAN | "null" | anyarray | anyobject',
+            "anyarray": '"[" (any ("," any)*)? "]"',
+            "anyobject": f'"{{" ({pair} {rest})? "}}"',
+            "KEY": r"/[^:,{}\[\]<\n]{1,64}/",
+            "NUMBER": r"/-?[0-9]{1,20}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?/",
+            "INTEGER": "/-?[0-9]{1,20}/",
+            "BOOLEAN": "/true|false/",
+        }
+
+    def object(self, schema: Mapping[str, Any], depth: int) -> str:
+        properties = schema.get("properties")
+        if not isinstance(properties, Mapping) or not properties or depth >= DEPTH_MAX:
+            return "anyobject"
+        pairs = [f"{literal(key + ':')} {self.value(value, depth + 1)}" for key, value in properties.items()]
+        pair = self._rule(" | ".join(pairs))
+        return self._rule(f'"{{" ({pair} ("," {pair})*)? "}}"')
+
+    def value(self, schema: Any, depth: int) -> str:
+        if not isinstance(schema, Mapping) or depth >= DEPTH_MAX:
+            return "any"
+        if isinstance(options := schema.get("enum"), list) and options and all(isinstance(o, str) for o in options):
+            return self._rule(" | ".join(literal(f"{self._quote}{option}{self._quote}") for option in options))
+        match schema.get("type"):
+            case "string":
+                return "text"
+            case "number":
+                return "NUMBER"
+            case "integer":
+                return "INTEGER"
+            case "boolean":
+                return "BOOLEAN"
+            case "array":
+                item = self.value(schema.get("items"), depth + 1)
+                return self._rule(f'"[" ({item} ("," {item})*)? "]"')
+            case "object":
+                return self.object(schema, depth)
+        return "any"
+
+    def _rule(self, body: str) -> str:
+        name = f"value{len(self.rules)}"
+        self.rules[name] = body
+        return name

@@ -1,0 +1,1 @@
+"""A chat model whose tokens are computed by engines in other processes."""

@@ -1,0 +1,207 @@
+"""An engine's answer as server-sent events: spelled by our engine, read by the worker. Pure.
+
+The events are vLLM's: `choices` with token ids, then the usage with empty choices, then [DONE]; or an `error`. Ours
+also have an object "firsttoken", which vLLM's clients ignore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from inference.core import Finish, Forecast, Generation, Miss, TokenLogprob
+
+EVENT_BYTES_MAX = 2**20  # a step of one answer: some tokens, with twenty alternatives each some kilobytes
+DONE = b"[DONE]"
+END = b"data: [DONE]\n\n"
+TOKEN_ID = "token_id:"  # how vLLM spells a token that it does not turn into text
+_REASONS = {"stop": Finish.STOP, "length": Finish.LENGTH, "deadline": Finish.DEADLINE, "error": Finish.ERROR}
+_SPELLED = {finish: reason for reason, finish in _REASONS.items()}
+
+
+class Malformed(ValueError):
+    """What came is not what an engine says."""
+
+
+class Placement(NamedTuple):
+    """What our engine tells with the first token: how long the request waited and its prompt took, what the cache
+    lacked, and when the token was expected."""
+
+    queue_ms: float
+    prefill_ms: float
+    miss: Miss | None
+    forecast: Forecast | None = None
+
+
+class Told(NamedTuple):
+    """What one event says. `counts` are the drafted and accepted tokens, told at the end."""
+
+    ids: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] = ()
+    finish: Finish | None = None
+    aborted: bool = False  # by the engine: nobody here asked for it
+    cached: int | None = None
+    placement: Placement | None = None
+    counts: tuple[int, int] | None = None
+    error: tuple[str, int] | None = None  # message and status
+
+
+class Events:
+    """Cuts a body into the data of its events. Raises Malformed for one without end."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        data = self._rest + data if self._rest else data
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(b"\n\n")
+        if len(self._rest) > EVENT_BYTES_MAX:
+            raise Malformed("an event that does not end")
+        return [event[6:] if event.startswith(b"data: ") else _data(event) for event in events]
+
+
+def _data(event: bytes) -> bytes:
+    """Of an event with other fields; of a comment, nothing."""
+    return b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+
+
+def read(data: bytes, pieces: Sequence[bytes]) -> Told:
+    """What the data of an event says. Raises Malformed."""
+    try:
+        return _told(orjson.loads(data), pieces)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise Malformed(f"an event that says nothing: {error!r}") from None
+
+
+def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
+    choices, own = event.get("choices"), event.get("firsttoken")
+    if own is None and choices and "usage" not in event:  # nearly all events
+        return _chosen(choices[0], pieces)
+    if (error := event.get("error")) is not None:
+        code = error.get("code")
+        return Told(error=(str(error.get("message")), code if isinstance(code, int) else 500))
+    told = _chosen(choices[0], pieces) if choices else Told()
+    if details := (event.get("usage") or {}).get("prompt_tokens_details"):
+        told = told._replace(cached=_count(details.get("cached_tokens") or 0))
+    if own and "queue_ms" in own:
+        told = told._replace(placement=_placement(own))
+    if own and "drafted" in own:
+        told = told._replace(counts=(_count(own["drafted"]), _count(own["accepted"])))
+    if own and (reason := own.get("finish")):
+        told = told._replace(finish=_REASONS[reason], aborted=False)
+    return told
+
+
+def _chosen(choice: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
+    ids, reason = choice.get("token_ids") or (), choice.get("finish_reason")
+    for id in ids:
+        if type(id) is not int or not 0 <= id < len(pieces):
+            raise Malformed(f"no token: {id!r}")
+    content = (choice.get("logprobs") or {}).get("content") or ()
+    logprobs = [_logprob(each, pieces) for each in content]
+    return Told(ids, logprobs, _REASONS.get(reason) if reason else None, aborted=reason == "abort")
+
+
+def _logprob(told: Mapping[str, Any], pieces: Sequence[bytes]) -> TokenLogprob:
+    top = tuple((_piece(each, pieces), float(each["logprob"])) for each in told.get("top_logprobs") or ())
+    return TokenLogprob(_piece(told, pieces), float(told["logprob"]), top)
+
+
+def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
+    """The bytes of a token, which are told by themselves or by its id."""
+    spelled = told.get("bytes")
+    return bytes(spelled) if spelled is not None else pieces[_count(int(told["token"].removeprefix(TOKEN_ID)))]
+
+
+def _placement(own: Mapping[str, Any]) -> Placement:
+    miss, expected = own.get("miss"), own.get("expected_s")
+    forecast = None if expected is None else Forecast(float(expected[0]), float(expected[1]))
+    placement = Placement(float(own["queue_ms"]), float(own["prefill_ms"]), None, forecast)
+    if miss is None:
+        return placement
+    wanted, held = (tuple(map(_count, miss[name])) for name in ("wanted", "held"))
+    return placement._replace(miss=Miss(_count(miss["cached"]), _count(miss["seen"]), wanted, held))
+
+
+def _count(value: int) -> int:
+    if type(value) is not int or value < 0:
+        raise Malformed(f"no count: {value!r}")
+    return value
+
+
+# --- the engine's side ---
+
+
+def spell_tokens(ids: Sequence[int]) -> bytes:
+    """The event of nearly every step."""
+    return b'data: {"choices":[{"index":0,"token_ids":[%b]}]}\n\n' % ",".join(map(str, ids)).encode()
+
+
+def spell_first(id: str, ids: Sequence[int], logprobs: Iterable[TokenLogprob], generation: Generation) -> bytes:
+    """The first event: where the request was placed, and its first tokens, if there are any."""
+    stamps, miss = generation.stamps, generation.miss
+    own: dict[str, Any] = {
+        "queue_ms": max(0, stamps.admitted_ns - stamps.submitted_ns) / 1e6,
+        "prefill_ms": max(0, stamps.prefilled_ns - stamps.admitted_ns) / 1e6,
+    }
+    if miss is not None:
+        own["miss"] = {"cached": miss.cached, "seen": miss.seen, "wanted": miss.wanted, "held": miss.held}
+    if (forecast := generation.forecast) is not None:
+        own["expected_s"] = (forecast.wait_s, forecast.read_s)
+    event = {"request_id": id, "choices": [_choice(ids, logprobs)], "usage": _usage(generation), "firsttoken": own}
+    return _event(event)
+
+
+def spell_likely(ids: Sequence[int], logprobs: Iterable[TokenLogprob]) -> bytes:
+    """Tokens with their log probabilities."""
+    return _event({"choices": [_choice(ids, logprobs)]})
+
+
+def spell_end(generation: Generation) -> bytes:
+    """Why it ended, the usage, and the end of the stream."""
+    finish = generation.finish or Finish.ERROR
+    reason = _SPELLED.get(finish, "abort")
+    own = {"drafted": generation.drafted, "accepted": generation.accepted, "finish": _SPELLED.get(finish)}
+    known = reason if reason != "deadline" else "abort"  # vLLM has no deadlines
+    ended = {"choices": [{"index": 0, "token_ids": (), "finish_reason": known}], "firsttoken": own}
+    return _event(ended) + _event({"choices": (), "usage": _usage(generation)}) + END
+
+
+def spell_nothing() -> bytes:
+    """The whole answer where nothing had to be computed."""
+    return _event({"choices": [{"index": 0, "token_ids": (), "finish_reason": "stop"}]}) + END
+
+
+def spell_error(message: str, status: int, code: str) -> bytes:
+    return _event({"error": {"message": message, "type": code, "param": None, "code": status}}) + END
+
+
+def _choice(ids: Sequence[int], logprobs: Iterable[TokenLogprob]) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": 0, "token_ids": ids}
+    content = [
+        {**_spelled(told.token, told.logprob), "top_logprobs": [_spelled(*each) for each in told.top]}
+        for told in logprobs
+    ]
+    return {**choice, "logprobs": {"content": content}} if content else choice
+
+
+def _spelled(piece: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
+
+
+def _usage(generation: Generation) -> dict[str, Any]:
+    prompt, completion = generation.prompt_tokens, len(generation.ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }
+
+
+def _event(event: Mapping[str, Any]) -> bytes:
+    return b"data: %b\n\n" % orjson.dumps(event)

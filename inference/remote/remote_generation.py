@@ -1,0 +1,289 @@
+"""An answer whose tokens are computed by an engine elsewhere: asked for, received, and continued where one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+import orjson
+
+from inference.core import Delta, Finish, Forecast, Miss, Priority, Stamps
+from inference.delivery import Delivery
+from inference.engine.detokenizer import TextStream
+from inference.errors import (
+    OVERLOADED,
+    EnginesAway,
+    InferenceError,
+    InvalidSchema,
+    NotDeterministic,
+    PromptTooLong,
+    QueueFull,
+    Refused,
+)
+from inference.remote.answer_stream import DONE, Events, Malformed, Told, read
+from inference.remote.fleet import Fleet, Upstream, session_of
+from inference.remote.request_body import PATH, Ask
+from inference.remote.transport import Answer, Exchange, Transport
+from inference.trace import now_ns
+
+# Another engine may take what one of these refused: it stops, or it is no engine for us.
+ELSEWHERE = frozenset({401, 403, 404, 500, 502, 503, 504})
+RETRY_AFTER_S = 1.0  # where an engine that is full does not say when there will be room
+REFUSAL_CHARS_MAX = 500
+
+
+class RemoteGeneration(Delivery):
+    """A `Generation`, and the receiver of its own request. `left` is called once, when no engine works for it.
+
+    Raises EnginesAway, and NotDeterministic where no engine can promise that.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        fleet: Fleet,
+        transport: Transport,
+        pieces: Sequence[bytes],
+        end_tokens: frozenset[int],
+        deadline_ns: int | None,
+        left: Callable[[RemoteGeneration], None],
+    ) -> None:
+        super().__init__()
+        self.stamps = Stamps(submitted_ns=now_ns())
+        self.prompt_tokens = len(ask.prompt)
+        self.cached_tokens = self.drafted = self.accepted = 0
+        self.miss: Miss | None = None
+        self.forecast: Forecast | None = None
+        self.upstream: Upstream | None = None
+        self._ask, self._fleet, self._transport = ask, fleet, transport
+        self._pieces, self._end_tokens = pieces, end_tokens
+        self._text = TextStream(pieces, ask.sampling.stop)
+        self._events = Events()
+        self._session = session_of(ask.prompt, ask.salt)
+        self._tried: list[Upstream] = []
+        self._exchange: Exchange | None = None
+        self._answered = asyncio.Event()
+        self._ending: Finish | None = None  # why it ends, told before the end of the stream
+        self._deadline_ns = deadline_ns
+        self._timer: asyncio.TimerHandle | None = None
+        self._left: Callable[[RemoteGeneration], None] | None = left
+        self._begin()
+        if deadline_ns is not None:  # not every engine knows of deadlines
+            left_s = max(0, deadline_ns - now_ns()) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._late)
+
+    # --- for who reads ---
+
+    async def admitted(self) -> None:
+        await self._answered.wait()
+        if self._error is not None and not self.ids:
+            raise self._error
+
+    @property
+    def stop_string(self) -> str | None:
+        return self._text.stop_string
+
+    def cancel(self) -> None:
+        if self.finish is None:
+            self._end(Finish.CANCELLED)
+            self._changed.set()
+
+    @property
+    def waits(self) -> bool:
+        """For its first token."""
+        return not self.stamps.first_token_ns
+
+    @property
+    def ahead(self) -> bool:
+        return self._ask.priority is Priority.AHEAD
+
+    @property
+    def moves(self) -> int:
+        """How often it went on at another engine."""
+        return len(self._tried) - 1
+
+    # --- for the transport ---
+
+    def begun(self) -> None:
+        self._answered.set()
+
+    def refused(self, answer: Answer) -> None:
+        self._release()
+        error = _refusal(answer)
+        if answer.status not in ELSEWHERE:
+            self._fail(error)
+            return
+        if answer.status == 503 and not isinstance(error, QueueFull) and self.upstream is not None:
+            self.upstream.away = "it takes no requests now"
+        self._go_elsewhere(error)
+
+    def received(self, data: bytes) -> None:
+        exchange = self._exchange
+        try:
+            for event in self._events.feed(data):
+                if event == DONE:
+                    self._conclude()
+                elif event:
+                    self._take(read(event, self._pieces))
+                if self._exchange is not exchange:  # it has ended, or goes on elsewhere
+                    break
+        except Malformed as error:
+            self._fail(InferenceError(f"the engine could not be understood: {error}"))
+        if self._deltas or self.finish is not None or self._error is not None:
+            self.flush()
+
+    def lost(self, reason: str, *, reached: bool) -> None:
+        self._release()
+        if not reached and self.upstream is not None:
+            self.upstream.away = reason
+        self._go_elsewhere(EnginesAway(f"the engine is gone: {reason}"))
+
+    # --- inside ---
+
+    def _begin(self) -> None:
+        """Ask the next engine. Raises EnginesAway and NotDeterministic."""
+        exact = self._ask.sampling.deterministic
+        upstream = self._fleet.pick(self._session, self._tried, ours=exact)
+        if upstream is None:
+            if exact and self._fleet.up and not self._tried:
+                raise NotDeterministic("none of the engines can give deterministic answers")
+            raise EnginesAway("no engine answers: try again in a moment")
+        self._tried.append(upstream)
+        self.upstream = upstream
+        upstream.streams += 1
+        self._events = Events()
+        body = self._ask.body(now_ns(), self.ids, self._deadline_ns)
+        self._exchange = self._transport.post(upstream.url, PATH, body, self)
+
+    def _go_elsewhere(self, error: InferenceError) -> None:
+        if self.finish is not None or self._error is not None:
+            return
+        if len(self.ids) >= self._ask.sampling.max_tokens:
+            self._ending = self._ending or Finish.LENGTH
+        if self._ending is not None:  # all that was missing is what follows the last token
+            self._conclude()
+            self.flush()
+            return
+        if self.ids and not self._ask.can_be_continued:
+            self._fail(InferenceError("the engine was lost in the middle of the answer"))
+            return
+        try:
+            self._begin()
+        except InferenceError:
+            self._fail(error)
+
+    def _take(self, told: Told) -> None:
+        if told.error is not None:
+            message, status = told.error
+            self._release()
+            if status == 503:
+                self._go_elsewhere(EnginesAway(message))
+            else:
+                self._fail(InferenceError(message))
+            return
+        if told.placement is not None and not self.stamps.admitted_ns:
+            self.miss, self.forecast = told.placement.miss, told.placement.forecast
+            self._stamp(told.placement.queue_ms, told.placement.prefill_ms)
+        if told.cached is not None and not self.cached_tokens and len(self._tried) == 1:
+            self.cached_tokens = told.cached
+        if told.counts is not None:
+            self.drafted, self.accepted = told.counts
+        if told.ids:
+            self._accept(told)
+        if told.finish is not None:
+            self._ending = told.finish
+        elif told.aborted:
+            self._release()
+            self._go_elsewhere(EnginesAway("the engine gave the answer up"))
+
+    def _stamp(self, queue_ms: float, prefill_ms: float) -> None:
+        """The durations of the engine on the clock of this process: they end now, and what is left is the network's."""
+        stamps, now = self.stamps, now_ns()
+        stamps.prefilled_ns = now
+        stamps.admitted_ns = max(stamps.submitted_ns, now - round(prefill_ms * 1e6))
+
+    def _accept(self, told: Told) -> None:
+        stamps, now = self.stamps, now_ns()
+        if not stamps.first_token_ns:
+            if not stamps.admitted_ns:
+                self._stamp(0.0, (now - stamps.submitted_ns) / 1e6)
+            stamps.first_token_ns = now
+        stamps.last_token_ns = now
+        for token, logprob in zip_longest(told.ids, told.logprobs):
+            if token is None or token in self._end_tokens or self._text.stopped:
+                break
+            self.ids.append(token)
+            self._deltas.append(Delta(self._text.push(token), 1, () if logprob is None else (logprob,)))
+        if self._text.stopped:
+            self._end(Finish.STOP)
+
+    def _conclude(self) -> None:
+        """The stream is whole. One that says no end was given up by the engine: its connection ends with it."""
+        if self._ending is Finish.ERROR:
+            self._fail(InferenceError("the engine failed"))
+        elif self._ending is not None:
+            self._end(self._ending)
+
+    def _late(self) -> None:
+        self._end(Finish.DEADLINE)
+        self.flush()
+
+    def _end(self, finish: Finish) -> None:
+        if self.finish is not None:
+            return
+        if (text := self._text.flush()) and finish is not Finish.CANCELLED:
+            self._deltas.append(Delta(text, 0))
+        self.finish = finish
+        self._leave()
+
+    def _fail(self, error: InferenceError) -> None:
+        if self.finish is None and self._error is None:
+            self._error, self.finish = error, Finish.ERROR
+            self._leave()
+            self._changed.set()
+
+    def _leave(self) -> None:
+        self._release()
+        self._answered.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        left, self._left = self._left, None
+        if left is not None:
+            left(self)
+
+    def _release(self) -> None:
+        """Let go of the engine, which frees the sequence at its next step."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.close()
+            if self.upstream is not None:
+                self.upstream.streams -= 1
+
+
+def _refusal(answer: Answer) -> InferenceError:
+    """The error that an engine's answer stands for."""
+    message, code, param = _reason(answer.body)
+    if answer.status == 429 or code == OVERLOADED:
+        retry_after_s = RETRY_AFTER_S if answer.retry_after_s is None else answer.retry_after_s
+        return QueueFull(message, retry_after_s, own=answer.status == 429)
+    if answer.status >= 500 or answer.status in ELSEWHERE:
+        return EnginesAway(f"the engine refused the request with status {answer.status}: {message}")
+    for kind in (PromptTooLong, NotDeterministic, InvalidSchema):
+        if code == kind.code and (kind is not NotDeterministic or param == kind.param):
+            return kind(message)
+    return Refused(message, answer.status, code, param)
+
+
+def _reason(body: bytes) -> tuple[str, str, str | None]:
+    """Message, code and parameter, as far as the body says them."""
+    try:
+        error = orjson.loads(body)["error"]
+        message, code, param = error.get("message"), error.get("code"), error.get("param")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        message, code, param = body.decode("utf-8", "replace"), None, None
+    return (
+        str(message)[:REFUSAL_CHARS_MAX],
+        code if isinstance(code, str) else "invalid_value",
+        param if isinstance(param, str) else None,
+    )

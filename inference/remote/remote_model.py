@@ -1,0 +1,232 @@
+"""A chat model whose tokens are computed by engines elsewhere: text and vocabulary are here, the KV cache is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from inference.config import CONTEXT_DEFAULT
+from inference.core import WHENEVER, Due, Priority, Sampling
+from inference.engine.scheduler import AHEAD_TOKENS_MIN
+from inference.errors import EnginesAway, InferenceError, PromptTooLong, UnknownToken
+from inference.kvcache.shared_prefixes import SharedPrefixes
+from inference.llama import LlamaModel
+from inference.remote.fleet import Facts, Fleet, Upstream
+from inference.remote.remote_generation import RemoteGeneration
+from inference.remote.request_body import MODELS_PATH, Ask, SentGrammar
+from inference.remote.transport import Answer, Transport
+from inference.text_model import TextModel
+from inference.trace import random_id
+
+LOOK_S = 1.0  # between two looks at the engines: for how long one that is back, or idle and gone, is not noticed
+LOOK_TIMEOUT_S = 2.0
+# Looks in a row without an answer after which an engine's streams are begun elsewhere: a busy machine may miss one.
+MISSES_MAX = 3
+TOTALS = ("generated_tokens", "prompt_tokens", "cached_tokens", "continued")
+FINGERPRINT = b"remote"  # generated turns are kept in memory only, where no other model's are
+
+
+class RemoteModel(TextModel):
+    """A `LanguageModel`. `load` reads the file without its weights; then `start`, and `watch` for as long as it lives.
+
+    `digest` makes of a tenant's salt what engines are told in its place: the same for all workers that share caches.
+    """
+
+    def __init__(
+        self,
+        weights: LlamaModel,
+        urls: Sequence[str],
+        transport: Transport,
+        digest: Callable[[str], str],
+        context: int = 0,
+    ) -> None:
+        super().__init__(weights, FINGERPRINT, context or min(weights.context_length, CONTEXT_DEFAULT))
+        self._context_max = self.context_length
+        self._fleet = Fleet(urls)
+        self._transport, self._digest = transport, digest
+        self._shared = SharedPrefixes()
+        self._going: set[RemoteGeneration] = set()
+        self._totals: Counter[str] = Counter()
+
+    @classmethod
+    def load(
+        cls, path: Path, urls: Sequence[str], transport: Transport, digest: Callable[[str], str], context: int = 0
+    ) -> RemoteModel:
+        """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
+        return cls(LlamaModel.load(path, weights=False), urls, transport, digest, context)
+
+    async def start(self) -> None:
+        """Look for the engines once. A worker may start before them: until one is there, it refuses turns."""
+        await self._look()
+
+    async def watch(self, well: Callable[[], None]) -> None:
+        """Look after the engines for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+            well()
+
+    async def close(self) -> None:
+        for generation in tuple(self._going):
+            generation.cancel()
+        self._weights.close()
+
+    @property
+    def failed(self) -> str | None:
+        """Why nothing can be answered now, if so; it recovers by itself."""
+        return None if self._fleet.up else "no engine answers"
+
+    @property
+    def steps(self) -> int:
+        """As long as it stays the same, no request of this worker progresses."""
+        return self._totals["generated_tokens"]
+
+    def prepare(self, grammar: str, begins: str = "") -> SentGrammar | None:
+        compiled = super().prepare(grammar, begins)
+        return None if compiled is None else SentGrammar(grammar, begins, compiled)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+        due: Due = WHENEVER,
+        deadline_ns: int | None = None,
+    ) -> RemoteGeneration:
+        """Raises EnginesAway besides."""
+        room = self.context_length - len(prompt)
+        if not prompt or room < 1:
+            raise PromptTooLong(f"the prompt has {len(prompt)} tokens; this model takes 1 to {self.context_length - 1}")
+        unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
+        if unknown is not None:
+            raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
+        return self._send(prompt, sampling.at_most(room), salt, priority, due, deadline_ns)
+
+    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
+        """What engines expect is known to them alone. Raises EnginesAway."""
+        if self.failed:
+            raise EnginesAway(f"{self.failed}: try again in a moment")
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> RemoteGeneration | None:
+        waiting = any(generation.waits and not generation.ahead for generation in self._going)
+        if waiting or not AHEAD_TOKENS_MIN <= len(prompt) < self.context_length:
+            return None
+        # An engine that knows nothing of reading ahead generates one token in the lowest class, which does the same.
+        sampling = Sampling(max_tokens=1, temperature=0.0, deterministic=exact)
+        with suppress(InferenceError):
+            return self._send(prompt, sampling, salt, Priority.AHEAD, WHENEVER, None)
+        return None
+
+    def share(self, beginning: Sequence[int]) -> None:
+        self._shared.add(beginning)
+
+    def stats(self) -> dict[str, Any]:
+        """Gauges and totals of this worker's side, for health and metrics: engines tell their own."""
+        up = self._fleet.up
+        waiting = sum(generation.waits for generation in self._going)
+        return {
+            "model": self.name,
+            "parameters": self.parameters,
+            "device": "engines",
+            "engines": len(self._fleet.upstreams),
+            "engines_up": len(up),
+            "waiting": waiting,
+            "running": len(self._going) - waiting,
+            "tokenizer_hits_total": self._tokenizer.hits,
+            "tokenizer_misses_total": self._tokenizer.misses,
+            "token_cache_bytes": self._tokenizer.kept_bytes + self._turns.kept_bytes,
+            **{f"{name}_total": self._totals[name] for name in TOTALS},
+        }
+
+    def _send(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        salt: str,
+        priority: Priority,
+        due: Due,
+        deadline_ns: int | None,
+    ) -> RemoteGeneration:
+        ask = Ask(
+            id=random_id(128),
+            prompt=prompt,
+            sampling=sampling,
+            salt=self._digest(salt),
+            priority=priority,
+            shared=self._shared.longest(prompt),
+            due=due,
+        )
+        generation = RemoteGeneration(
+            ask, self._fleet, self._transport, self._pieces, self._end_tokens, deadline_ns, self._left
+        )
+        self._going.add(generation)
+        return generation
+
+    def _left(self, generation: RemoteGeneration) -> None:
+        self._going.discard(generation)
+        self._totals["generated_tokens"] += len(generation.ids)
+        self._totals["prompt_tokens"] += generation.prompt_tokens
+        self._totals["cached_tokens"] += generation.cached_tokens
+        self._totals["continued"] += generation.moves
+
+    async def _look(self) -> None:
+        await asyncio.gather(*map(self._look_at, self._fleet.upstreams))
+        told = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
+        self.context_length = min((self._context_max, *told))  # a session may move to any of them
+
+    async def _look_at(self, upstream: Upstream) -> None:
+        try:
+            health = await self._transport.get(upstream.url, "/health", LOOK_TIMEOUT_S)
+            if health.status != 200:
+                upstream.away = f"it says that it is not well (status {health.status})"
+            elif not upstream.is_up:
+                self._meet(upstream, await self._transport.get(upstream.url, MODELS_PATH, LOOK_TIMEOUT_S))
+            upstream.misses = 0
+        except ConnectionError as error:  # its streams notice by themselves
+            upstream.away = str(error)
+        except TimeoutError:
+            upstream.misses += 1
+            if upstream.misses >= MISSES_MAX:
+                self._give_up(upstream, "it does not answer")
+
+    def _meet(self, upstream: Upstream, answer: Answer) -> None:
+        """What an engine says of itself decides whether it is one for this worker."""
+        try:
+            facts = facts_of(answer)
+        except ValueError as error:
+            upstream.away = str(error)
+            return
+        other = facts.vocabulary not in (None, self.vocabulary_digest)
+        upstream.facts, upstream.away = facts, "its model has another vocabulary" if other else None
+
+    def _give_up(self, upstream: Upstream, reason: str) -> None:
+        """It hangs, or its machine is gone without a word: nobody waits for it any longer."""
+        upstream.away = reason
+        for generation in tuple(self._going):
+            if generation.upstream is upstream:
+                generation.lost(reason, reached=True)
+
+
+def facts_of(answer: Answer) -> Facts:
+    """From what an engine lists as its models. Raises ValueError with a reason for people."""
+    if answer.status in (401, 403):
+        raise ValueError("it does not take this worker's token")
+    try:
+        model = orjson.loads(answer.body)["data"][0]
+        own = model.get("firsttoken") or {}
+        context, vocabulary = model.get("max_model_len"), own.get("vocabulary")
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        raise ValueError(f"it does not say what it serves (status {answer.status})") from None
+    return Facts(
+        context if isinstance(context, int) and context > 1 else None,
+        ours="firsttoken" in model,
+        vocabulary=vocabulary if isinstance(vocabulary, str) else None,
+    )

@@ -1,0 +1,101 @@
+"""A request as an engine reads it: vLLM's `POST /inference/v1/generate`, from token ids to token ids.
+
+What only our own engine understands is in the object "firsttoken", which vLLM ignores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from inference.core import WHENEVER, Due, Grammar, Priority, Sampling
+from inference.grammar.constraint import Constraint
+
+PATH = "/inference/v1/generate"
+MODELS_PATH = "/v1/models"
+
+
+@dataclass(frozen=True, slots=True)
+class SentGrammar:
+    """A grammar that was compiled here, so that a schema that is none is refused before anything is sent, and is held
+    to by the engine. `begins` is its mark: see `LanguageModel.prepare`."""
+
+    text: str
+    begins: str
+    compiled: Grammar
+
+    def start(self) -> Constraint:
+        return self.compiled.start()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """`shared` tokens at the beginning of the prompt hold nothing of any tenant. `salt` is not the tenant's name."""
+
+    id: str
+    prompt: Sequence[int]
+    sampling: Sampling
+    salt: str
+    priority: Priority
+    shared: int = 0
+    due: Due = WHENEVER
+
+    @property
+    def can_be_continued(self) -> bool:
+        """Whether another engine may go on behind what was generated, as if nothing had happened: what is drawn next
+        depends on nothing but the tokens so far."""
+        s = self.sampling
+        penalises = s.presence_penalty or s.frequency_penalty or s.repeat_penalty != 1.0
+        drawn = s.temperature > 0 and s.seed is not None
+        return not (penalises or drawn or s.grammar or s.deterministic)
+
+    def body(self, now_ns: int, generated: Sequence[int] = (), deadline_ns: int | None = None) -> bytes:
+        """Of the request for what follows the tokens that are `generated` already. Times are told as what is left."""
+        s = self.sampling
+        grammar = s.grammar if isinstance(s.grammar, SentGrammar) else None
+        sampling: dict[str, Any] = {
+            "max_tokens": max(1, s.max_tokens - len(generated)),
+            "temperature": s.temperature,
+            "top_p": s.top_p,
+            "top_k": s.top_k,
+            "min_p": s.min_p,
+            "presence_penalty": s.presence_penalty,
+            "frequency_penalty": s.frequency_penalty,
+            "repetition_penalty": s.repeat_penalty,
+            "detokenize": False,
+        }
+        if s.seed is not None:
+            sampling["seed"] = s.seed
+        if s.logit_bias:
+            sampling["logit_bias"] = {str(token): bias for token, bias in s.logit_bias.items()}
+        if s.top_logprobs is not None:
+            sampling["logprobs"] = s.top_logprobs
+        if grammar and not grammar.begins:
+            sampling["structured_outputs"] = {"grammar": grammar.text}
+        own = {
+            "deadline_ms": _left_ms(deadline_ns, now_ns),
+            "due_ms": None if generated else _left_ms(self.due.at_ns, now_ns),
+            "waits": self.due.waits or None,
+            "deterministic": s.deterministic or None,
+            "ahead": self.priority is Priority.AHEAD or None,
+            "shared": self.shared or None,
+            "marked_grammar": {"text": grammar.text, "begins": grammar.begins} if grammar and grammar.begins else None,
+        }
+        body = {
+            "request_id": self.id,
+            "token_ids": [*self.prompt, *generated],
+            "sampling_params": sampling,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "cache_salt": self.salt,
+            "priority": int(self.priority),
+            "firsttoken": {name: value for name, value in own.items() if value is not None},
+        }
+        return orjson.dumps(body)
+
+
+def _left_ms(at_ns: int | None, now_ns: int) -> float | None:
+    return None if at_ns is None else max(1.0, (at_ns - now_ns) / 1e6)

@@ -1,0 +1,122 @@
+"""The half of a chat model that needs no weights: template, tokenizer, generated turns, and the vocabulary of grammars.
+
+Wherever the tokens are computed, it is in the process of those who ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from hashlib import blake2b
+from typing import Any
+
+from inference.core import ChatMessage, Generation, Grammar, Part, Segment, Verdict
+from inference.errors import UnknownToken
+from inference.generated_tokens import GeneratedTokens
+from inference.grammar.constraint import Vocabulary
+from inference.kvcache.miss_report import judge
+from inference.llama import LlamaModel
+from inference.switches import NO_SWITCHES, Value
+from inference.template import ChatTemplate
+from inference.tokenizer import Room, Tokenizer
+
+
+class TextModel:
+    """`weights` may be loaded without any. `fingerprint` marks the turns that were generated: see GeneratedTokens.
+    `context_length` is how many tokens a prompt and its answer may have.
+
+    Raises InvalidTemplate for a model that cannot chat.
+    """
+
+    def __init__(self, weights: LlamaModel, fingerprint: bytes, context: int) -> None:
+        self.name = weights.name
+        self.context_length = context
+        self.created = int(weights.path.stat().st_mtime)
+        self.parameters = weights.parameters
+        self.chat_template = weights.chat_template or ""
+        self.measures: Mapping[str, int] = {
+            "n_ctx_train": weights.context_length,
+            "n_params": weights.parameters,
+            "n_vocab": weights.vocabulary_size,
+            "n_embd": weights.dimensions,
+            "size": weights.weight_bytes,
+        }
+        self._weights = weights
+        self._template = ChatTemplate(weights.chat_template, bos=weights.bos_text, eos=weights.eos_text)
+        self._pieces, self._end_tokens = weights.pieces(), weights.end_tokens()
+        # Silent in answers, which is why they have no pieces.
+        self._marks = {id: weights.token_text(id).encode() for id, piece in enumerate(self._pieces) if not piece}
+        longest = max(map(len, [*self._pieces, *self._marks.values()]))
+        room = Room(context, longest) if weights.keeps_text else None
+        self._tokenizer = Tokenizer(weights, room)
+        self._turns = GeneratedTokens(self._pieces, fingerprint)
+        self._vocabulary = Vocabulary(self._pieces, self._end_tokens, partial(weights.tokenize, parse_special=True))
+
+    @property
+    def switches(self) -> frozenset[str]:
+        return self._template.switches
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        switches: Mapping[str, Value] = NO_SWITCHES,
+        *,
+        salt: str = "",
+    ) -> list[Segment]:
+        return self._template.render(messages, tools, partial(self._turns.get, salt=salt), switches)
+
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+        return self._tokenizer.encode(segments, salt=salt)
+
+    def count(self, text: str, *, salt: str = "") -> int:
+        return self._tokenizer.count(text, salt=salt)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return self._weights.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def spell(self, ids: Sequence[int]) -> list[bytes]:
+        unknown = next((id for id in ids if not 0 <= id < len(self._pieces)), None)
+        if unknown is not None:
+            raise UnknownToken(f"the model has no token {unknown}; it has {len(self._pieces)}")
+        return [self._pieces[id] or self._marks[id] for id in ids]
+
+    def infill(self, before: str, behind: str) -> list[Segment] | None:
+        marks = self._weights.infill
+        if marks is None:
+            return None
+        prefix, suffix, middle = (Segment("", True, (mark,), Part.QUESTION) for mark in marks)
+        bos = self._weights.bos
+        begin = [] if bos is None else [Segment("", True, (bos,), Part.QUESTION)]
+        return [
+            *begin,
+            prefix,
+            Segment(before, False, part=Part.QUESTION),
+            suffix,
+            Segment(behind, False, part=Part.QUESTION),
+            middle,
+        ]
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
+        if generation.miss is None:
+            return None
+        return judge(self._tokenizer.outline(segments, salt=salt), generation.miss, self._pieces)
+
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
+        self._turns.put(message, ids, salt=salt)
+
+    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+        opening = self._tokenizer.mark(begins) if begins else None
+        return None if begins and opening is None else self._vocabulary.compile(grammar, opening)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self._pieces)
+
+    @cached_property
+    def vocabulary_digest(self) -> str:
+        """The same for models whose token ids mean the same."""
+        digest = blake2b(digest_size=16)
+        for token, piece in enumerate(self._pieces):
+            digest.update(b"%d %d %b" % (len(piece), token in self._end_tokens, piece))
+        return digest.hexdigest()

@@ -1,0 +1,85 @@
+"""What a surface does to a turn: it only ever takes away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.roster import InvalidAgents, Roster
+from agents.surface import BATCH, CLASSES, USUAL, Surface
+from agents.turn import Limits
+from inference.core import Priority, Sampling
+from tests.agents.turns import asked
+
+FILE = """
+[agents.help]
+instructions = "Help."
+
+[surfaces.voice]
+first_token_ms = 300
+tokens = 200
+answer_s = 20
+class = "standard"
+instructions = "Begin with the answer."
+
+[surfaces.kiosk]
+late = "wait"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "agents.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_surface_shortens_the_answer_and_says_how_to_begin(tmp_path: Path) -> None:
+    voice = Roster.read(written(tmp_path, FILE)).surfaces["voice"]
+    turn = voice.applied(asked(instructions="Be kind.", sampling=Sampling(max_tokens=4096)))
+    assert (turn.limits.tokens, turn.limits.wall_clock_s, turn.sampling.max_tokens) == (200, 20, 200)
+    assert turn.instructions == "Be kind.\n\nBegin with the answer."
+    assert str(voice).startswith("first_token_ms 300.0, answer_s 20.0, tokens 200, class standard")
+
+
+@given(
+    tokens=st.none() | st.integers(1, 10_000),
+    answer_s=st.none() | st.floats(0.1, 1000),
+    best=st.sampled_from([None, *CLASSES]),
+    priority=st.sampled_from(list(CLASSES.values())),
+)
+def test_no_surface_gives_a_turn_more_than_it_had(
+    tokens: int | None, answer_s: float | None, best: Any, priority: Priority
+) -> None:
+    surface = Surface.model_validate({"tokens": tokens, "answer_s": answer_s, "class": best})
+    turn = asked(priority=priority)
+    done = surface.applied(turn)
+    assert done.limits.tokens <= Limits().tokens
+    assert done.limits.wall_clock_s <= Limits().wall_clock_s
+    assert done.priority >= priority
+    assert done.sampling.max_tokens <= turn.sampling.max_tokens
+
+
+def test_what_nobody_waits_for_goes_last_and_is_never_late() -> None:
+    assert USUAL[BATCH].applied(asked(priority=Priority.INTERACTIVE)).priority is Priority.BATCH
+    assert USUAL[BATCH].first_token_ms is None
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (FILE.replace("tokens = 200", 'tokens = "many"'), "agents.toml:7: surfaces.voice.tokens: "),
+        (FILE.replace('late = "wait"', 'late = "later"'), "agents.toml:13: surfaces.kiosk.late: "),
+        (FILE.replace("tokens = 200", "tokns = 200"), "agents.toml:7: surfaces.voice.tokns: "),
+        (FILE + "\n[surfaces.UPPER]\n", "agents.toml:15: surfaces.UPPER: "),
+        (FILE + "\n[surfaces.desk\n", "line 15"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_with_its_place(tmp_path: Path, text: str, place: str) -> None:
+    with pytest.raises(InvalidAgents) as error:
+        Roster.read(written(tmp_path, text))
+    assert place in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,41 @@
+"""Small disks that a test may fill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[None]:
+    done = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"this root may not mount: {done.stderr}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
+    with mounted(folder, "-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "tmpfs"):
+        yield
+
+
+def fill(folder: Path) -> Path:
+    """Write a file until the disk of this folder is full."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (2**20, 4096, 1):
+            with suppress(OSError):
+                while file.write(b"\0" * size):
+                    pass
+    return filler

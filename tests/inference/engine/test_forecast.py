@@ -1,0 +1,378 @@
+"""Who is taken, who is sent away and who goes first: thousands of requests of all classes on a clock of their own."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.config import EngineConfig
+from inference.core import CacheScope, Due, Finish, Forecast, Priority, Sampling
+from inference.engine.detokenizer import TextStream
+from inference.engine.forecast import (
+    FACTOR_MAX,
+    FACTOR_MIN,
+    RETRY_AFTER_MAX_S,
+    RETRY_AFTER_MIN_S,
+    Factor,
+    Forecasts,
+    Returns,
+    Speed,
+    forecast,
+    late_by_s,
+    retry_after_s,
+)
+from inference.engine.load import Ahead
+from inference.engine.sampler import Sampler
+from inference.engine.scheduler import Scheduler
+from inference.errors import Late
+from inference.request import Request
+
+SPEED = Speed(slots=4, slot_s=2.0, step_s=0.0, read_step_s=0.02, token_s=0.004)
+CLASSES = (Priority.INTERACTIVE, Priority.STANDARD, Priority.BATCH)
+SAMPLER = Sampler(Sampling(temperature=0))
+CONFIG = EngineConfig(parallel=4, resident=0)
+STEP_S, ROW_S = 0.01, 0.0005  # of a step without rows, and of each row
+CAPACITY = 8.0  # answers a second: four slots, 27 tokens each, and the prompts beside them
+
+
+@dataclass
+class Shop:
+    """The scheduler and the forecasts on a device whose steps cost what they say."""
+
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(CONFIG))
+    now_ns: int = 1
+    inversions: int = 0
+    ended: list[Request] = field(default_factory=list)
+    refused: list[Late] = field(default_factory=list)
+    expected: dict[Request, float] = field(default_factory=dict)
+    tokens: Counter[str] = field(default_factory=Counter)
+    numbers: int = 0
+
+    def __post_init__(self) -> None:
+        self.forecasts = Forecasts(self.scheduler, CONFIG)
+        for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+            self.scheduler.cost.observe(rows, STEP_S + ROW_S * rows)
+
+    def ask(
+        self,
+        tenant: str,
+        priority: Priority = Priority.STANDARD,
+        *,
+        prompt: int = 50,
+        answer: int = 20,
+        target_s: float = 1e9,
+        waits: bool = False,
+    ) -> Request | None:
+        """None: it was sent away."""
+        due = Due(self.now_ns + int(target_s * 1e9), waits)
+        try:
+            told = self.forecasts.check(prompt, due, tenant, priority, self.now_ns)
+        except Late as late:
+            self.refused.append(late)
+            return None
+        self.numbers += 1
+        request = Request([self.numbers] * prompt, answer, SAMPLER, TextStream([b""]), CacheScope(tenant), priority)
+        request.stamps.submitted_ns, request.forecast, request.due_ns = self.now_ns, told, due.at_ns
+        if told:
+            alone_s = prompt * (self.forecasts.alone_s or 0.0)
+            self.expected[request] = late_by_s(told, target_s, alone_s)
+        self.scheduler.load.add(request, prompt)
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> None:
+        before = {r for r in self.scheduler.requests if r.slot is None}
+        plan = self.scheduler.plan(self.now_ns)
+        placed = [r for r, _ in plan.placements if r in before]
+        left = [r.priority for r in self.scheduler.requests if r.slot is None]
+        self.inversions += sum(r.priority > min(left, default=r.priority) for r in placed if not r.keeps_slot)
+        for r in placed:
+            r.stamps.admitted_ns = r.stamps.admitted_ns or self.now_ns
+        self.now_ns += int((STEP_S + ROW_S * plan.rows) * 1e9)
+        self.scheduler.computed(plan.work)
+        for work in plan.work:
+            r = work.request
+            self.tokens[r.scope.tenant] += len(work.tokens)
+            if work.outputs:
+                r.generated.append(0)
+                r.stamps.first_token_ns = r.stamps.first_token_ns or self.now_ns
+                if len(r.generated) == r.max_tokens:
+                    r.finish = Finish.LENGTH
+                    self.scheduler.load.remove(r)
+                    self.scheduler.remove(r)
+                    self.forecasts.learn(r, self.now_ns)
+                    self.ended.append(r)
+
+    def run_until(self, seconds: float) -> None:
+        while not self.scheduler.idle and self.now_ns < seconds * 1e9:
+            self.step()
+        self.now_ns = max(self.now_ns, int(seconds * 1e9))
+
+    def learn(self) -> None:
+        """From a first answer, which nothing is known of."""
+        self.ask("first")
+        while not self.scheduler.idle:
+            self.step()
+
+
+def ttft_s(request: Request) -> float:
+    return (request.stamps.first_token_ns - request.stamps.submitted_ns) / 1e9
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6), load=st.sampled_from([0.5, 1.0, 2.0, 4.0]))
+def test_under_any_load_no_class_inverts_no_tenant_starves_and_nothing_is_taken_that_is_expected_late(
+    seed: int, load: float
+) -> None:
+    rng, shop = random.Random(seed), Shop()
+    shop.learn()
+    at_s, asked = shop.now_ns / 1e9, Counter[str]()
+    for _ in range(400):
+        at_s += rng.expovariate(load * 10)
+        shop.run_until(at_s)
+        tenant = rng.choice("aaaaaaab")
+        priority, answer = rng.choice(CLASSES), rng.randint(5, 40)
+        asked[tenant] += 1
+        shop.ask(tenant, priority, prompt=rng.randint(5, 120), answer=answer, target_s=rng.choice([0.2, 1, 5]))
+    shop.run_until(at_s + 10**6)
+    assert shop.inversions == 0
+    assert not any(shop.expected.values())
+    served = Counter(r.scope.tenant for r in shop.ended)
+    assert len(shop.ended) + len(shop.refused) == 401
+    assert all(served[tenant] > 0 for tenant in asked)
+    assert all(RETRY_AFTER_MIN_S <= late.retry_after_s <= RETRY_AFTER_MAX_S for late in shop.refused)
+
+
+def test_what_it_can_do_is_taken_what_is_taken_is_in_time_and_more_load_makes_it_no_slower() -> None:
+    """Poisson arrivals, one in five of which nobody waits for, at multiples of what it can do."""
+
+    def at(load: float) -> tuple[float, float, float]:
+        rng, shop, taken, asked = random.Random(1), Shop(), list[Request](), 0
+        shop.learn()
+        began_s = at_s = shop.now_ns / 1e9
+        for _ in range(1000):
+            at_s += rng.expovariate(load * CAPACITY)
+            shop.run_until(at_s)
+            batch, answer = rng.random() < 0.2, min(120, max(4, int(rng.lognormvariate(0, 0.6) * 24)))
+            priority, target_s = (Priority.BATCH, 1e9) if batch else (Priority.STANDARD, 0.5)
+            request = shop.ask(
+                rng.choice("aaab"), priority, prompt=rng.randint(5, 95), answer=answer, target_s=target_s
+            )
+            if not batch:
+                asked += 1
+                taken += [request] if request else []
+        answered = sum(len(r.generated) for r in shop.ended) / (at_s - began_s)
+        shop.run_until(at_s + 1000)
+        return len(taken) / asked, sum(ttft_s(r) <= 0.5 for r in taken) / len(taken), answered
+
+    half, whole, threefold = at(0.5), at(1.0), at(3.0)
+    assert half[0] >= 0.97  # taken
+    assert min(half[1], whole[1]) >= 0.97  # in time
+    assert threefold[1] >= 0.9
+    assert threefold[2] >= 0.95 * whole[2]  # tokens a second
+
+
+def test_a_small_tenant_keeps_its_share_beside_a_large_one() -> None:
+    """Ten times as many clients, each of which asks again when it has its answer."""
+
+    def served(clients: dict[str, int]) -> Counter[str]:
+        shop, open_ = Shop(), defaultdict[str, int](int)
+        for _ in range(1500):
+            ended = Counter(r.scope.tenant for r in shop.ended)
+            for tenant, count in clients.items():
+                while open_[tenant] - ended[tenant] < count:
+                    shop.ask(tenant, answer=10)
+                    open_[tenant] += 1
+            shop.step()
+        return shop.tokens
+
+    beside = served({"large": 40, "small": 4})
+    assert beside["small"] >= 0.45 * beside.total()
+
+
+def test_who_waits_for_others_is_told_so_and_its_own_fault_is_told_apart() -> None:
+    shop = Shop()
+    shop.learn()
+    for _ in range(30):
+        shop.ask("large", answer=100)
+        shop.step()
+    assert shop.ask("large", target_s=0.1) is None
+    assert shop.refused[-1].status == 429
+    shop.ask("small", answer=100)
+    assert shop.ask("small", target_s=0.1) is None
+    assert (shop.refused[-1].status, shop.refused[-1].code) == (503, "overloaded")
+    assert shop.ask("large", target_s=0.1, waits=True) is not None
+
+
+def test_who_comes_back_when_told_is_taken() -> None:
+    shop = Shop()
+    shop.learn()
+    for _ in range(12):
+        shop.ask("a")
+        shop.step()
+    assert shop.ask("a", target_s=0.3) is None
+    shop.run_until(shop.now_ns / 1e9 + 2 * shop.refused[-1].retry_after_s)
+    assert shop.ask("a", target_s=0.3) is not None
+
+
+def test_a_higher_class_waits_for_no_lower_one() -> None:
+    shop = Shop()
+    shop.learn()
+    for _ in range(30):
+        shop.ask("a", Priority.BATCH)
+    told = shop.forecasts.expected(10, "b", Priority.INTERACTIVE)
+    assert told is not None and told.wait_s == 0
+
+
+def test_a_prompt_that_is_late_by_itself_is_taken_where_nobody_waits() -> None:
+    shop = Shop()
+    shop.learn()
+    assert shop.ask("a", prompt=10_000, target_s=0.1) is not None
+
+
+def test_a_slow_machine_refuses_nothing_while_nobody_else_is_there() -> None:
+    shop = Shop()
+    shop.learn()
+    for _ in range(100):
+        request = shop.ask("a")
+        assert request is not None and request.forecast is not None
+        request.forecast = replace(request.forecast, read_s=1e-9)  # everything takes longer than foretold
+        shop.run_until(shop.now_ns / 1e9 + 10)
+    told = shop.forecasts.expected(100, "a", Priority.STANDARD)
+    assert told is not None
+    for share in (0.1, 0.4, 0.7, 0.9, 1.1):
+        assert shop.ask("a", prompt=100, target_s=share * told.total_s) is not None
+        shop.run_until(shop.now_ns / 1e9 + 10)
+
+
+def test_nothing_is_foretold_before_anything_was_learned() -> None:
+    shop = Shop()
+    assert shop.forecasts.expected(10, "a", Priority.STANDARD) is None
+    assert shop.ask("a", target_s=0.0) is not None
+
+
+def test_who_is_due_first_goes_first_and_who_is_late_lets_others_pass() -> None:
+    shop = Shop()
+    running = [shop.ask("a", answer=30) for _ in range(4)]
+    shop.step()
+    late = shop.ask("a", target_s=0.001)
+    patient, urgent, whenever = shop.ask("a", target_s=5), shop.ask("a", target_s=1), shop.ask("a", target_s=50)
+    shop.run_until(100)
+    order = sorted(shop.ended, key=lambda r: r.stamps.admitted_ns)
+    assert [r for r in order if r not in running and r is not None] == [urgent, patient, late, whenever]
+
+
+def test_a_flood_of_people_leaves_one_slot_to_what_nobody_waits_for() -> None:
+    shop = Shop()
+    batch = [shop.ask("b", Priority.BATCH, answer=5) for _ in range(3)]
+    most = 0
+    for _ in range(6000):
+        while shop.scheduler.load.waiting + shop.scheduler.load.running < 10:
+            shop.ask("a", Priority.INTERACTIVE)
+        shop.step()
+        most = max(most, sum(r.priority is Priority.BATCH for r in shop.scheduler.requests if r.slot is not None))
+    assert [r.finish for r in batch if r] == [Finish.LENGTH] * 3
+    assert most == 1
+
+
+def test_what_has_ended_or_lost_its_place_counts_no_more_than_once() -> None:
+    shop = Shop()
+    for _ in range(4):
+        shop.ask("low", Priority.BATCH)
+    shop.step()
+    shop.ask("high", Priority.INTERACTIVE)
+    shop.step()
+    load = shop.scheduler.load
+    assert (load.running, load.waiting, load.tokens) == (4, 1, 50)
+    shop.run_until(10**6)
+    assert (load.running, load.waiting, load.tokens) == (0, 0, 0)
+    assert load.ahead(Priority.BATCH, "low", 10.0) == Ahead()
+
+
+def test_a_queue_is_waited_for_and_a_free_slot_is_not() -> None:
+    assert forecast(10, Ahead(), SPEED) == Forecast(0.0, 0.04)
+    assert forecast(10, Ahead(running=2), SPEED) == Forecast(0.0, 0.04)
+    assert forecast(10, Ahead(waiting=0, running=4), SPEED).wait_s == pytest.approx(0.5)
+    assert forecast(10, Ahead(waiting=3, tokens=30, running=4), SPEED).wait_s == pytest.approx(2.0)
+
+
+def test_a_prompt_takes_at_least_its_step_and_the_rest_of_the_one_under_way() -> None:
+    speed = replace(SPEED, step_s=0.01)
+    assert forecast(1, Ahead(running=1), speed) == Forecast(0.0, 0.025)
+    assert forecast(1, Ahead(), speed) == Forecast(0.0, 0.02)
+
+
+def test_a_short_prompt_is_delayed_by_a_long_one_by_no_more_than_its_own_length() -> None:
+    assert forecast(10, Ahead(running=1, prompts=(5000,)), SPEED).total_s == pytest.approx(0.08)
+
+
+def test_a_factor_finds_its_quantile() -> None:
+    rng = random.Random(1)
+    for quantile in (0.5, 0.9):
+        factor, missed = Factor(quantile), 0
+        for number in range(6000):
+            took_s = rng.lognormvariate(0, 0.4)
+            missed += number >= 1000 and took_s > factor.value
+            factor.observe(factor.value, took_s)
+        assert missed / 5000 == pytest.approx(1 - quantile, abs=0.01)
+        for took_s, end in ((100.0, FACTOR_MAX), (0.0, FACTOR_MIN)):
+            for _ in range(1000):
+                factor.observe(1.0, took_s)
+            assert factor.value == end
+
+
+def test_a_factor_that_lets_nobody_in_is_forgotten() -> None:
+    """Only those that waited teach how long it takes."""
+    factor = Factor(0.9)
+    for _ in range(100):
+        factor.observe(1.0, 9.0)
+    for _ in range(500):
+        factor.forget()
+    assert factor.value == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_time_without_a_slot_is_no_time_in_one() -> None:
+    shop = Shop()
+    shop.learn()
+    batch = shop.ask("b", Priority.BATCH, answer=5)
+    shop.step()
+    for _ in range(1500):
+        while shop.scheduler.load.waiting + shop.scheduler.load.running < 6:
+            shop.ask("a")
+        shop.step()
+    assert batch is not None and batch.preempted
+    shop.run_until(10**6)
+    assert shop.forecasts.next_place_s == RETRY_AFTER_MIN_S
+
+
+def test_requests_that_find_a_slot_say_nothing_of_the_wait_for_one() -> None:
+    shop = Shop()
+    shop.learn()
+    for _ in range(50):
+        request = shop.ask("a")
+        assert request is not None and request.forecast is not None
+        request.forecast = replace(request.forecast, read_s=1e-9)  # far too little was foretold
+        shop.run_until(shop.now_ns / 1e9 + 10)
+    for _ in range(4):
+        shop.ask("a")
+        shop.step()
+    assert shop.ask("b", target_s=0.5) is not None
+
+
+def test_those_who_are_sent_away_come_back_one_after_another() -> None:
+    returns = Returns()
+    assert [returns.after("a", 1.0, 0.5, 0) for _ in range(3)] == [1.0, 1.5, 2.0]
+    assert returns.after("b", 1.0, 0.5, 0) == 1.0
+    assert returns.after("a", 1.0, 0.5, 10**10) == 1.0
+    for _ in range(1000):
+        last = returns.after("a", 1.0, 0.5, 10**10)
+    assert last == RETRY_AFTER_MAX_S
+
+
+def test_the_time_to_come_back_is_what_it_would_be_late() -> None:
+    assert retry_after_s(late_by_s(Forecast(5.0, 0.5), 0.5, 0.1)) == pytest.approx(5.0)

@@ -1,0 +1,228 @@
+"""A remote model over a scripted network: which engine is asked, what its answers mean, and what is tried elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from inference.bundled import CHAT_MODEL
+from inference.core import Delta, Due, Finish, Sampling
+from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
+from inference.remote.remote_model import RemoteModel
+from inference.remote.transport import Answer, Receiver
+
+URLS = ("http://one", "http://two")
+VLLM = json.dumps({"data": [{"id": "demo", "max_model_len": 512}]}).encode()
+PROMPT = list(range(300, 400))
+GREEDY = Sampling(temperature=0, max_tokens=5)
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":100,"prompt_tokens_details":{"cached_tokens":64}}}\n\n'
+END = USAGE + b"data: [DONE]\n\n"
+
+
+def tokens(*ids: int, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "logprobs": None, "finish_reason": finish, "token_ids": ids}
+    return b"data: " + json.dumps({"request_id": "r", "choices": [choice]}).encode() + b"\n\n"
+
+
+def error(status: int, code: str = "server_error", **more: Any) -> Answer:
+    return Answer(status, json.dumps({"error": {"message": "no", "code": code, **more}}).encode(), 2.0)
+
+
+@dataclass
+class Post:
+    url: str
+    body: dict[str, Any]
+    receiver: Receiver
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Network:
+    """`away` are engines that nobody reaches; requests wait in `posts` for what the test lets happen."""
+
+    away: set[str] = field(default_factory=set)
+    posts: list[Post] = field(default_factory=list)
+
+    def post(self, url: str, path: str, body: bytes, receiver: Receiver) -> Post:
+        self.posts.append(Post(url, json.loads(body), receiver))
+        return self.posts[-1]
+
+    async def get(self, url: str, path: str, timeout_s: float) -> Answer:
+        if url in self.away:
+            raise ConnectionRefusedError("nobody")
+        return Answer(200, VLLM if path == "/v1/models" else b"")
+
+    @property
+    def last(self) -> Post:
+        return self.posts[-1]
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network()
+
+
+@pytest.fixture
+async def model(network: Network) -> AsyncIterator[RemoteModel]:
+    model = RemoteModel.load(CHAT_MODEL, URLS, network, lambda salt: f"digest of {len(salt)}")
+    await model.start()
+    yield model
+    await model.close()
+
+
+async def test_a_stream_of_vllm_becomes_an_answer(model: RemoteModel, network: Network) -> None:
+    generation = model.generate(PROMPT, GREEDY, salt="tenant")
+    assert network.last.body["token_ids"] == PROMPT and network.last.body["cache_salt"] == "digest of 6"
+    received: list[Delta] = []
+    network.last.receiver.begun()
+    await generation.admitted()
+    streaming = asyncio.create_task(generation.stream(received.append))
+    await asyncio.sleep(0)
+    network.last.receiver.received(tokens(350) + tokens(351, 352))
+    assert [delta.tokens for delta in received] == [3]  # what waits together comes as one, and at once
+    network.last.receiver.received(tokens(353, 2, finish="stop") + END)
+    await streaming
+    assert (generation.ids, generation.finish, generation.cached_tokens) == ([350, 351, 352, 353], Finish.STOP, 64)
+    assert generation.miss is None and network.last.closed  # why the rest was not cached is not known
+    assert model.stats()["cached_tokens_total"] == 64 and model.context_length == 512
+
+
+async def test_what_died_before_it_told_anything_is_begun_elsewhere(model: RemoteModel, network: Network) -> None:
+    generation = model.generate(PROMPT, Sampling(seed=1, max_tokens=5))
+    first = network.last
+    first.receiver.lost("refused", reached=False)
+    assert network.last.url != first.url and network.last.body == first.body
+    assert model.stats()["engines_up"] == 1
+    network.last.receiver.begun()
+    await generation.admitted()
+
+
+@pytest.mark.parametrize("how", ["lost", "aborted", "stopping"])
+async def test_an_answer_goes_on_from_its_exact_tokens(model: RemoteModel, network: Network, how: str) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    receiver = network.last.receiver
+    receiver.received(tokens(350, 351))
+    if how == "lost":
+        receiver.lost("killed", reached=True)
+    elif how == "aborted":
+        receiver.received(tokens(finish="abort"))
+    else:
+        receiver.received(b'data: {"error":{"message":"shutting down","code":503}}\n\n')
+    assert len(network.posts) == 2 and network.posts[0].url != network.last.url
+    assert network.last.body["token_ids"] == [*PROMPT, 350, 351]
+    assert network.last.body["sampling_params"]["max_tokens"] == 3
+    network.last.receiver.received(tokens(352, finish="stop") + END)
+    assert [delta.tokens async for delta in generation] == [1, 1, 1]
+    assert (generation.ids, generation.prompt_tokens, generation.moves) == ([350, 351, 352], len(PROMPT), 1)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(seed=1),
+        Sampling(temperature=0, presence_penalty=0.5),
+        Sampling(temperature=0, repeat_penalty=1.1),
+        Sampling(temperature=0, grammar=object()),  # type: ignore[arg-type]
+    ],
+)
+async def test_an_answer_that_would_become_another_one_fails_with_its_half(
+    model: RemoteModel, network: Network, sampling: Sampling
+) -> None:
+    generation = model.generate(PROMPT, sampling)
+    network.last.receiver.received(tokens(350))
+    network.last.receiver.lost("killed", reached=True)
+    with pytest.raises(InferenceError, match="in the middle"):
+        await generation.stream(lambda delta: None)
+    assert (generation.ids, generation.finish, len(network.posts)) == ([350], Finish.ERROR, 1)
+
+
+async def test_what_is_wrong_with_a_request_is_not_tried_elsewhere(model: RemoteModel, network: Network) -> None:
+    answers: list[tuple[Answer, type[InferenceError]]] = [
+        (error(429, "rate_limit_exceeded"), QueueFull),
+        (error(400, "context_length_exceeded"), PromptTooLong),
+        (error(400, "invalid_value", param="token_ids[3]"), Refused),
+        (Answer(418, b"<html>"), Refused),
+    ]
+    for answer, kind in answers:
+        generation = model.generate(PROMPT, GREEDY)
+        network.last.receiver.refused(answer)
+        with pytest.raises(kind) as refused:
+            await generation.admitted()
+        assert refused.value.status == answer.status and getattr(refused.value, "retry_after_s", 2.0) == 2.0
+    assert len(network.posts) == len(answers) and model.stats()["engines_up"] == 2
+
+
+async def test_a_full_engine_passes_a_request_on_and_stays_in_use(model: RemoteModel, network: Network) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    for _ in URLS:
+        network.last.receiver.refused(error(503, "overloaded"))
+    with pytest.raises(QueueFull) as refused:
+        await generation.admitted()
+    assert (refused.value.status, refused.value.retry_after_s, len(network.posts)) == (503, 2.0, 2)
+    assert model.stats()["engines_up"] == 2
+
+
+async def test_without_any_engine_turns_are_refused_at_once_until_one_is_back(
+    model: RemoteModel, network: Network
+) -> None:
+    network.away = set(URLS)
+    await model._look()
+    assert model.failed == "no engine answers"
+    for ask in (lambda: model.generate(PROMPT, GREEDY), lambda: model.expect(Due())):
+        with pytest.raises(EnginesAway):
+            ask()
+    assert model.read_ahead(PROMPT) is None and network.posts == []
+    network.away = {URLS[0]}
+    await model._look()
+    assert model.generate(PROMPT, GREEDY).upstream is not None
+    assert model.stats()["engines_up"] == 1
+
+
+async def test_streams_of_an_engine_that_hangs_go_on_elsewhere(model: RemoteModel, network: Network) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    hanging = network.last
+
+    async def silent(url: str, path: str, timeout_s: float) -> Answer:
+        if url == hanging.url:
+            raise TimeoutError
+        return Answer(200, VLLM)
+
+    network.get = silent  # type: ignore[method-assign]
+    for _ in range(3):
+        assert len(network.posts) == 1
+        await model._look()
+    assert hanging.closed and network.last.url != hanging.url and generation.moves == 1
+
+
+@pytest.mark.parametrize("data", [b"data: nonsense\n\n", tokens(10**6), b"data: {}" + b"x" * 2**21])
+async def test_an_engine_that_says_what_none_says_fails_its_own_request(
+    model: RemoteModel, network: Network, data: bytes
+) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.received(data)
+    with pytest.raises(InferenceError, match="could not be understood"):
+        await generation.stream(lambda delta: None)
+    assert network.last.closed
+
+
+async def test_who_leaves_closes_the_connection_even_after_its_own_error(model: RemoteModel, network: Network) -> None:
+    def broken(delta: Delta) -> None:
+        raise RuntimeError("broken")
+
+    generation = model.generate(PROMPT, GREEDY)
+    streaming = asyncio.create_task(generation.stream(broken))
+    await asyncio.sleep(0)
+    network.last.receiver.received(tokens(350))
+    with pytest.raises(RuntimeError):
+        await streaming
+    before = network.last.closed
+    generation.cancel()
+    assert (before, network.last.closed, model.stats()["running"]) == (False, True, 0)

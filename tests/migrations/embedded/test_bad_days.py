@@ -1,0 +1,264 @@
+"""The embedded server on a bad day: it starts all the same, or says in one sentence what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from migrations.embedded.errors import StartInterrupted
+from migrations.embedded.lock import FileLock
+from migrations.embedded.placement import SOCKET_NAME, Placement, placement_of
+from migrations.embedded.postmaster import PidFile, is_listening
+from tests.disks import fill, mounted, root_only, small_disk
+from tests.migrations.embedded.test_server import Holder
+
+CRAMPED = """
+import resource, sys
+from pathlib import Path
+from migrations.embedded import EmbeddedPostgres
+resource.setrlimit(resource.RLIMIT_AS, (400 * 2**20, 400 * 2**20))
+EmbeddedPostgres(Path(sys.argv[1])).start()
+"""
+FOREIGN = b"\xff\x00\x17 not ours \x80"
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What happened before the start; `told` is what the start says, None if it starts."""
+
+    sentence: str
+    happen: Callable[[Placement], object]
+    told: str | None = None
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def writes(name: str, content: bytes = FOREIGN) -> Callable[[Placement], object]:
+    """Into a file below the folder of the server; `run` is where its socket is."""
+
+    def write(place: Placement) -> None:
+        path = place.root / name
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        if path.parent == place.socket_folder:
+            place.account.own(path.parent)
+        path.write_bytes(content)
+
+    return write
+
+
+def makes_folder(name: str) -> Callable[[Placement], object]:
+    def make(place: Placement) -> None:
+        (place.root / name).unlink()
+        (place.root / name).mkdir()
+
+    return make
+
+
+def lets_no_room(place: Placement) -> None:
+    shutil.rmtree(place.root)
+    place.root.write_text("")
+
+
+DAYS = [
+    Day("its pid file is empty", writes("pg18/postmaster.pid", b"")),
+    Day("its pid file has other bytes", writes("pg18/postmaster.pid")),
+    Day("its pid file names all processes", writes("pg18/postmaster.pid", b"-1\n/x\n1\n5432\n\n\n\nready\n")),
+    Day("its pid file names the first process", writes("pg18/postmaster.pid", b"1\n/x\n1\n5432\n\n\n\nready\n")),
+    Day("the lock of its socket is empty", writes(f"run/{SOCKET_NAME}.lock", b"")),
+    Day("the lock of its socket has other bytes", writes(f"run/{SOCKET_NAME}.lock")),
+    Day("a file is where its socket goes", writes(f"run/{SOCKET_NAME}")),
+    Day("the locks of its users have other bytes", writes("../postgres.users")),
+    Day("the lock of its starters has other bytes", writes("../postgres.lock")),
+    Day("its log has other bytes", writes("postgres.log")),
+    Day("its rules for logins have other bytes", writes("pg_hba.conf")),
+    Day("its names for logins have other bytes", writes("pg_ident.conf")),
+    Day("the rules of the data folder have other bytes", writes("pg18/pg_hba.conf")),
+    Day("a killed start left half a database beside it", writes("init.tmp/PG_VERSION")),
+    Day("its version has other bytes", writes("pg18/PG_VERSION"), r"damaged database.*restore it from a backup"),
+    Day("its version is empty", writes("pg18/PG_VERSION", b""), r"damaged database.*restore it from a backup"),
+    Day("its settings have other bytes", writes("pg18/postgresql.conf"), r"did not start: .*restore .* from a backup"),
+    Day("its control file has other bytes", writes("pg18/global/pg_control"), r"did not start: .*from a backup"),
+    Day("its log is a folder", makes_folder("postgres.log"), r"Is a directory .*postgres\.log"),
+    Day("its folder is a file", lets_no_room, r"postgres is not a folder: move it away"),
+]
+
+
+@pytest.fixture(scope="module")
+def made(make_home: Callable[[], Path]) -> Path:
+    """A home whose server was started and stopped: the days of this file begin with copies of it."""
+    home = make_home()
+    with EmbeddedPostgres(home):
+        pass
+    return home
+
+
+def copied(made: Path, home: Path) -> Placement:
+    subprocess.run(["cp", "-a", f"{made}/.", home], check=True)
+    return placement_of(home)
+
+
+@pytest.mark.parametrize("day", DAYS, ids=str)
+def test_the_server_starts_or_says_what_to_do(made: Path, home: Path, day: Day) -> None:
+    day.happen(copied(made, home))
+    server = EmbeddedPostgres(home)
+    try:
+        if day.told is None:
+            server.start()
+            assert server.is_running
+        else:
+            with pytest.raises(EmbeddedPostgresError, match=day.told) as told:
+                server.start()
+            assert "\n" not in str(told.value)
+    finally:
+        server.stop()
+        if (home / "postgres").is_file():
+            (home / "postgres").unlink()
+
+
+def test_a_machine_without_the_memory_for_the_server_is_told_so(made: Path, home: Path) -> None:
+    copied(made, home)
+    done = subprocess.run([sys.executable, "-c", CRAMPED, str(home)], capture_output=True, text=True)
+    assert "Cannot allocate memory: free some memory" in done.stderr.splitlines()[-1], done.stderr
+
+
+@root_only
+def test_on_a_disk_that_is_too_small_for_a_database_the_reason_is_told(home: Path) -> None:
+    told = pytest.raises(EmbeddedPostgresError, match=r"No space left on device.*Mend that")
+    with small_disk(home, 16), told:
+        EmbeddedPostgres(home).start()
+
+
+@root_only
+def test_on_a_disk_that_ran_full_it_is_told_to_free_space_and_with_space_the_server_is_back(
+    made: Path, home: Path
+) -> None:
+    with small_disk(home, 128):
+        copied(made, home)
+        filler = fill(home)
+        with pytest.raises(EmbeddedPostgresError, match="free some space there"):
+            EmbeddedPostgres(home).start()
+        filler.unlink()
+        with EmbeddedPostgres(home) as server:
+            assert server.is_running
+
+
+def test_a_server_that_does_not_start_where_little_room_is_left_is_told_to_get_more(
+    made: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system keeps some room for root, in which a server of another account may not even write its log."""
+    writes("pg18/postgresql.conf")(copied(made, home))
+    monkeypatch.setattr("migrations.embedded.server.SPACE_BYTES_MIN", 2**62)
+    with pytest.raises(EmbeddedPostgresError, match=r"Only \d+ MB are free in .*: free some space there"):
+        EmbeddedPostgres(home).start()
+
+
+@root_only
+def test_a_server_whose_disk_ran_full_stops_in_time_and_starts_again(made: Path, home: Path) -> None:
+    with small_disk(home, 128):
+        place = copied(made, home)
+        server = EmbeddedPostgres(home)
+        server.start()
+        filler = fill(home)
+        server.stop()
+        assert not is_listening(place)
+        filler.unlink()
+        with EmbeddedPostgres(home) as again:
+            assert again.is_running
+
+
+@root_only
+def test_a_home_that_is_read_only_is_said_to_be(made: Path, home: Path) -> None:
+    copied(made, home)
+    told = pytest.raises(EmbeddedPostgresError, match=r"Read-only file system.*mount it writable")
+    with mounted(home, "--bind", "-o", "ro", str(home)), told:
+        EmbeddedPostgres(home).start()
+
+
+def test_a_stop_ends_a_start_that_waits_for_its_turn(home: Path) -> None:
+    other = FileLock(home / "postgres.lock")
+    assert other.hold()
+    server, told = EmbeddedPostgres(home), list[BaseException | None]()
+    starter = threading.Thread(target=lambda: told.append(_failure(server.start)))
+    starter.start()
+    server.stop()
+    starter.join(10)
+    assert isinstance(told[0], StartInterrupted)
+    other.release()
+
+
+def test_a_stop_during_a_start_leaves_no_server_behind(made: Path, home: Path) -> None:
+    place = copied(made, home)
+    server = EmbeddedPostgres(home)
+    starter = threading.Thread(target=_failure, args=(server.start,))
+    starter.start()
+    while PidFile.read(place.data) is None and starter.is_alive():  # the server is there, perhaps not ready yet
+        time.sleep(0.001)
+    server.stop()
+    starter.join(10)
+    assert not starter.is_alive() and not is_listening(place)
+    assert PidFile.read(place.data) is None
+
+
+@pytest.mark.parametrize("moment", ["init.*/base", "init.*/PG_VERSION", "pg18", "pg18/postmaster.pid"])
+def test_a_first_start_that_is_killed_is_made_good_by_the_next(moment: str, home: Path) -> None:
+    starter = Holder(home)
+    while not list(home.glob(f"postgres/{moment}")):
+        time.sleep(0.001)
+    starter.kill()
+    with EmbeddedPostgres(home) as server:
+        assert server.is_running
+
+
+def test_a_server_that_lost_its_pid_file_is_stopped_by_who_started_it(made: Path, home: Path) -> None:
+    place = copied(made, home)
+    server = EmbeddedPostgres(home)
+    server.start()
+    (place.data / "postmaster.pid").write_bytes(b"")
+    server.stop()
+    assert not is_listening(place)
+
+
+def test_an_adopted_server_that_crashes_while_it_stops_is_not_waited_for(made: Path, home: Path) -> None:
+    """Its pid file stays, and its pid is nobody's."""
+    place = copied(made, home)
+    owner = Holder(home)
+    owner.wait_ready()
+    heir = EmbeddedPostgres(home)
+    heir.start()
+    owner.kill()
+    file = PidFile.read(place.data)
+    assert file is not None
+    os.kill(file.pid, signal.SIGSTOP)
+    stopper = threading.Thread(target=heir.stop)
+    stopper.start()
+    while not _has_pending_signal(file.pid):
+        time.sleep(0.005)
+    os.kill(file.pid, signal.SIGKILL)
+    stopper.join(10)
+    assert not stopper.is_alive()
+    assert PidFile.read(place.data) == file
+
+
+def _has_pending_signal(pid: int) -> bool:
+    [pending] = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
+    return int(pending.split()[1], 16) != 0
+
+
+def _failure(call: Callable[[], None]) -> BaseException | None:
+    try:
+        call()
+    except EmbeddedPostgresError as error:
+        return error
+    return None

@@ -1,0 +1,187 @@
+"""The latency page over answers of a known past: it shows true numbers, and what is unusual about a slow one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from migrations.pool import Database
+from tests.pages.conftest import PHONE, OpenPage, keep_screenshot
+from tests.pages.past import answer, remember, say, with_tool
+from tests.worker.harness import SECRET, make_services, serving
+from worker.auth.keys import Keys
+from worker.auth.scope import USUAL as USUAL_SCOPES
+from worker.auth.scope import Scope
+from worker.runs.record import TurnRecord
+from worker.traces import Traces
+
+QUESTION = "How many screws fit into the blue crate?"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A worker with a past, and how a browser of the tenant reaches it."""
+
+    url: str
+    options: dict[str, Any]
+    slow: TurnRecord
+    failed: TurnRecord
+
+
+@pytest.fixture
+async def latency(database: Database, owner_dsn: str, tenant_id: UUID) -> AsyncIterator[Latency]:
+    traces, owner = Traces(database), await asyncpg.connect(owner_dsn)
+    usual = [answer(tenant_id, age_s=100 + 20 * n, number=n) for n in range(60)]
+    slow = with_tool(answer(tenant_id, age_s=90, number=70, queue=800))
+    failed = with_tool(answer(tenant_id, age_s=3000, number=71), failed=True)
+    await remember(traces, tenant_id, *usual, slow, failed)
+    await say(owner, slow, QUESTION, ("calculator", '{"expression": "6*7"}', "42"))
+    await owner.close()
+    _, key = await Keys(database, SECRET).create(tenant_id, "browser", scopes=USUAL_SCOPES)
+    async with serving(make_services(database)) as client:
+        options = {"extra_http_headers": {"Authorization": f"Bearer {key}"}}
+        yield Latency(str(client.make_url("/ops")), options, slow, failed)
+
+
+def rows(page: Page) -> Any:
+    return page.locator(".traces li")
+
+
+async def test_a_row_says_what_was_asked_and_what_took_unusually_long(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(latency.url, **latency.options)
+    slow = page.locator(f"[data-trace='{latency.slow.id}']")
+    await expect(slow).to_contain_text(QUESTION)
+    await expect(slow.locator(".trace-cause")).to_have_text(
+        re.compile(r"waiting for a free place: 800 ms, usually 4\.\d")
+    )
+    await expect(slow.locator(".status")).to_have_text("late")
+    await expect(rows(page)).to_have_count(25)
+    await page.get_by_role("button", name="Show more").click()
+    await expect(rows(page)).to_have_count(50)
+    await expect(page.locator(".chart canvas")).to_be_visible()
+    await keep_screenshot(page, "latency")
+
+
+async def test_filters_search_and_order_live_in_the_address(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(latency.url, **latency.options)
+    await page.locator("#order").select_option("slowest")
+    await expect(rows(page).first).to_have_attribute("data-trace", latency.slow.id)
+    await page.locator("#status").select_option("failed")
+    await expect(rows(page)).to_have_count(1)
+    await page.reload()
+    await expect(rows(page)).to_have_count(1)
+    await expect(page.locator("#status")).to_have_value("failed")
+    await page.locator("#status").select_option("")
+    await page.locator("#q").fill(str(latency.slow.response_id))
+    await expect(rows(page)).to_have_count(1)
+    await expect(rows(page).first).to_contain_text(QUESTION)
+
+
+async def test_an_answer_to_an_older_question_never_replaces_a_newer_one(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(latency.url, **latency.options)
+    await expect(rows(page)).to_have_count(25)
+    released = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        if "window_s=604800" in route.request.url:
+            await released.wait()
+        await route.continue_()
+
+    await page.route("**/ops/api/**", hold)
+    await page.get_by_role("radio", name="7 days").check()
+    await expect(page.locator("#overview")).to_have_class(re.compile("is-loading"))
+    await page.get_by_role("radio", name="15 min").check()
+    fewer = re.compile(r"^4\d$")
+    await expect(page.locator(".tile-value").nth(1)).to_have_text(fewer)
+    released.set()
+    await expect(page.locator("#overview")).not_to_have_class(re.compile("is-loading"))
+    await expect(page.locator(".tile-value").nth(1)).to_have_text(fewer)
+    await page.unroute_all(behavior="wait")
+
+
+async def test_a_late_answer_is_a_dot_and_a_stretch_can_be_looked_at(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(f"{latency.url}?window=900", **latency.options)
+    await expect(page.locator(".chart-legend")).to_contain_text("late answer")
+    over = page.locator(".u-over")
+    box = await over.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
+    await page.mouse.up()
+    await expect(page).to_have_url(re.compile(r"start=\d+&end=\d+"))
+    await expect(rows(page)).not_to_have_count(25)
+    await page.go_back()
+    await expect(page).not_to_have_url(re.compile(r"start="))
+    await expect(rows(page)).not_to_have_count(0)
+
+
+async def test_a_trace_says_first_what_was_unusual_and_keeps_the_span_that_was_clicked(
+    latency: Latency, open_page: OpenPage
+) -> None:
+    page = await open_page(f"{latency.url}#/trace/{latency.slow.id}", **latency.options)
+    await expect(page.locator(".trace-head h2")).to_have_text(QUESTION)
+    await expect(page.locator(".why").first).to_contain_text("Waiting for a free place took 800 ms, usually")
+    await expect(page.locator("[data-lane=main] [data-name=edge]")).to_have_count(1)
+    await expect(page.locator("[data-name=queue]")).to_have_class(re.compile("is-critical"))
+    tool = page.locator("[data-name='tool:calculator']")
+    await tool.click()
+    await expect(page.locator(".inspector")).to_contain_text('"expression": "6*7"')
+    await page.locator("[data-name=queue]").hover()
+    await expect(page.locator(".inspector h3")).to_have_text("tool:calculator")
+    await page.get_by_role("button", name="Close").click()
+    await page.locator("[data-name=queue]").hover()
+    await expect(page.locator(".inspector h3")).to_have_text("queue")
+    await keep_screenshot(page, "latency-trace")
+
+
+async def test_a_failure_stands_before_the_numbers(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(f"{latency.url}#/trace/{latency.failed.id}", **latency.options)
+    await expect(page.locator(".failures")).to_contain_text("Running the tool calculator failed with TimeoutError")
+
+
+async def test_a_trace_that_is_gone_says_so_and_leads_back(
+    latency: Latency, open_page: OpenPage, complaints: list[str]
+) -> None:
+    page = await open_page(f"{latency.url}#/trace/{'0' * 32}", **latency.options)
+    await expect(page.locator("#warning")).to_contain_text("does not exist")
+    await expect(page.locator("#trace")).not_to_contain_text("Opening")
+    assert all("404" in text for text in complaints)
+    complaints.clear()
+
+
+async def test_from_trace_to_trace_as_in_the_list(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(latency.url, **latency.options)
+    await rows(page).first.locator("a").click()
+    await expect(page.locator(".waterfall")).to_be_visible()
+    await page.keyboard.press("j")
+    await expect(page).not_to_have_url(re.compile(str(latency.slow.id)))
+    await page.keyboard.press("k")
+    await expect(page).to_have_url(re.compile(str(latency.slow.id)))
+
+
+@pytest.mark.parametrize("path", ["", "#/trace/"])
+async def test_a_phone_shows_it_without_sideways_scroll(latency: Latency, open_page: OpenPage, path: str) -> None:
+    url = latency.url + (f"{path}{latency.slow.id}" if path else "")
+    page = await open_page(url, **{**PHONE, **latency.options, "viewport": {"width": 360, "height": 740}})
+    await expect(page.locator(".waterfall" if path else ".traces")).to_be_visible()
+    assert await page.evaluate("() => document.documentElement.scrollWidth") == 360
+
+
+async def test_operators_see_no_questions_of_others(
+    latency: Latency, open_page: OpenPage, database: Database, other_tenant_id: UUID
+) -> None:
+    _, key = await Keys(database, SECRET).create(other_tenant_id, "operator", scopes=frozenset({Scope.OPS, Scope.CHAT}))
+    options = {"extra_http_headers": {"Authorization": f"Bearer {key}"}}
+    page = await open_page(f"{latency.url}?tenant={latency.slow.tenant_id}", **options)
+    await expect(page.locator(f"[data-trace='{latency.slow.id}']")).to_be_visible()
+    await expect(page.locator(".traces")).not_to_contain_text(QUESTION)
+    await expect(page.locator("#tenant")).to_have_value(str(latency.slow.tenant_id))

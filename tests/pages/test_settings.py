@@ -1,0 +1,60 @@
+"""Settings of a conversation: used by its turns, kept with it, and not by others."""
+
+from __future__ import annotations
+
+from playwright.async_api import Page, expect
+
+from tests.pages.conftest import OpenPage, ask
+from tests.pages.scripted import ScriptedWorker
+
+INSTRUCTIONS = "Be brief. 😀 " * 60  # longer than one value of metadata
+
+
+async def choose(page: Page) -> None:
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    await page.get_by_label("Instructions").fill(INSTRUCTIONS)
+    await page.get_by_label("Temperature").fill("0.7")
+    await page.get_by_label("Length at most").fill("200")
+    await page.get_by_label("Thinking").select_option("low")
+    await page.get_by_role("button", name="Done").click()
+
+
+async def test_a_conversation_keeps_its_settings_and_a_new_one_has_the_usual_ones(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    await choose(page)
+    await ask(page, "Hello?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.reload()
+    await expect(page.locator("#open-settings")).to_have_attribute("data-set", "true")
+    await ask(page, "And now?")
+    await expect(page.locator(".prose").last).to_have_text("Hello.")
+    await page.get_by_role("button", name="New conversation").click()
+    await ask(page, "Elsewhere?")
+    await expect(page.locator(".question")).to_have_count(1)
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    first, second, elsewhere = scripted.turns
+    for turn in (first, second):
+        assert turn["instructions"] == INSTRUCTIONS.strip()
+        assert (turn["temperature"], turn["max_output_tokens"]) == (0.7, 200)
+        assert turn["reasoning"] == {"effort": "low"}
+    assert elsewhere["temperature"] == 0
+    assert not elsewhere.keys() & {"instructions", "max_output_tokens", "reasoning"}
+    assert all(len(value) <= 512 for value in scripted.conversations["conv_1"]["metadata"].values())
+
+
+async def test_settings_of_a_begun_conversation_are_changed_and_reset(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "Hello?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await choose(page)
+    await expect(page.locator("#open-settings")).to_have_attribute("data-set", "true")
+    assert scripted.conversations["conv_1"]["metadata"]["title"] == "Hello?"
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    await page.get_by_role("button", name="Reset").click()
+    await page.get_by_role("button", name="Done").click()
+    await expect(page.locator("#open-settings")).to_have_attribute("data-set", "false")
+    assert scripted.conversations["conv_1"]["metadata"] == {"title": "Hello?"}

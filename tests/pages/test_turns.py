@@ -1,0 +1,111 @@
+"""What can be done with a turn once it is there: copy, ask again, edit, look at its timing, delete."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.pages.conftest import OpenPage, ask
+from tests.pages.scripted import ScriptedWorker, Stream, message
+
+ANSWER = "Yes, **always**."
+
+
+def stored_turn(n: int) -> list[dict[str, object]]:
+    response_id = f"resp_{n}"
+    question = message(f"Question {n}", f"msg_q{n}", role="user", response_id=response_id)
+    return [question, message(ANSWER, f"msg_a{n}", response_id=response_id)]
+
+
+@pytest.fixture
+async def page(open_page: OpenPage, scripted: ScriptedWorker) -> Page:
+    """A conversation of two turns."""
+    scripted.conversations["conv_1"] = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
+    scripted.items = [*stored_turn(1), *stored_turn(2)]
+    page = await open_page(f"{scripted.url}/#/c/conv_1", permissions=["clipboard-read", "clipboard-write"])
+    await expect(page.locator(".turn")).to_have_count(2)
+    return page
+
+
+async def test_copy_gives_the_markdown_as_it_was_written(page: Page) -> None:
+    await page.locator(".turn").last.get_by_role("button", name="Copy").last.click()
+    assert await page.evaluate("() => navigator.clipboard.readText()") == ANSWER
+
+
+async def test_regenerate_keeps_the_earlier_answer_as_a_version(page: Page, scripted: ScriptedWorker) -> None:
+    await page.locator(".turn").last.get_by_role("button", name="Regenerate").click()
+    await expect(page.locator(".prose").last).to_have_text("Hello.")
+    await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2"])
+    await expect(page.locator(".versions")).to_have_text("2 of 2")
+    assert scripted.branches == [{"after": "msg_a1"}]
+    assert [turn["input"] for turn in scripted.turns] == ["Question 2"]
+    await page.get_by_role("button", name="Previous version").click()
+    await expect(page.locator(".versions")).to_have_count(0)  # the page shows what the worker has
+    assert scripted.branches[1:] == [{"item_id": "msg_q2"}]
+    assert scripted.deleted == []
+
+
+async def test_an_edited_question_takes_the_place_of_its_turn_and_what_follows(
+    page: Page, scripted: ScriptedWorker
+) -> None:
+    await page.locator(".question").first.hover()
+    await page.get_by_role("button", name="Edit").first.click()
+    await page.get_by_label("Edit the question").fill("Another question")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".question p")).to_have_text(["Another question"])
+    await expect(page.locator(".prose")).to_have_text(["Hello."])
+    assert scripted.branches == [{"after": None}]
+    assert scripted.deleted == []
+
+
+async def test_a_past_answer_shows_its_timing_and_leads_to_its_trace(page: Page) -> None:
+    await page.locator(".turn").last.get_by_role("button", name="Timing").click()
+    timing = page.locator(".turn").last.locator(".timing")
+    await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %)")
+    await expect(timing.get_by_role("link", name="Open the trace")).to_be_visible()
+    await expect(page.locator(".turn").last.get_by_role("button", name="Timing")).to_have_count(0)
+
+
+async def test_a_deleted_turn_is_gone_and_the_others_stay(page: Page, scripted: ScriptedWorker) -> None:
+    await page.locator(".turn").first.hover()
+    await page.locator(".turn").first.get_by_role("button", name="Delete").click()
+    await expect(page.locator(".question p")).to_have_text(["Question 2"])
+    assert [item["id"] for item in scripted.items] == ["msg_q2", "msg_a2"]
+
+
+async def test_a_turn_that_failed_is_asked_again_without_its_question_being_stored_twice(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def failed(stream: Stream) -> None:
+        scripted.items = [message("Hello?", "msg_q", role="user", response_id="resp_1")]  # the worker keeps it
+        error = {"code": "server_error", "message": "The engine stopped."}
+        await stream.send("response.failed", response={"id": "resp_1", "status": "failed", "error": error})
+        scripted.script = hello_again
+
+    async def hello_again(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("Hello again.")
+        await stream.end_text("Hello again.")
+        await stream.complete()
+
+    scripted.script = failed
+    page = await open_page(scripted.url)
+    await ask(page, "Hello?")
+    await expect(page.locator(".problem")).to_contain_text("The engine stopped.")
+    await page.reload()
+    await expect(page.locator(".problem")).to_contain_text("This question was not answered.")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".prose")).to_have_text("Hello again.")
+    await expect(page.locator(".question p")).to_have_text(["Hello?"])
+    assert scripted.deleted == ["msg_q"]
+
+
+async def test_an_answer_is_rated_with_a_word(page: Page, scripted: ScriptedWorker) -> None:
+    last = page.locator(".turn").last
+    await last.get_by_role("button", name="Bad answer").click()
+    await expect(last.get_by_role("button", name="Bad answer")).to_have_attribute("aria-pressed", "true")
+    await last.get_by_label("Comment").fill("Not true.")
+    await last.get_by_label("Comment").press("Enter")
+    await expect(last.locator(".feedback")).to_contain_text("Thank you")
+    about = {"response": "resp_2", "rating": "down"}
+    assert scripted.ratings == [about, {**about, "comment": "Not true."}]

@@ -1,0 +1,37 @@
+"""The empty page says what the model is, and offers only what it can answer."""
+
+from __future__ import annotations
+
+from playwright.async_api import expect
+
+from tests.pages.conftest import OpenPage
+from tests.pages.scripted import STORE, ScriptedWorker
+
+
+async def test_a_small_model_is_said_to_be_small_and_how_to_get_a_better_one(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    await expect(page.locator("#ability")).to_contain_text("demo-chat is a very small model (11 million parameters)")
+    await expect(page.locator("#better")).to_contain_text("--model qwen3-4b-instruct")
+
+
+async def test_a_large_model_is_not_talked_down(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    scripted.parameters = 4_022_468_096
+    page = await open_page(scripted.url)
+    await expect(page.locator("#ability")).to_contain_text("4.02 billion parameters")
+    await expect(page.locator("#better")).to_be_hidden()
+
+
+async def test_documents_are_an_example_only_where_the_chosen_store_can_answer(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    scripted.stores = [{**STORE, "id": "vs_2", "name": "recipes"}, STORE]
+    page = await open_page(scripted.url)
+    example = page.locator("#document-example")
+    await expect(page.locator("#store")).to_have_value("vs_2")
+    await expect(example).to_be_hidden()
+    await page.locator("#store").select_option("vs_1")
+    await expect(example).to_contain_text("Ask the documents in docs")
+    await page.locator("#store").select_option("vs_2")
+    await expect(example).to_be_hidden()

@@ -1,0 +1,88 @@
+"""What somebody has written is never lost: drafts, refused questions, long pastes; and the keyboard finds its place."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from playwright.async_api import expect
+
+from tests.pages.conftest import OpenPage, ask
+from tests.pages.scripted import ScriptedWorker, Stream
+
+
+async def test_a_draft_survives_a_reload_and_belongs_to_its_conversation(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    question = page.locator("#question")
+    await ask(page, "First")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await question.fill("half a thou")
+    await page.reload()
+    await expect(question).to_have_value("half a thou")
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(question).to_have_value("")
+    await page.get_by_role("link", name="First", exact=True).click()
+    await expect(question).to_have_value("half a thou")
+    await question.press("Enter")
+    await expect(page.locator(".prose")).to_have_count(1)
+    await page.reload()
+    await expect(question).to_have_value("")
+
+
+async def test_a_question_that_was_refused_is_there_after_a_reload(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.refusals.append((400, {}))
+    page = await open_page(scripted.url)
+    await ask(page, "Too much")
+    await expect(page.locator(".problem")).to_contain_text("Refused with 400.")
+    await page.reload()
+    await expect(page.locator(".question p")).to_have_text("Too much")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    assert [turn["input"] for turn in scripted.turns] == ["Too much", "Too much"]
+    complaints.clear()
+
+
+async def test_a_long_paste_is_sent_whole_and_what_is_too_long_says_the_limit(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    await page.locator("#question").fill("x" * 1_000_001)
+    await expect(page.locator("#limit")).to_have_text("1,000,001 characters. A question has at most 1,000,000.")
+    await page.locator("#question").press("Enter")
+    await expect(page.locator("#question")).to_have_value(re.compile("^x{1000001}$"))
+    await ask(page, "y" * 30_000)
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    assert [len(turn["input"]) for turn in scripted.turns] == [30_000]
+
+
+async def test_the_question_has_the_focus_and_slash_brings_it_back(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    question = page.locator("#question")
+    await expect(question).to_be_focused()
+    await question.blur()
+    await page.keyboard.press("/")
+    await expect(question).to_be_focused()
+    await page.keyboard.press("/")
+    await expect(question).to_have_value("/")
+
+
+async def test_escape_stops_the_answer_wherever_the_focus_is(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    async def answer(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("Half")
+        await asyncio.Event().wait()
+
+    scripted.script = answer
+    page = await open_page(scripted.url)
+    await ask(page, "Something long")
+    await expect(page.locator(".prose")).to_have_text("Half")
+    await page.locator("#question").blur()
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".note")).to_contain_text("Stopped")
+    assert scripted.cancelled == ["resp_1"]

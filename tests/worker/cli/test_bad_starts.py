@@ -1,0 +1,133 @@
+"""`firsttoken serve` where something is wrong: one line that says what to do, and never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from inference.bundled import CHAT_MODEL, EMBEDDER
+from tests.disks import fill, root_only, small_disk
+from tests.serving import Worker
+from tests.worker.cli.test_main import complaint, firsttoken
+from worker.home import Home
+
+FOREIGN = b"\xff\x00\x17 not ours \x80"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is done to the home, with which arguments it is started, and what the line says."""
+
+    sentence: str
+    told: tuple[str, ...]
+    happen: Callable[[Path], object] = lambda home: None
+    arguments: tuple[str, ...] = ()
+    command: str = "serve"
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def writes(name: str, content: bytes = FOREIGN) -> Callable[[Path], object]:
+    return lambda home: (home / name).write_bytes(content)
+
+
+def half_of(model: Path) -> Callable[[Path], object]:
+    return lambda home: (home / "half.gguf").write_bytes(model.read_bytes()[: model.stat().st_size // 2])
+
+
+STARTS = [
+    Start("the secret has other bytes", ("secret is damaged", "restore it, or remove it"), writes("secret")),
+    Start("the secret is empty", ("secret is damaged", "restore it, or remove it"), writes("secret", b"")),
+    Start("the secret is a folder", ("Is a directory", "secret"), lambda home: (home / "secret").mkdir()),
+    Start("the lock is a folder", ("cannot be used: Is a directory", "--home"), lambda home: (home / "lock").mkdir()),
+    Start("the agents have other bytes", ("agents.toml is not valid TOML",), writes("agents.toml")),
+    Start(
+        "the host is no name", ("--host nowhere.invalid is not an address",), arguments=("--host", "nowhere.invalid")
+    ),
+    Start("the host is too long for one", ("--host", "is not an address"), arguments=("--host", "x" * 300)),
+    Start("the host is another machine's", ("192.0.2.1", "--host"), arguments=("--host", "192.0.2.1")),
+    Start("the home has a name too long", ("File name too long", "--home"), arguments=("--home", "/tmp/" + "x" * 300)),
+    Start(
+        "the model is half a file",
+        ("half.gguf", "truncated", "--model"),
+        half_of(CHAT_MODEL),
+        ("--model", "HOME/half.gguf"),
+    ),
+    Start(
+        "the model has foreign bytes behind its mark",
+        ("half.gguf", "--model"),
+        writes("half.gguf", b"GGUF" + FOREIGN * 99),
+        ("--model", "HOME/half.gguf"),
+    ),
+    Start("the model cannot chat", (EMBEDDER.name, "encoder", "--model"), arguments=("--model", str(EMBEDDER))),
+    Start("the embedder is no encoder", (CHAT_MODEL.name, "--embedder"), arguments=("--embedder", str(CHAT_MODEL))),
+    Start(
+        "the database is another machine's that has no name",
+        ("database cannot be reached", "check", "DATABASE_URL"),
+        command="migrate",
+        environment={"DATABASE_URL": "postgresql://a:secret@nowhere.invalid/b"},
+    ),
+    Start(
+        "the database is none that can be spelled",
+        ("DATABASE_URL is not valid", "percent-encoded"),
+        command="migrate",
+        environment={"DATABASE_URL": "postgresql://a:secret/of#mine@host/b"},
+    ),
+]
+
+
+@pytest.mark.parametrize("start", STARTS, ids=str)
+def test_a_start_that_cannot_be_says_what_to_do_in_one_line(start: Start, home: Path, owner_dsn: str) -> None:
+    start.happen(home)
+    arguments = [argument.replace("HOME", str(home)) for argument in start.arguments]
+    options = ["--port", "0"] if start.command == "serve" else []
+    line = complaint(
+        *(start.command, "--home", str(home), *options, *arguments), **{"DATABASE_URL": owner_dsn, **start.environment}
+    )
+    assert all(part in line for part in start.told), line
+    assert "secret/of" not in line and ":secret" not in line
+
+
+def test_a_worker_starts_whatever_the_files_say_that_it_can_make_again(home: Path) -> None:
+    (home / "kv").mkdir()
+    names = ["local.key", "worker.json", "calibrations.json", "lock", "postgres.lock", "postgres.users"]
+    names += ["kv/lock", "kv/turns", "kv/0123.kv", "kv/0123.root", "kv/0123.tmp", ".secret.1.tmp"]
+    for name in names:
+        (home / name).write_bytes(FOREIGN)
+    worker = Worker(home, "--docs", "")
+    ready = worker.wait_until_ready()
+    assert Home(home).read_key() == ready["api_key"]
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.log.read_text()
+
+
+def test_a_link_to_a_worker_of_which_other_bytes_are_known_asks_for_its_address(home: Path) -> None:
+    for content in (FOREIGN, b"[]"):
+        Home(home).ready_file.write_bytes(content)
+        assert "--url" in complaint("link", "--home", str(home))
+
+
+@root_only
+def test_on_a_full_disk_the_first_start_says_so(home: Path) -> None:
+    with small_disk(home, 1):
+        fill(home)
+        assert "free some space" in complaint("serve", "--home", str(home), "--port", "0")
+
+
+@root_only
+def test_a_worker_whose_disk_ran_full_stops_in_time_and_its_next_start_says_why(home: Path) -> None:
+    with small_disk(home, 400):
+        worker = Worker(home, "--docs", "")
+        worker.wait_until_ready()
+        filler = fill(home)
+        assert worker.stop() == 0
+        assert "Traceback" not in worker.log.read_text()
+        fill(home)  # its end left some room
+        assert "free some space" in complaint("migrate", "--home", str(home))
+        filler.unlink()
+        assert firsttoken("migrate", "--home", str(home)).stdout == "nothing to do\n"

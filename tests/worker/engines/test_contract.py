@@ -1,0 +1,270 @@
+"""What a chat model promises, wherever its tokens are computed: in this process, or in one of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import TypeAlias
+
+import pytest
+
+from inference.config import EngineConfig
+from inference.core import Cause, ChatMessage, Delta, Finish, Sampling, Segment
+from inference.engine.handle import Handle
+from inference.errors import InvalidSchema, PromptTooLong, QueueFull, UnknownToken
+from inference.grammar.schema import json_grammar
+from inference.grammar.tools import CallableFunction, tool_grammar
+from inference.model import ChatModel
+from inference.remote.remote_generation import RemoteGeneration
+from inference.remote.remote_model import RemoteModel
+from inference.trace import now_ns
+from tests.engines import reaching
+from tests.worker.engines.conftest import QUEUE, STREAMS, TOKEN
+from worker.engines.exchange import EngineTransport
+
+Model: TypeAlias = ChatModel | RemoteModel
+
+GREEDY = Sampling(temperature=0, max_tokens=24)
+ENDLESS = Sampling(max_tokens=1500, temperature=0, logit_bias={0: -100, 2: -100})
+ASK = [
+    ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6),
+    ChatMessage("user", "what is 12 times 7"),
+]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "maximum": 150}},
+    "required": ["name", "age"],
+}
+pytestmark = pytest.mark.any_answer("it is about how an answer is made and told, whatever it says")
+
+
+@pytest.fixture(scope="module")
+async def inside() -> AsyncIterator[ChatModel]:
+    config = EngineConfig(parallel=STREAMS, resident=4, queue_max=QUEUE, threads=1)
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    yield model
+    await model.close()
+
+
+@pytest.fixture(scope="module")
+async def outside(address: str) -> AsyncIterator[RemoteModel]:
+    async with reaching(address, token=TOKEN) as model:
+        yield model
+
+
+@pytest.fixture(params=["inside", "outside"])
+async def model(request: pytest.FixtureRequest, inside: ChatModel, outside: RemoteModel, address: str) -> Model:
+    """At rest: what the test before has left may still hold a place."""
+    chosen: Model = inside if request.param == "inside" else outside
+    await rest(chosen, address)
+    return chosen
+
+
+def prompt_of(model: Model, messages: Sequence[ChatMessage] = ASK) -> list[int]:
+    return model.encode(model.render(messages))
+
+
+async def read(generation: Handle | RemoteGeneration) -> list[Delta]:
+    deltas: list[Delta] = []
+    await generation.admitted()
+    await generation.stream(deltas.append)
+    return deltas
+
+
+async def asked(model: Model, prompt: list[int], salt: str) -> Handle | RemoteGeneration:
+    """An answer to its end."""
+    generation = model.generate(prompt, GREEDY, salt=salt)
+    await read(generation)
+    return generation
+
+
+def text_of(deltas: Sequence[Delta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+async def told(model: Model, address: str, name: str) -> float:
+    """A number of the engine: those of one in another process are scraped."""
+    if isinstance(model, ChatModel):
+        return float(model.stats()[name])
+    body = (await EngineTransport(TOKEN).get(address, "/metrics", 5)).body
+    return float(
+        next(line.split()[1] for line in body.splitlines() if line.startswith(f"firsttoken_engine_{name} ".encode()))
+    )
+
+
+async def rest(model: Model, address: str) -> None:
+    """Return when the engine computes nothing."""
+    async with asyncio.timeout(10):
+        while True:
+            if not (await told(model, address, "running") or await told(model, address, "waiting")):
+                return
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def busy(model: Model, streams: int) -> AsyncIterator[None]:
+    """While so many answers are being made, or wait for it."""
+    async with AsyncExitStack() as stack:
+        for number in range(streams):
+            generation = model.generate(prompt_of(model), ENDLESS, salt=f"busy {number}")
+            stack.callback(generation.cancel)
+            await generation.admitted()
+        yield
+
+
+async def test_the_same_question_gives_the_same_tokens_and_text_everywhere(
+    inside: ChatModel, outside: RemoteModel
+) -> None:
+    assert prompt_of(inside) == prompt_of(outside)
+    here, there = (each.generate(prompt_of(each), GREEDY, salt="same") for each in (inside, outside))
+    texts = [text_of(await read(generation)) for generation in (here, there)]
+    assert texts[0] == texts[1] != "" and here.ids == there.ids
+    assert here.finish is there.finish
+    assert there.prompt_tokens == here.prompt_tokens
+
+
+async def test_what_is_cached_is_told_and_belongs_to_one_tenant(model: Model) -> None:
+    segments = model.render(ASK)
+    prompt = model.encode(segments)
+    first, again, other = [await asked(model, prompt, salt) for salt in ("one", "one", "two")]
+    assert [first.cached_tokens, again.cached_tokens, other.cached_tokens] == [0, len(prompt) - 1, 0]
+    verdict = model.verdict(segments, other)
+    assert verdict is not None and verdict.cause is Cause.FIRST_USE
+
+
+async def test_the_stamps_are_in_order(model: Model) -> None:
+    generation = model.generate(prompt_of(model), GREEDY, salt="stamps")
+    await read(generation)
+    stamps = generation.stamps
+    order = [stamps.submitted_ns, stamps.admitted_ns, stamps.prefilled_ns, stamps.first_token_ns, stamps.last_token_ns]
+    assert order == sorted(order) and 0 < order[0] < order[-1] <= now_ns()
+
+
+async def test_an_answer_stays_within_its_schema(model: Model) -> None:
+    sampling = Sampling(max_tokens=200, seed=1, grammar=model.prepare(json_grammar(PERSON)))
+    generation = model.generate(prompt_of(model), sampling)
+    assert json.loads(text_of(await read(generation))).keys() == {"name", "age"}
+
+
+async def test_a_forced_call_is_a_call(model: Model) -> None:
+    grammar = tool_grammar([CallableFunction("save_person", PERSON, strict=True)], required=True, calls_max=1)
+    sampling = Sampling(max_tokens=200, seed=1, grammar=model.prepare(grammar))
+    text = text_of(await read(model.generate(prompt_of(model), sampling)))
+    assert json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))["name"] == "save_person"
+
+
+async def test_a_grammar_behind_a_mark_holds_what_follows_it(model: Model) -> None:
+    mark = "<tool_call>"
+    sampling = Sampling(
+        max_tokens=6,
+        temperature=0,
+        logit_bias=dict.fromkeys(model.encode([Segment(mark, trusted=True)]), 100),
+        grammar=model.prepare(f'start: "{mark}" "Rosebud"', mark),
+    )
+    generation = model.generate(prompt_of(model), sampling)
+    assert text_of(await read(generation)).startswith(f"{mark}Rosebud")
+
+
+async def test_a_schema_that_is_none_is_refused_before_anything_is_asked(model: Model) -> None:
+    with pytest.raises(InvalidSchema):
+        model.prepare("start: nothing")
+
+
+async def test_log_probabilities_are_those_of_the_tokens(model: Model) -> None:
+    deltas = await read(model.generate(prompt_of(model), replace(GREEDY, max_tokens=4, top_logprobs=2)))
+    told = [logprob for delta in deltas for logprob in delta.logprobs]
+    assert len(told) == sum(delta.tokens for delta in deltas) == 4
+    assert b"".join(each.token for each in told).decode() == text_of(deltas)
+    for each in told:  # greedy: the token is the most likely one
+        assert each.top[0] == (each.token, each.logprob) and each.top[1][1] <= each.logprob <= 0
+
+
+async def test_a_stop_string_ends_the_answer_and_is_no_part_of_it(model: Model) -> None:
+    whole = text_of(await read(model.generate(prompt_of(model), GREEDY)))
+    stop = whole[4:7]
+    generation = model.generate(prompt_of(model), replace(GREEDY, stop=(stop,)))
+    assert text_of(await read(generation)) == whole[: whole.index(stop)]
+    assert generation.finish is Finish.STOP
+
+
+async def test_the_limit_of_tokens_ends_the_answer(model: Model) -> None:
+    generation = model.generate(prompt_of(model), replace(GREEDY, max_tokens=3))
+    await read(generation)
+    assert (generation.finish, len(generation.ids)) == (Finish.LENGTH, 3)
+
+
+async def test_a_deadline_ends_the_answer_with_what_there_is(model: Model) -> None:
+    generation = model.generate(prompt_of(model), ENDLESS, deadline_ns=now_ns() + 400_000_000)
+    await read(generation)
+    assert generation.finish is Finish.DEADLINE and len(generation.ids) < ENDLESS.max_tokens
+
+
+async def test_a_cancelled_answer_costs_the_engine_nothing_more(model: Model, address: str) -> None:
+    before = await told(model, address, "generated_tokens_total")
+    generation = model.generate(prompt_of(model), ENDLESS, salt="cancel")
+    async for _ in generation:
+        break
+    generation.cancel()
+    async for _ in generation:
+        pass
+    assert generation.finish is Finish.CANCELLED
+    await rest(model, address)
+    assert await told(model, address, "generated_tokens_total") - before < ENDLESS.max_tokens / 2
+
+
+async def test_a_full_queue_refuses_before_the_first_event(model: Model) -> None:
+    async with busy(model, STREAMS + QUEUE):
+        with pytest.raises(QueueFull) as refused:
+            await model.generate(prompt_of(model), GREEDY).admitted()
+        assert refused.value.retry_after_s > 0
+
+
+async def test_what_no_engine_could_compute_is_refused(model: Model) -> None:
+    with pytest.raises(PromptTooLong):
+        await model.generate([5] * model.context_length, GREEDY).admitted()
+    with pytest.raises(UnknownToken):
+        await model.generate([5], replace(GREEDY, logit_bias={10**6: 1.0})).admitted()
+
+
+async def test_a_deterministic_answer_is_the_same_beside_others(model: Model) -> None:
+    exact = Sampling(max_tokens=8, temperature=1.0, seed=7, deterministic=True)
+    alone = model.generate(prompt_of(model), exact)
+    await read(alone)
+    other = model.generate(prompt_of(model), ENDLESS, salt="beside")
+    beside = model.generate(prompt_of(model), exact)
+    await read(beside)
+    other.cancel()
+    assert alone.ids == beside.ids
+
+
+async def test_what_was_read_ahead_is_cached(model: Model) -> None:
+    prompt = prompt_of(model)
+    ahead = model.read_ahead(prompt[:90], salt="ahead")
+    assert ahead is not None
+    async for _ in ahead:
+        pass
+    generation = model.generate(prompt, GREEDY, salt="ahead")
+    await read(generation)
+    assert generation.cached_tokens == 90
+
+
+async def test_what_the_platform_says_is_cached_for_all_tenants(model: Model) -> None:
+    messages = [replace(ASK[0], content="Only the platform says this, to all of them. " * 8), ASK[1]]
+    prompt = prompt_of(model, messages)
+    model.share(prompt[:80])
+    assert [(await asked(model, prompt, salt)).cached_tokens for salt in ("three", "four")] == [0, 80]
+
+
+async def test_what_a_reader_raises_is_raised_to_it_alone(model: Model) -> None:
+    def broken(delta: Delta) -> None:
+        raise RuntimeError("the reader broke")
+
+    generation = model.generate(prompt_of(model), GREEDY)
+    with pytest.raises(RuntimeError, match="the reader broke"):
+        await generation.stream(broken)
+    generation.cancel()
+    assert text_of(await read(model.generate(prompt_of(model), GREEDY)))

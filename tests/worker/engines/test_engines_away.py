@@ -1,0 +1,101 @@
+"""Engines that die, stop, come back or are none: what a model that needs them does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inference.core import ChatMessage, Delta, Finish, Generation, Sampling
+from inference.errors import EnginesAway, InferenceError, NotDeterministic
+from inference.remote.remote_model import RemoteModel
+from tests.engines import EngineProcess, reaching
+
+LONG = Sampling(max_tokens=60, temperature=0, logit_bias={0: -100, 2: -100})
+pytestmark = pytest.mark.any_answer("it is about whether an answer goes on, whatever it says")
+
+
+def prompt_of(model: RemoteModel) -> list[int]:
+    return model.encode(model.render([ChatMessage("user", "Tell me about the river and the sea. " * 4)]))
+
+
+async def ids_of(generation: Generation, *, at: int = 0, then: Callable[[], object] = lambda: None) -> list[int]:
+    """The tokens of an answer; `then` is called once there are `at` of them."""
+    called = False
+
+    def receive(delta: Delta) -> None:
+        nonlocal called
+        if not called and len(generation.ids) >= at:
+            called = True
+            then()
+
+    await generation.stream(receive)
+    return generation.ids
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_an_answer_goes_on_elsewhere_when_its_engine_is_killed_and_all_away_is_a_503(
+    make_home: Callable[[], Path],
+) -> None:
+    home = make_home()
+    options = ("--streams", "2", "--resident", "1", "--context", "512")
+    with ExitStack() as stack:
+        engines = [EngineProcess(home, *options, name=name) for name in ("one", "two")]
+        for engine in engines:
+            stack.callback(engine.stop)
+        at = {engine.wait_until_ready(): engine for engine in engines}
+        async with reaching(*at) as model:
+            undisturbed = await ids_of(model.generate(prompt_of(model), LONG))
+            generation = model.generate(prompt_of(model), LONG)
+            assert generation.upstream is not None
+            killed = at.pop(generation.upstream.url)
+            assert await ids_of(generation, at=10, then=killed.kill) == undisturbed
+            assert (generation.finish, generation.moves) == (Finish.LENGTH, 1)
+
+            penalised = model.generate(prompt_of(model), replace(LONG, presence_penalty=0.1))
+            (last,) = at.values()
+            with pytest.raises(InferenceError):
+                await ids_of(penalised, at=10, then=last.kill)
+            assert len(penalised.ids) >= 10  # the half is kept
+
+            with pytest.raises(EnginesAway) as refused:
+                await model.generate(prompt_of(model), LONG).admitted()
+            assert (refused.value.status, refused.value.retry_after_s) == (503, 1.0)
+            await until(lambda: model.failed is not None)
+
+            again = EngineProcess(home, *options, name="one")
+            stack.callback(again.stop)
+            again.wait_until_ready()
+            await until(lambda: model.failed is None)
+            going = model.generate(prompt_of(model), LONG)
+            await going.admitted()
+            stopping = asyncio.create_task(asyncio.to_thread(again.stop))
+            assert await ids_of(going) == undisturbed  # it may finish
+            assert await stopping == 0
+            with pytest.raises(EnginesAway):
+                await model.generate(prompt_of(model), LONG).admitted()
+
+
+async def test_no_engine_that_is_none_of_ours_promises_the_same_tokens(address: str) -> None:
+    async with reaching(address) as model:  # without its token
+        assert model.failed == "no engine answers"
+    async with reaching(address, token="the-token-of-the-tests") as model:
+        (upstream,) = model._fleet.upstreams
+        assert upstream.facts is not None
+        upstream.facts = replace(upstream.facts, ours=False)
+        with pytest.raises(NotDeterministic):
+            model.generate(prompt_of(model), replace(LONG, deterministic=True))
+        model.vocabulary_digest, upstream.away = "another", "to be met again"
+        await model._look()
+        assert upstream.away == "its model has another vocabulary" and model.failed is not None

@@ -1,0 +1,112 @@
+"""The list of answers over HTTP: filtered, searched, paged, and with questions for their own tenant alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from migrations.pool import Database
+from tests.pages.past import answer, remember, say
+from tests.worker.harness import SECRET, Client, make_services, serving
+from worker.auth.keys import Keys
+from worker.auth.scope import Scope
+from worker.runs.record import TurnRecord
+from worker.traces import Traces
+
+QUESTION = "How many screws fit into the blue crate?"
+
+
+@dataclass(frozen=True)
+class Past:
+    client: Client
+    headers: dict[str, str]
+    turns: list[TurnRecord]
+
+    async def ask(self, query: str = "", **headers: str) -> Any:
+        async with self.client.get(f"/ops/api/traces{query}", headers=headers or self.headers) as answered:
+            assert answered.status == 200
+            return await answered.json()
+
+    async def listed(self, query: str = "") -> list[int]:
+        """The places of the answers among `turns`."""
+        places = {turn.id: place for place, turn in enumerate(self.turns)}
+        return [places[row["id"]] for row in (await self.ask(query))["data"]]
+
+
+@pytest.fixture
+async def past(database: Database, tenant_id: UUID) -> AsyncIterator[Past]:
+    turns = [
+        answer(tenant_id, age_s=10, number=1),
+        answer(tenant_id, age_s=20, number=2, queue=900),
+        replace(answer(tenant_id, age_s=30, number=8), status="failed", surface="voice", agent="support"),
+    ]
+    turns[0].trace.spans[6].attributes |= {"cached_tokens": 0, "new_tokens": 90}
+    await remember(Traces(database), tenant_id, *turns)
+    _, key = await Keys(database, SECRET).create(tenant_id, "test", scopes=frozenset({Scope.CHAT}))
+    async with serving(make_services(database)) as client:
+        yield Past(client, {"Authorization": f"Bearer {key}"}, turns)
+
+
+async def test_every_filter_finds_what_it_names(past: Past) -> None:
+    turns = past.turns
+    for query, expected in {
+        "": [0, 1, 2],
+        "?order=slowest": [1, 0, 2],
+        "?order=first_token&limit=1": [1],
+        "?status=late": [1],
+        "?status=failed": [2],
+        "?cache=miss": [0],
+        "?cache=hit": [1, 2],
+        "?cache=partial": [],
+        "?slower_ms=500": [1],
+        "?surface=voice&agent=support&model=demo-chat": [2],
+        f"?q={turns[1].id[:9]}": [1],
+        f"?q={turns[1].response_id}": [1],
+        "?q=conv_0": [0, 1],
+        "?q=conv_%25": [],
+        "?window_s=15": [0],
+        f"?start={turns[1].trace.started_at - 1}&end={turns[1].trace.started_at + 1}": [1],
+    }.items():
+        assert sorted(await past.listed(query)) == sorted(expected), query
+    assert (await past.listed("?order=slowest"))[0] == 1
+
+
+async def test_pages_follow_each_other_without_gaps(past: Past) -> None:
+    first = await past.ask("?limit=2")
+    assert first["has_more"]
+    second = await past.ask(f"?limit=2&after={first['data'][-1]['id']}")
+    assert not second["has_more"]
+    assert [row["id"] for row in first["data"] + second["data"]] == [turn.id for turn in past.turns]
+
+
+@pytest.mark.parametrize(
+    "query", ["start=1", "start=9&end=3", "cache=warm", "tenant=me", "slower_ms=nan", "q=" + "x" * 201]
+)
+async def test_a_filter_that_makes_no_sense_is_refused(past: Past, query: str) -> None:
+    async with past.client.get(f"/ops/api/traces?{query}", headers=past.headers) as answered:
+        assert answered.status == 400
+
+
+async def test_questions_and_calls_are_told_to_who_may_ask_in_the_same_tenant(
+    past: Past, database: Database, owner_dsn: str, tenant_id: UUID, other_tenant_id: UUID
+) -> None:
+    owner, turn = await asyncpg.connect(owner_dsn), past.turns[0]
+    await say(owner, turn, QUESTION, ("calculator", '{"expression": "6*7"}', "42"))
+    await owner.close()
+    told = (await past.ask())["data"][0]["question"]
+    assert told == QUESTION
+    trace = await past.ask(f"/{turn.id}")
+    assert trace["question"] == QUESTION
+    assert trace["calls"] == [{"name": "calculator", "arguments": '{"expression": "6*7"}', "output": "42"}]
+    keys = Keys(database, SECRET)
+    for tenant, scopes in ((other_tenant_id, {Scope.OPS, Scope.CHAT}), (tenant_id, {Scope.OPS})):
+        _, key = await keys.create(tenant, "operator", scopes=frozenset(scopes))
+        headers = {"Authorization": f"Bearer {key}"}
+        assert (await past.ask(f"?q={turn.id}", **headers))["data"][0]["question"] is None
+        seen = await past.ask(f"/{turn.id}", **headers)
+        assert (seen["question"], seen["calls"], seen["tenant"]) == (None, [], str(tenant_id))

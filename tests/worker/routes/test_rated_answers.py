@@ -1,0 +1,49 @@
+"""What people think of an answer is kept with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from migrations.pool import Database
+from tests.worker.answering import MODEL, StallingModel, answering, get, post
+from tests.worker.harness import Client
+
+URL = "/v1/responses"
+
+
+@pytest.fixture
+async def client(database: Database) -> AsyncIterator[Client]:
+    async with answering(database, "Hello.") as client:
+        yield client
+
+
+async def test_feedback_is_part_of_the_response_until_it_is_taken_back(client: Client) -> None:
+    id = (await post(client, URL, {"input": "hello", "metadata": {"mine": "1"}}))["id"]
+    told = await post(client, f"{URL}/{id}/feedback", {"rating": "down", "comment": "Too short."})
+    assert (told["response"], told["rating"], told["comment"]) == (id, "down", "Too short.")
+    kept = {"mine": "1", "firsttoken:rating": "down", "firsttoken:comment": "Too short."}
+    assert (await get(client, f"{URL}/{id}"))["metadata"] == kept
+    noted = (await get(client, f"/ops/api/traces/{id}"))["attributes"]
+    assert (noted["firsttoken:rating"], noted["firsttoken:comment"]) == ("down", "Too short.")
+    await post(client, f"{URL}/{id}/feedback", {"rating": None, "comment": "x"})
+    assert (await get(client, f"{URL}/{id}"))["metadata"] == {"mine": "1"}
+
+
+@pytest.mark.parametrize("body", [{}, {"rating": "sideways"}, {"rating": "up", "comment": "x" * 513}])
+async def test_feedback_is_up_or_down_and_short(client: Client, body: dict[str, Any]) -> None:
+    await post(client, f"{URL}/resp_none/feedback", body, 400)
+
+
+async def test_only_ones_own_answers_are_rated(client: Client) -> None:
+    await post(client, f"{URL}/resp_of_others/feedback", {"rating": "up"}, 404)
+
+
+async def test_an_answer_is_rated_when_it_is_there(database: Database) -> None:
+    model = StallingModel(["Hello."], name=MODEL)
+    async with answering(database, model=model) as client:
+        id = (await post(client, URL, {"input": "hello", "background": True}))["id"]
+        await post(client, f"{URL}/{id}/feedback", {"rating": "up"}, 400)
+        await post(client, f"{URL}/{id}/cancel", {})

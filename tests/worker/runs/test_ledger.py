@@ -1,0 +1,80 @@
+"""Every turn that was asked for counts, also those that were sent away before they began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from inference.core import Due, Priority
+from inference.errors import Late
+from inference.testing import ScriptedModel
+from migrations.pool import Database
+from tests.worker.answering import MODEL, StallingModel, answering
+from tests.worker.harness import Client
+from worker.config import Config
+
+USER = {"role": "user", "content": "hi"}
+ROUTES: Mapping[str, dict[str, Any]] = {"/v1/responses": {"input": "hi"}, "/v1/chat/completions": {"messages": [USER]}}
+
+
+class BusyModel(ScriptedModel):
+    """Knows at once that an answer would be late."""
+
+    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
+        self.dues.append(due)
+        if not due.waits:
+            raise Late("too late", 1.5)
+
+
+async def surface(client: Client) -> dict[str, Any]:
+    async with client.get("/ops/api/summary") as answer:
+        (row,) = (await answer.json())["surfaces"]
+    return dict(row)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_turn_that_is_sent_away_counts_as_late(database: Database, path: str) -> None:
+    model = BusyModel(["Hello."], name=MODEL)
+    async with answering(database, model=model, config=Config(late="refuse")) as client:
+        async with client.post(path, json=ROUTES[path]) as refused:
+            assert (refused.status, refused.headers["Retry-After-Ms"]) == (503, "1500")
+            assert (await refused.json())["error"]["code"] == "overloaded"
+        row = await surface(client)
+    assert (row["requests"], row["judged"], row["within_target"]) == (1, 1, 0)
+    assert model.prompts == []
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_turn_over_a_cap_counts_as_late(database: Database, path: str) -> None:
+    model = StallingModel(["Hello."], name=MODEL)
+    async with (
+        answering(database, model=model, config=Config(tenant_turns=1)) as client,
+        client.post(path, json={**ROUTES[path], "stream": True}) as running,
+    ):
+        await running.content.readuntil(b"data:")
+        async with client.post(path, json=ROUTES[path]) as refused:
+            assert refused.status == 429
+        row = await surface(client)
+    assert (row["requests"], row["judged"], row["within_target"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_who_prefers_to_wait_is_taken(database: Database, path: str) -> None:
+    model = BusyModel(["Hello."], name=MODEL)
+    async with answering(database, model=model) as client:
+        async with client.post(path, json=ROUTES[path], headers={"x-firsttoken-late": "wait"}) as answer:
+            assert answer.status == 200
+        async with client.post(path, json=ROUTES[path], headers={"x-firsttoken-late": "never"}) as wrong:
+            assert (await wrong.json())["error"]["param"] == "X-Firsttoken-Late"
+    assert [due.waits for due in model.dues] == [True, True]  # before it is read, and when it is submitted
+
+
+async def test_an_operator_may_have_all_wait(database: Database) -> None:
+    model = BusyModel(["Hello."], name=MODEL)
+    async with answering(database, model=model, config=Config(late="wait")) as client:
+        async with client.post("/v1/responses", json={"input": "hi"}) as answer:
+            assert answer.status == 200
+        async with client.post("/v1/responses", json={"input": "hi"}, headers={"x-firsttoken-late": "refuse"}) as late:
+            assert late.status == 503

@@ -1,0 +1,91 @@
+"""The audit log: who did what to credentials, secrets and stored files, when and from where.
+
+A note is written in the transaction of the act, so that neither stands without the other. No secret is part of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from migrations.pool import Database
+
+if TYPE_CHECKING:
+    from migrations.pool import Connection
+
+
+class Act(StrEnum):
+    KEY_CREATED = "key.created"
+    KEY_REVOKED = "key.revoked"
+    LINK_CREATED = "link.created"
+    SESSION_CREATED = "session.created"
+    SESSION_REVOKED = "session.revoked"
+    SECRET_ROTATED = "secret.rotated"
+    SECRET_DROPPED = "secret.dropped"
+    STORE_DELETED = "vector_store.deleted"
+    FILE_DELETED = "file.deleted"
+    CONVERSATION_SHARED = "conversation.shared"
+    CONVERSATION_UNSHARED = "conversation.unshared"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts. `via` is how somebody got in (`api_key`, `jwt`, `session`, `link`), or `command` or `worker`; `subject`
+    the id of a key or session, the subject of a JWT, or an account of this machine; `address` that of the client.
+    """
+
+    via: str
+    subject: str
+    address: str | None = None
+
+
+WORKER = Actor("worker", "firsttoken")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    position: int
+    at: datetime
+    actor: Actor
+    act: str
+    object: str
+    detail: dict[str, Any]
+
+
+async def note(connection: Connection, tenant_id: UUID, actor: Actor, act: Act, object: str, /, **detail: Any) -> None:
+    """Write down an act in its own transaction. `object` is the id of what was acted upon."""
+    await connection.execute(
+        "insert into audit_log (tenant_id, via, subject, address, act, object, detail) "
+        "values ($1, $2, $3, $4, $5, $6, $7)",
+        *(tenant_id, actor.via, actor.subject, actor.address, act, object, detail),
+    )
+
+
+class AuditLog:
+    """The reader of the table audit_log, one tenant's at a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def list(self, tenant_id: UUID, *, limit: int, before: int | None = None) -> list[Note]:
+        """The newest first; with `before`, those that stand before this position."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                "select position, at, via, subject, address, act, object, detail from audit_log "
+                "where $1::bigint is null or position < $1 order by position desc limit $2",
+                *(before, limit),
+            )
+        return [_note(dict(row)) for row in rows]
+
+    async def forget(self, days: float) -> None:
+        """Remove the notes of all tenants that are older; those of the last day stay in any case."""
+        async with self._database.anonymous() as connection:
+            await connection.execute("select forget_audit($1)", timedelta(days=days))
+
+
+def _note(row: dict[str, Any]) -> Note:
+    actor = Actor(row.pop("via"), row.pop("subject"), row.pop("address"))
+    return Note(actor=actor, **row)

@@ -1,0 +1,16 @@
+"""What an API key may ask for: limits of each turn, and rates."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from agents.definition import Bounds
+
+
+class KeyBounds(Bounds):
+    """Rates hold for each worker by itself. None: no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None  # read and generated

@@ -1,0 +1,187 @@
+"""Batches in Postgres: as their tenants see them, and from one state to the next by the worker that sees to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from uuid import UUID
+
+from agents.errors import NotFound
+from agents.message import new_id
+from migrations.pool import Database
+from worker.errors import rate_limited
+from worker.runs.presence import BATCH, CANCEL
+from worker.runs.running_store import CHANNEL
+from worker.wire.batches import Batch, BatchCreate, LineError, Status
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from migrations.pool import Connection
+
+TENANT_BATCHES_MAX = 8  # in progress: with files of the usual limit, half a gigabyte of requests
+RETRY_AFTER_S = 60.0  # a batch takes minutes
+OutputColumn: TypeAlias = Literal["output_file_id", "error_file_id"]
+_COLUMNS = """id, status, endpoint, input_file_id, output_file_id, error_file_id, completion_window, metadata, model,
+ errors, total, completed, failed, input_tokens, cached_tokens, output_tokens, reasoning_tokens, attempts, created_at,
+ expires_at, in_progress_at, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at"""
+
+
+class BatchClaim(NamedTuple):
+    """A batch in the hands of a worker, which checks its input or writes its output."""
+
+    tenant_id: UUID
+    batch_id: str
+    worker: int
+
+
+class BatchStore:
+    """Every method sees the rows of `tenant_id` only, except `claim`, which is the worker's own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, tenant_id: UUID, body: BatchCreate, caller: Mapping[str, str]) -> Batch:
+        """Raises ApiError 429 when the tenant has too many in progress.
+
+        Requests of the same moment may pass the limit together, by as many as there are connections.
+        """
+        async with self._database.tenant(tenant_id) as connection:
+            open_batches = await connection.fetchval(
+                "select count(*) from batches where tenant_id = $1 and status in "
+                "('validating', 'in_progress', 'finalizing', 'cancelling')",
+                tenant_id,
+            )
+            if open_batches >= TENANT_BATCHES_MAX:
+                message = f"{open_batches} of your batches are in progress, which is the limit. Try again later."
+                raise rate_limited(message, RETRY_AFTER_S)
+            row = await connection.fetchrow(
+                f"""insert into batches (tenant_id, id, endpoint, input_file_id, completion_window, metadata, caller,
+                                         expires_at)
+                    values ($1, $2, $3, $4, $5, $6, $7, now() + $8) returning {_COLUMNS}""",
+                *(tenant_id, new_id("batch"), body.endpoint, body.input_file_id, body.completion_window),
+                *(body.metadata, dict(caller), body.window),
+            )
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
+        assert row is not None
+        return _batch(row)
+
+    async def get(self, tenant_id: UUID, batch_id: str) -> Batch:
+        """Raises NotFound."""
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                f"select {_COLUMNS} from batches where tenant_id = $1 and id = $2", tenant_id, batch_id
+            )
+        return _found(row, batch_id)
+
+    async def list(self, tenant_id: UUID, *, after: str | None, limit: int) -> list[Batch]:
+        """Batches after this one, the newest first."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                f"""select {_COLUMNS} from batches
+                     where tenant_id = $1
+                       and ($2::text is null or (created_at, id) < (
+                               select created_at, id from batches a where a.tenant_id = $1 and a.id = $2))
+                     order by created_at desc, id desc limit $3""",
+                *(tenant_id, after, limit),
+            )
+        return [_batch(row) for row in rows]
+
+    async def cancel(self, tenant_id: UUID, batch_id: str) -> Batch:
+        """As it is now: on its way to an end, where it was not over. Raises NotFound."""
+        async with self._database.tenant(tenant_id) as connection:
+            row = await connection.fetchrow(
+                f"""update batches set status = 'cancelling', cancelling_at = now()
+                     where tenant_id = $1 and id = $2 and status in ('validating', 'in_progress')
+                 returning {_COLUMNS}""",
+                *(tenant_id, batch_id),
+            )
+            if row is not None:
+                await _stop_lines(connection, batch_id)
+        return _batch(row) if row else await self.get(tenant_id, batch_id)
+
+    async def claim(self, worker: int) -> BatchClaim | None:
+        """A batch to check or to end, of any tenant; None when there is none."""
+        async with self._database.anonymous() as connection:
+            row = await connection.fetchrow("select tenant_id, id from claim_batch($1)", worker)
+        return BatchClaim(row["tenant_id"], row["id"], worker) if row else None
+
+    async def begin(self, claim: BatchClaim, lines: int, model: str | None) -> None:
+        """The input is as it should be: its lines may be answered. Nothing if it was cancelled meanwhile."""
+        await self._change(
+            claim,
+            "status = 'in_progress', in_progress_at = now(), total = $4, model = $5, worker = null "
+            "where status = 'validating'",
+            *(lines, model),
+        )
+        await self._tell_workers()
+
+    async def refuse(self, claim: BatchClaim, errors: Sequence[LineError]) -> None:
+        """The input has errors: none of its lines is answered. Nothing if it was cancelled meanwhile."""
+        await self._change(
+            claim,
+            "status = 'failed', failed_at = now(), errors = $4, worker = null where status = 'validating'",
+            [error.told() for error in errors],
+        )
+
+    async def finalize(self, claim: BatchClaim) -> None:
+        """No more lines are answered; those that are being answered end."""
+        async with self._database.tenant(claim.tenant_id) as connection:
+            await connection.execute(
+                "update batches set status = 'finalizing', finalizing_at = now() "
+                "where tenant_id = $1 and id = $2 and worker = $3 and status = 'in_progress'",
+                *claim,
+            )
+            await _stop_lines(connection, claim.batch_id)
+
+    async def wrote(self, claim: BatchClaim, column: OutputColumn, connection: Connection, file_id: str) -> None:
+        """Write down where the output is, in the transaction that stores it. Raises NotFound, which undoes both, when
+        the batch is in other hands."""
+        if not await connection.fetchval(
+            f"update batches set {column} = $4 where tenant_id = $1 and id = $2 and worker = $3 returning true",
+            *(*claim, file_id),
+        ):
+            raise NotFound("batch", claim.batch_id)
+
+    async def end(self, claim: BatchClaim, status: Status) -> None:
+        """Its output is written: its lines are kept no longer."""
+        async with self._database.tenant(claim.tenant_id) as connection:
+            ended = await connection.fetchval(
+                f"update batches set status = $4, {status}_at = now(), worker = null "
+                "where tenant_id = $1 and id = $2 and worker = $3 returning true",
+                *(*claim, status),
+            )
+            if ended:
+                await connection.execute(
+                    "delete from batch_lines where tenant_id = $1 and batch_id = $2", claim.tenant_id, claim.batch_id
+                )
+
+    async def leave(self, claim: BatchClaim) -> None:
+        """Let any worker go on with it."""
+        await self._change(claim, "worker = null, attempts = greatest(attempts - 1, 0) where true")
+
+    async def _tell_workers(self) -> None:
+        async with self._database.anonymous() as connection:
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
+
+    async def _change(self, claim: BatchClaim, change: str, *values: Any) -> None:
+        async with self._database.tenant(claim.tenant_id) as connection:
+            await connection.execute(
+                f"update batches set {change} and tenant_id = $1 and id = $2 and worker = $3", *claim, *values
+            )
+
+
+async def _stop_lines(connection: Connection, batch_id: str) -> None:
+    """Tell the workers that the lines of a batch need no answers any more, and that there is something to see to."""
+    await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{CANCEL} {batch_id}")
+    await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
+
+
+def _batch(row: asyncpg.Record) -> Batch:
+    return Batch(**row)
+
+
+def _found(row: asyncpg.Record | None, batch_id: str) -> Batch:
+    if row is None:
+        raise NotFound("batch", batch_id)
+    return _batch(row)

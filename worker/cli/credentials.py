@@ -1,0 +1,212 @@
+"""The commands about credentials: API keys, sign-in links, sessions, the secret, and the audit log of all of them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import orjson
+from pydantic import ValidationError
+
+from migrations.pool import Database
+from worker.auth.audit import Act, Actor, AuditLog, note
+from worker.auth.bounds import KeyBounds
+from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.scope import ALL, USUAL, Scope
+from worker.auth.secret import Secret
+from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
+from worker.auth.session import Sessions
+from worker.auth.sign_in import link
+from worker.config import Config
+from worker.errors import StartError
+from worker.home import Home
+from worker.start import open_database, read_secret
+
+NAME_CHARS_MAX = 200
+TIME_FORMAT = "%Y-%m-%d %H:%M"
+
+
+async def create_key(
+    config: Config,
+    *,
+    name: str,
+    tenant: str,
+    scopes: Sequence[Scope],
+    operator: bool,
+    days: int | None,
+    budget: Sequence[tuple[str, int | float]],
+) -> None:
+    bounds = _bounds(budget)
+    async with _opened(config) as (database, secret):
+        keys = Keys(database, secret)
+        tenant_id = await tenant_of(keys, tenant)
+        expires_at = datetime.now(UTC) + timedelta(days=days) if days else None
+        granted = (frozenset(scopes) or USUAL) | ({Scope.OPS} if operator else frozenset())
+        name = checked(name, "the key's name")
+        id, key = await keys.create(
+            tenant_id, name, scopes=granted, expires_at=expires_at, bounds=bounds, by=_commander()
+        )
+    print(f"{key}\n\n{id} of tenant {tenant}. Store it now: it is not shown again.")
+
+
+async def list_keys(config: Config, *, tenant: str) -> None:
+    async with _opened(config) as (database, secret):
+        keys = Keys(database, secret)
+        found = await keys.list(await _known_tenant(keys, tenant))
+    for key in found:
+        used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
+        scopes = ",".join(sorted(key.scopes)) or "-"
+        made = key.created_at.strftime(TIME_FORMAT)
+        bounds = "".join(f"  {bound}={value:g}" for bound, value in key.bounds.items())
+        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<21} made {made}  used {used:<16}  {key.name}{bounds}")
+    if not found:
+        print(f"tenant {tenant} has no keys")
+
+
+async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
+    async with _opened(config) as (database, secret):
+        keys = Keys(database, secret)
+        if not await keys.revoke(await _known_tenant(keys, tenant), id, by=_commander()):
+            raise StartError(f"tenant {tenant} has no key {id}: see `firsttoken keys list --tenant {tenant}`")
+    print(f"{id} is revoked")
+
+
+async def show_link(config: Config, *, url: str | None) -> None:
+    address = url or _address_of_worker(config)
+    async with _opened(config) as (database, secret):
+        keys = Keys(database, secret)
+        token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=ALL, by=_commander())
+    print(link(address.rstrip("/"), token))
+
+
+async def list_sessions(config: Config, *, tenant: str) -> None:
+    async with _opened(config) as (database, secret):
+        tenant_id = await _known_tenant(Keys(database, secret), tenant)
+        found = await Sessions(database, secret).list(tenant_id)
+    for session in found:
+        used = session.last_used_at.strftime(TIME_FORMAT) if session.last_used_at else "never used"
+        made, ends = session.created_at.strftime(TIME_FORMAT), session.expires_at.strftime(TIME_FORMAT)
+        print(f"{session.id}  made {made}  used {used:<16}  ends {ends}  {session.address or '-'}  {session.agent}")
+    if not found:
+        print(f"no browser of tenant {tenant} is signed in")
+
+
+async def revoke_session(config: Config, *, id: str, tenant: str) -> None:
+    async with _opened(config) as (database, secret):
+        tenant_id = await _known_tenant(Keys(database, secret), tenant)
+        if not await Sessions(database, secret).revoke(tenant_id, id, by=_commander()):
+            raise StartError(f"tenant {tenant} has no session {id}: see `firsttoken sessions list --tenant {tenant}`")
+    print(f"{id} is revoked")
+
+
+async def rotate_secret(config: Config) -> None:
+    file = _secret_file(config)
+    async with _opened(config) as (database, secret):
+        tenant_id = await Keys(database, secret).tenant(LOCAL_TENANT)
+        async with database.tenant(tenant_id) as connection:  # the note stands only if the file does
+            await note(connection, tenant_id, _commander(), Act.SECRET_ROTATED, secret.marks[0])
+            file.rotate()
+    print(
+        f"Two secrets count now, and the new one signs in {SIGNS_AFTER_S:.0f} s. What the old one made stays valid"
+        " until `firsttoken secret drop`. Sessions end within 30 days, and keys move to the new one when they are used."
+    )
+
+
+async def drop_secret(config: Config, *, force: bool) -> None:
+    file = _secret_file(config)
+    async with _opened(config) as (database, secret):
+        keys = Keys(database, secret)
+        count = await keys.of_other_secrets()
+        if count and not force:
+            raise StartError(
+                f"{count} keys were not used since the rotation and would end with the old secret: use or revoke them, "
+                "or drop it all the same with --force"
+            )
+        tenant_id = await keys.tenant(LOCAL_TENANT)
+        async with database.tenant(tenant_id) as connection:
+            await note(connection, tenant_id, _commander(), Act.SECRET_DROPPED, secret.marks[-1], keys=count)
+            file.drop()
+    print("the old secret does not count any more")
+
+
+async def show_audit(config: Config, *, tenant: str, limit: int, as_json: bool) -> None:
+    async with _opened(config) as (database, secret):
+        tenant_id = await _known_tenant(Keys(database, secret), tenant)
+        found = await AuditLog(database).list(tenant_id, limit=limit)
+    for each in reversed(found):
+        if as_json:
+            print(orjson.dumps(each).decode())
+            continue
+        who = f"{each.actor.via} {each.actor.subject} {each.actor.address or '-'}"
+        detail = " ".join(f"{name}={value}" for name, value in each.detail.items())
+        print(f"{each.at:{TIME_FORMAT}:%S}  {each.act:<20} {each.object}  by {who}  {detail}".rstrip())
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[tuple[Database, Secret]]:
+    home = Home(config.home)
+    home.prepare()
+    async with open_database(config) as database:
+        yield database, read_secret(config, home)
+
+
+def _secret_file(config: Config) -> SecretFile:
+    if config.secret:
+        raise StartError(
+            "the secret is that of --secret: give the new one to all workers as --secret-before, then exchange the "
+            "two, and leave the old one out when nothing needs it any more"
+        )
+    return SecretFile(Home(config.home))
+
+
+def _commander() -> Actor:
+    """Who runs this command: the account of this machine, whatever the environment says."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as an account without a name
+        name = f"uid {os.getuid()}"
+    return Actor("command", name)
+
+
+def _bounds(budget: Sequence[tuple[str, int | float]]) -> KeyBounds | None:
+    try:
+        return KeyBounds.model_validate(dict(budget)) if budget else None
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        known = ", ".join(KeyBounds.model_fields)
+        raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Known budgets: {known}.") from None
+
+
+async def tenant_of(keys: Keys, name: str) -> UUID:
+    """The tenant of that name, made if it is new. Raises StartError."""
+    return await keys.tenant(checked(name, "the tenant's name"))
+
+
+async def _known_tenant(keys: Keys, name: str) -> UUID:
+    """For commands that look: a name that was mistyped makes no tenant."""
+    tenant_id = await keys.known_tenant(checked(name, "the tenant's name"))
+    if tenant_id is None:
+        raise StartError(f"there is no tenant {name} (--tenant); a tenant is created with its first key or sign-in")
+    return tenant_id
+
+
+def checked(name: str, what: str) -> str:
+    """The name. Raises StartError for one that is too long or empty."""
+    if not 1 <= len(name) <= NAME_CHARS_MAX:
+        raise StartError(f"{what} must have 1 to {NAME_CHARS_MAX} characters")
+    return name
+
+
+def _address_of_worker(config: Config) -> str:
+    """Where the worker that started last in this home listens."""
+    try:
+        return str(orjson.loads(Home(config.home).ready_file.read_bytes())["url"])
+    except (OSError, ValueError, LookupError, TypeError):  # none, or something else stands there
+        raise StartError(
+            "no worker has started with this home folder: start one with `firsttoken serve`, "
+            "or give its address with --url"
+        ) from None

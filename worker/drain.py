@@ -1,0 +1,55 @@
+"""How a worker stops: it takes nothing new, what runs gets its time, and the rest ends with a word to its client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from aiohttp import web
+
+from worker.batches.batch_worker import BATCHES
+from worker.runs.manager import RUNS
+from worker.services import DRAINING, REQUESTS
+
+# The worker has stopped within two seconds after its time to drain, and within one after a second signal.
+LEAVE_S = 1.0  # for lines of batches to be given back: nobody waits for them here, and another worker begins them again
+END_S = 0.5  # for ends to be stored and told; a client that reads slowly is not waited for longer
+GIVE_UP_S = 0.2  # for everything else: uploads, embeddings, streams from other workers
+
+
+async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) -> None:
+    """Return when nothing is in progress: as soon as all answers are out, or what is left was ended after `drain_s`
+    seconds, or once somebody is in a hurry.
+
+    Meanwhile the socket stays open, so that newcomers are told to go elsewhere (503) instead of being refused.
+    """
+    requests, runs = app[REQUESTS], app[RUNS]
+    app[DRAINING].set()
+    runs.backlog.stop()
+    await _first_of(app[BATCHES].stop(), within_s=LEAVE_S)
+    await _first_of(_idle(app), hurried.wait(), within_s=drain_s)
+    await _first_of(_end(app), within_s=END_S)
+    requests.interrupt()
+    await _first_of(requests.idle(), within_s=GIVE_UP_S)
+
+
+async def _idle(app: web.Application) -> None:
+    """Answers that somebody reads, and those that go on alone."""
+    await app[REQUESTS].idle()
+    await app[RUNS].idle()
+
+
+async def _end(app: web.Application) -> None:
+    await app[RUNS].end_all()
+    await app[REQUESTS].idle()
+
+
+async def _first_of(*waits: Awaitable[object], within_s: float) -> None:
+    """Return when one of them is over, or after the time."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

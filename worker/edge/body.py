@@ -1,0 +1,112 @@
+"""Bodies of requests as they arrive: within their size, their time and their tenant's memory; and decompressed."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from worker.edge.budget import Holding
+from worker.errors import ApiError, ClientGone
+
+# A body may take as long as its largest size takes at this rate: half of what a mobile network at its edge does.
+BYTES_PER_S_MIN = 32 * 1024
+PIECE_BYTES = 64 * 1024
+# By their names in Content-Encoding, what `zlib` calls their format. More would be more that can be attacked.
+CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+DAMAGED = "The body is damaged: it is not what its headers say."
+
+
+async def read_body(request: web.Request, holding: Holding, *, bytes_max: int, stall_s: float) -> bytes:
+    """The whole body, decompressed. Raises ApiError 400, 408, 413, 415 and 429, and ClientGone."""
+    coding = coding_of(request)
+    if (request.content_length or 0) > bytes_max:
+        raise too_large(bytes_max)
+    if request.content.is_eof() and request.content.exception() is None:  # it came with the headers, as most do
+        received = request.content.read_nowait()
+        if len(received) > bytes_max:
+            raise too_large(bytes_max)
+        holding.resize(len(received))
+    else:
+        received = await _received(request, holding, bytes_max=bytes_max, stall_s=stall_s)
+    if coding is None:
+        return received
+    holding.resize(len(received) + bytes_max)
+    body = await asyncio.to_thread(inflated, received, CODINGS[coding], bytes_max)
+    holding.resize(len(body))
+    return body
+
+
+async def _received(request: web.Request, holding: Holding, *, bytes_max: int, stall_s: float) -> bytes:
+    received = bytearray()
+    async with arriving(request, bytes_max=bytes_max, stall_s=stall_s) as progress:
+        while piece := await request.content.read(PIECE_BYTES):
+            progress()
+            if len(received) + len(piece) > bytes_max:
+                raise too_large(bytes_max)
+            holding.resize(len(received) + len(piece))
+            received += piece
+    return bytes(received)
+
+
+def coding_of(request: web.BaseRequest) -> str | None:
+    """How the body is compressed; None if it is not. Raises ApiError 415."""
+    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding == "identity":
+        return None
+    if coding not in CODINGS:
+        message = f"A body may be compressed with {' or '.join(sorted({*CODINGS} - {'x-gzip'}))} only."
+        raise ApiError(415, message, param="Content-Encoding", code="unsupported_content_encoding")
+    return coding
+
+
+@asynccontextmanager
+async def arriving(request: web.BaseRequest, *, bytes_max: int, stall_s: float) -> AsyncIterator[Callable[[], None]]:
+    """While a body is read. Call what this yields for each piece: without one for `stall_s` seconds, or when the whole
+    takes too long, the client has lost its turn. Raises ApiError 400 and 408, and ClientGone.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + stall_s + bytes_max / BYTES_PER_S_MIN
+    try:
+        async with asyncio.timeout(stall_s) as limit:
+            yield lambda: limit.reschedule(min(loop.time() + stall_s, end))
+    except TimeoutError:
+        raise ApiError(408, "The body of the request took too long to arrive.", code="request_timeout") from None
+    except (ConnectionError, web.RequestPayloadError):
+        raise _broken(request) from None
+    except RuntimeError:
+        if not is_gone(request):
+            raise
+        raise _broken(request) from None  # the reader of a connection that is lost says so like this
+
+
+def _broken(request: web.BaseRequest) -> Exception:
+    if is_gone(request):
+        return ClientGone("the client left before its request was complete")
+    return ApiError(400, DAMAGED, code="invalid_body")
+
+
+def is_gone(request: web.BaseRequest) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
+def inflated(data: bytes, wbits: int, bytes_max: int) -> bytes:
+    """Decompressed, at the cost of `bytes_max` at most. Raises ApiError 400 and 413."""
+    stream = zlib.decompressobj(wbits)
+    try:
+        body = stream.decompress(data, bytes_max + 1)
+    except zlib.error:
+        raise ApiError(400, DAMAGED, param="Content-Encoding", code="invalid_body") from None
+    if len(body) > bytes_max:
+        raise too_large(bytes_max)
+    if not stream.eof or stream.unused_data:
+        raise ApiError(400, DAMAGED, param="Content-Encoding", code="invalid_body")
+    return body
+
+
+def too_large(bytes_max: int) -> ApiError:
+    message = f"The request body is larger than {bytes_max} bytes, which is the limit."
+    return ApiError(413, message, code="request_too_large")

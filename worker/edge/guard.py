@@ -1,0 +1,197 @@
+"""One connection between its transport and the HTTP protocol: whoever lets others wait on it loses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import orjson
+from aiohttp import web
+
+from worker.edge.connections import Connections, address_of
+from worker.errors import ApiError
+
+HEAD_BYTES_MAX = 32 * 1024  # of request line and headers together: a credential of 8 kB and the cookies of a host
+HEAD_END = b"\r\n\r\n"
+# The rest of a body that nobody wants (after a 401, say) is read and dropped: a client that is still sending would be
+# reset before it reads the answer.
+LINGER_BYTES_MAX = 1024 * 1024
+STALL_S = 30.0  # a client that takes nothing of an answer for so long is gone
+RETRY_AFTER_S = 1
+
+OVERLOADED = ApiError(503, "The worker has no room for another connection.", type="server_error")
+LATE = ApiError(408, "The request took too long to arrive.", code="request_timeout")
+TOO_LARGE = ApiError(431, "The headers of the request are too large.", code="headers_too_large")
+REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+
+
+class Guard(asyncio.Protocol):
+    """Passes everything on to the protocol that `make` makes, once there is a place for the connection.
+
+    A request's line and headers have `header_s` seconds to arrive, from the connection or their first byte on. From
+    then on the handlers are answerable for the request: they tell it by `serving`.
+    """
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], connections: Connections, header_s: float) -> None:
+        self.address = ""
+        self.on_bytes: Callable[[int], None] | None = None  # told of what arrives on a connection that was upgraded
+        self._make = make
+        self._connections = connections
+        self._header_s = header_s
+        self._transport: asyncio.Transport | None = None
+        self._inner: asyncio.Protocol | None = None
+        self._admitted = False  # counted among the connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._awaits_head = True
+        self._head_bytes = 0
+        self._head_tail = b""  # the end of a line may come in two pieces
+
+    def __repr__(self) -> str:
+        state = "closed" if not self._admitted else "waiting" if self._awaits_head else "serving"
+        return f"<Guard {self.address} {state}>"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.address = address_of(transport.get_extra_info("peername"))
+        if not self._connections.admit(self):
+            self._transport.write(_answer(OVERLOADED))
+            self._transport.close()
+            return
+        self._admitted = True
+        self._inner = self._make()
+        self._inner.connection_made(transport)
+        self._timer = asyncio.get_running_loop().call_later(self._header_s, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            return
+        if self.on_bytes is not None:
+            self.on_bytes(len(data))
+        if not self._awaits_head or self._head_fits(data):
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_timers()
+        if self._admitted:
+            self._admitted = False
+            self._connections.leave(self)
+        if self._inner is not None:
+            inner, self._inner = self._inner, None
+            inner.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+        self._watch_stall(self._buffered)
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    @contextmanager
+    def serving(self, request: web.BaseRequest) -> Iterator[None]:
+        """From the moment that the request's headers are there until its answer is out."""
+        self._stop_head_timer()
+        self._awaits_head = False
+        self._connections.serve(self)
+        try:
+            yield
+        finally:
+            self._await_head(0 if request.content.is_eof() else -LINGER_BYTES_MAX)
+
+    def evict(self) -> None:
+        """For a newcomer; the connection is not counted any more."""
+        self._admitted = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _await_head(self, head_bytes: int) -> None:
+        self._awaits_head, self._head_bytes, self._head_tail = True, head_bytes, b""
+        if self._admitted:
+            self._connections.wait(self)
+
+    def _head_fits(self, data: bytes) -> bool:
+        """Whether a piece of a request's head may be passed on; what follows the head is bounded by who reads it."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._header_s, self._late)
+        if self._head_bytes == 0:
+            data = data.lstrip(b"\r\n")  # empty lines before a request are none that end it
+        seen = self._head_tail + data
+        if HEAD_END in seen:
+            self._awaits_head = False
+            return True
+        self._head_tail = seen[1 - len(HEAD_END) :]
+        self._head_bytes += len(data)
+        if self._head_bytes <= HEAD_BYTES_MAX:
+            return True
+        self._end(TOO_LARGE)
+        return False
+
+    def _late(self) -> None:
+        self._end(LATE if self._head_bytes > 0 else None)
+
+    def _end(self, error: ApiError | None) -> None:
+        """Close the connection of a client that waits for no answer but this one."""
+        if self._transport is not None and self._inner is not None and not self._transport.is_closing():
+            if error is not None:
+                self._transport.write(_answer(error))
+            self._transport.close()
+            self._watch_stall(self._buffered)
+
+    @property
+    def _buffered(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _watch_stall(self, before: int) -> None:
+        """Look again later whether the client has taken something of what waits for it."""
+        loop = asyncio.get_running_loop()
+        self._stalled = loop.call_later(STALL_S, self._check_stall, before)
+
+    def _check_stall(self, before: int) -> None:
+        if self._transport is not None and (waiting := self._buffered):
+            if waiting >= before:
+                self._transport.abort()
+            else:
+                self._watch_stall(waiting)
+
+    def _stop_head_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        if self._stalled is not None:
+            self._stalled.cancel()
+
+
+def guard_of(request: web.BaseRequest) -> Guard | None:
+    """The guard of the request's connection; None when that is lost, or a test serves without."""
+    transport = request.transport
+    protocol = transport.get_protocol() if transport is not None else None
+    return protocol if isinstance(protocol, Guard) else None
+
+
+def remote_of(request: web.BaseRequest) -> str:
+    """The address that the request is counted under."""
+    guard = guard_of(request)
+    return guard.address if guard else address_of((request.remote,))
+
+
+def _answer(error: ApiError) -> bytes:
+    """A whole answer, where no request is there that a handler could answer."""
+    body = orjson.dumps(error.body)
+    retry = f"Retry-After: {RETRY_AFTER_S}\r\n" if error.status == 503 else ""
+    head = (
+        f"HTTP/1.1 {error.status} {REASONS[error.status]}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,105 @@
+"""The listening socket: its connections are counted and guarded, and speak HTTP within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
+from aiohttp.http import HttpProcessingError
+
+from worker.config import Config
+from worker.edge.connections import Connections, descriptors, limit_for
+from worker.edge.guard import Guard
+from worker.errors import ApiError
+from worker.middleware import error_response
+
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+BACKLOG = 512
+CONTINUE = "100-continue"
+CLEANUP_S = 0.2  # for handlers that go on when everything was answered or given up
+
+
+class Expected(logging.Filter):
+    """Drops what clients do: requests that are none, and connections that end at any moment."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError | ConnectionError)
+
+
+LOG = logging.getLogger("firsttoken.http.server")
+LOG.addFilter(Expected())
+
+HTTP: dict[str, Any] = {
+    "access_log": None,
+    "logger": LOG,
+    "handler_cancellation": True,  # a client that leaves stops its generation at the next step
+    "auto_decompress": False,  # a body is decompressed once it is known who sends it
+    "keepalive_timeout": 75.0,  # beyond the 60 s for which balancers commonly keep idle connections
+    "lingering_time": 1.0,  # for the rest of a body that nobody wants
+    "max_line_size": 8190,
+    "max_field_size": 8190,  # a bearer token may have 8,192 characters less its scheme
+    "max_headers": 64,
+    "read_bufsize": 64 * 1024,  # of each connection, twice, before anybody reads the body
+}
+
+
+class Listener:
+    """An application on a socket. `connections` are those that are open."""
+
+    def __init__(self, app: web.Application, config: Config) -> None:
+        limit = config.connections or limit_for(descriptors())
+        self.connections = Connections(limit, config.address_connections or max(limit // 2, 1))
+        self._header_s = config.header_s
+        self._runner = web.AppRunner(app, shutdown_timeout=CLEANUP_S, **HTTP)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        for odd in (BadContentDispositionHeader, BadContentDispositionParam):
+            warnings.simplefilter("ignore", odd)  # what clients send is no warning of ours
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._runner.server.request_handler = _checked(self._runner.server.request_handler)
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        self._server = await create(self._protocol, sock=listener, backlog=BACKLOG)
+
+    def _protocol(self) -> asyncio.Protocol:
+        assert self._runner.server is not None
+        return Guard(self._runner.server, self.connections, self._header_s)
+
+    async def close(self) -> None:
+        """Stop listening and end what is left."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+
+
+def _checked(handle: Handler) -> Handler:
+    """Expectations other than 100-continue, which aiohttp would answer by itself before any middleware, and badly where
+    they are no text.
+    """
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("Expect", CONTINUE).lower() != CONTINUE:
+            return error_response(ApiError(417, f"The only expectation that is met is {CONTINUE}."))
+        return await handle(request)
+
+    return answer
+
+
+@asynccontextmanager
+async def listening(app: web.Application, config: Config, listener: socket.socket) -> AsyncIterator[Listener]:
+    server = Listener(app, config)
+    try:
+        await server.start(listener)
+        yield server
+    finally:
+        await server.close()

@@ -1,0 +1,1 @@
+"""Engines in processes of their own: how a worker reaches them, and how one serves."""

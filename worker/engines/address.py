@@ -1,0 +1,82 @@
+"""Where engines listen and are reached: a Unix socket, or a host and a port."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+UNIX = "unix:"
+UNIX_PATH_BYTES_MAX = 100  # the system takes 107
+ENGINES_MAX = 64
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`path` is that of a Unix socket; without one, there are a host and a port."""
+
+    host: str = ""
+    port: int = 0
+    path: Path | None = None
+    tls: bool = False
+
+    @classmethod
+    def listening(cls, text: str) -> Address:
+        """unix:PATH or HOST:PORT; a port of 0 picks a free one. Raises ValueError with what it takes."""
+        if text.startswith(UNIX):
+            return cls._unix(text)
+        host, _, port = text.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"must be unix:PATH or HOST:PORT, not {text!r}")
+        return cls(host.strip("[]"), int(port))
+
+    @classmethod
+    def of_engine(cls, text: str) -> Address:
+        """unix:PATH or an http(s) URL. Raises ValueError with what it takes."""
+        if text.startswith(UNIX):
+            return cls._unix(text)
+        try:
+            url = urlsplit(text)
+            port = url.port
+        except ValueError:
+            raise ValueError("must be unix:PATH or http(s)://HOST:PORT") from None
+        if url.scheme not in PORTS or not url.hostname or url.path.strip("/") or url.query or url.username:
+            raise ValueError("must be unix:PATH or http(s)://HOST:PORT")  # not quoted: it may contain a password
+        return cls(url.hostname, port or PORTS[url.scheme], tls=url.scheme == "https")
+
+    @classmethod
+    def _unix(cls, text: str) -> Address:
+        path = Path(text.removeprefix(UNIX)).expanduser().absolute()
+        if text == UNIX or len(bytes(path)) > UNIX_PATH_BYTES_MAX:
+            raise ValueError(f"must be unix: and a path of at most {UNIX_PATH_BYTES_MAX} bytes")
+        return cls(path=path)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine gets there."""
+        if self.path is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if self.path is None else "engine"
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"{UNIX}{self.path}"
+        return f"{'https' if self.tls else 'http'}://{self.host_header}"
+
+
+def engines_in(text: str) -> list[str]:
+    """The engines of a setting, each once. Raises ValueError."""
+    found = list(dict.fromkeys(str(Address.of_engine(part.strip())) for part in text.split(",") if part.strip()))
+    if not 1 <= len(found) <= ENGINES_MAX:
+        raise ValueError(f"must name 1 to {ENGINES_MAX} engines")
+    return found

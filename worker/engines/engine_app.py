@@ -1,0 +1,195 @@
+"""The HTTP application of an engine: from token ids to token ids, for the workers that share it. No database, no text.
+
+Everything that llama.cpp will see is checked before: a request that is wrong gets a 400 that names the field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import TypeAlias
+from uuid import UUID
+
+from aiohttp import web
+
+from agents.work import Work
+from inference.core import Due, Generation, Grammar, Priority
+from inference.errors import EngineStopped, InvalidSchema
+from inference.model import ChatModel
+from inference.remote.answer_stream import spell_nothing
+from inference.remote.request_body import MODELS_PATH, PATH
+from inference.trace import now_ns
+from worker.edge.body import is_gone, read_body
+from worker.edge.budget import BUDGET, Budget
+from worker.edge.guard import guard_of
+from worker.engines.engine_gauges import EngineGauges
+from worker.engines.generate_request import GenerateRequest
+from worker.engines.token_stream import TokenStream
+from worker.errors import ApiError, ClientGone
+from worker.failures import to_api_error
+from worker.middleware import error_response
+from worker.reply import reply
+from worker.wire.parse import parse
+
+log = logging.getLogger("firsttoken.engine_app")
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+ID_BYTES = 8  # of a token id with its comma
+BODY_BYTES_MIN = 2 * 2**20  # for a grammar, and all that is not the prompt
+BODIES_BYTES_MAX = 128 * 2**20  # of all that arrive at once
+BODY_STALL_S = 15.0
+HEALTH = "/health"
+WORKERS = UUID(int=0)  # share what bodies may take: tenants are not known here
+
+MODEL: web.AppKey[ChatModel] = web.AppKey("model", ChatModel)
+TOKEN: web.AppKey[bytes] = web.AppKey("token", bytes)  # that workers must show; empty: none
+DRAINING: web.AppKey[asyncio.Event] = web.AppKey("engine_draining", asyncio.Event)
+WORK: web.AppKey[Work] = web.AppKey("engine_work", Work)
+GAUGES: web.AppKey[EngineGauges] = web.AppKey("gauges", EngineGauges)
+
+
+def build_engine_app(model: ChatModel, token: str | None) -> web.Application:
+    app = web.Application(middlewares=[answer_errors, check_token])
+    app[MODEL], app[TOKEN] = model, (token or "").encode()
+    app[DRAINING], app[WORK] = asyncio.Event(), Work()
+    app[BUDGET] = Budget(BODIES_BYTES_MAX, BODIES_BYTES_MAX)
+    app[GAUGES] = EngineGauges(model)
+    app.add_routes(
+        [
+            web.post(PATH, generate),
+            web.get(HEALTH, health),
+            web.get(MODELS_PATH, list_models),
+            web.get("/metrics", scrape),
+        ]
+    )
+    return app
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Outermost: whatever happens inside, the caller gets the error shape."""
+    guard = guard_of(request)
+    with guard.serving(request) if guard else nullcontext():
+        try:
+            with request.app[WORK].doing():
+                return await handler(request)
+        except Exception as error:
+            if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
+                raise ConnectionResetError("the worker is gone") from None
+            answer = to_api_error(error)
+            if answer is None:
+                log.error("%s %s failed", request.method, request.path, exc_info=error)
+                answer = ApiError(500, "Something went wrong in the engine; its log says what.", type="server_error")
+            return error_response(answer)
+
+
+@web.middleware
+async def check_token(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Before anything of the body is read. Health is for balancers, which have no token."""
+    expected = request.app[TOKEN]
+    given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    if request.path != HEALTH and expected and not hmac.compare_digest(given, b"Bearer " + expected):
+        raise ApiError(401, "This engine wants the token that it shares with its workers.", code="invalid_api_key")
+    return await handler(request)
+
+
+async def generate(request: web.Request) -> web.StreamResponse:
+    model = request.app[MODEL]
+    if request.app[DRAINING].is_set():
+        raise EngineStopped("the engine is shutting down")
+    if request.content_type != "application/json":  # a page in a browser can send anything else unasked
+        raise ApiError(415, "The body must be application/json.", param="Content-Type")
+    with request.app[BUDGET].holding(WORKERS) as holding:
+        bytes_max = BODY_BYTES_MIN + ID_BYTES * model.context_length
+        raw = await read_body(request, holding, bytes_max=bytes_max, stall_s=BODY_STALL_S)
+        asked = parse(GenerateRequest, raw, bulk=GenerateRequest.BULK)
+    _check_tokens(asked, model)
+    grammar = await _grammar(asked, model)
+    generation = _submitted(asked, model, grammar)
+    if generation is None:
+        return web.Response(body=spell_nothing(), content_type="text/event-stream")
+    try:
+        return await TokenStream(request, asked.request_id, generation).send()
+    finally:
+        generation.cancel()
+
+
+def _check_tokens(asked: GenerateRequest, model: ChatModel) -> None:
+    """Raises ApiError 400 for what is no token of this model."""
+    size = model.vocabulary_size
+    if min(asked.token_ids) < 0 or max(asked.token_ids) >= size:
+        at, unknown = next((at, id) for at, id in enumerate(asked.token_ids) if not 0 <= id < size)
+        message = f"Invalid 'token_ids[{at}]': this model has no token {unknown}; it has {size}."
+        raise ApiError(400, message, param=f"token_ids[{at}]", code="invalid_value")
+
+
+async def _grammar(asked: GenerateRequest, model: ChatModel) -> Grammar | None:
+    """Compiled in a thread, within the limits of a grammar. Raises ApiError 400."""
+    if asked.grammar is None:
+        return None
+    try:
+        return await asyncio.to_thread(model.prepare, *asked.grammar)
+    except InvalidSchema as error:
+        error.param = "sampling_params.structured_outputs.grammar"
+        raise
+
+
+def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None) -> Generation | None:
+    """None: there is nothing to do. Raises InferenceError and ApiError 400."""
+    own, prompt = asked.firsttoken, asked.token_ids
+    if own.shared:
+        model.share(prompt[: own.shared])
+    if own.ahead:
+        return model.read_ahead(prompt, salt=asked.cache_salt, exact=own.deterministic)
+    if asked.priority == Priority.AHEAD:
+        raise ApiError(400, "Invalid 'priority': this class is for reading ahead.", param="priority")
+    return model.generate(
+        prompt,
+        asked.sampling(grammar),
+        salt=asked.cache_salt,
+        priority=Priority(asked.priority),
+        due=Due(_at_ns(own.due_ms), own.waits),
+        deadline_ns=_at_ns(own.deadline_ms),
+    )
+
+
+def _at_ns(in_ms: float | None) -> int | None:
+    return None if in_ms is None else now_ns() + round(in_ms * 1e6)
+
+
+async def health(request: web.Request) -> web.Response:
+    """503 while it takes no requests: a balancer sends none then."""
+    failed = "failed" if request.app[MODEL].failed else None
+    state = "draining" if request.app[DRAINING].is_set() else failed or "ok"
+    return reply({"status": state}, status=200 if state == "ok" else 503)
+
+
+async def list_models(request: web.Request) -> web.Response:
+    model = request.app[MODEL]
+    described = {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "firsttoken",
+        "max_model_len": model.context_length,
+        "firsttoken": {"vocabulary": model.vocabulary_digest, "parameters": model.parameters},
+    }
+    return reply({"object": "list", "data": [described]})
+
+
+async def scrape(request: web.Request) -> web.Response:
+    return await request.app[GAUGES].answer()
+
+
+async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) -> None:
+    """Return when nothing is in progress, or after `drain_s` seconds, or once somebody is in a hurry. Meanwhile the
+    socket stays open, so that workers are told (503) to go elsewhere."""
+    app[DRAINING].set()
+    waits = [asyncio.ensure_future(app[WORK].idle()), asyncio.ensure_future(hurried.wait())]
+    await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()

@@ -1,0 +1,174 @@
+"""Requests to engines, each on a connection of its own: closing it is how an engine learns that nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import cast
+
+from inference.remote.transport import Answer, Receiver
+from worker.engines.address import Address
+from worker.engines.http_answer import BadAnswer, HttpAnswer
+
+ANSWER_BYTES_MAX = 2**20  # of one that is handed on as a whole
+# Until the head of an answer is there, which an engine sends when it has taken the request: it may compile a grammar
+# before. Where its machine is gone without a word, nothing would ever come.
+HEAD_S = 30.0
+KEEPALIVE_S, KEEPALIVE_PROBES = 5, 3  # the same behind the head: noticed within 20 s
+
+
+class Connection(asyncio.Protocol):
+    """An `inference.remote.transport.Exchange`."""
+
+    def __init__(self, address: Address, request: bytes, receiver: Receiver, tls: ssl.SSLContext | None) -> None:
+        self._request = request
+        self._receiver: Receiver | None = receiver
+        self._answer = HttpAnswer()
+        self._body = bytearray()  # of an answer that is no success
+        self._transport: asyncio.Transport | None = None
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(HEAD_S, self._lose, "it did not answer in time")
+        self._connecting = loop.create_task(self._connect(address, tls), name="engine")
+
+    async def _connect(self, address: Address, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if address.path is not None:
+                await loop.create_unix_connection(lambda: self, str(address.path))
+            else:
+                await loop.create_connection(lambda: self, address.host, address.port, ssl=tls if address.tls else None)
+        except OSError as error:
+            self._lose(f"there is no connection to it: {error.strerror or error}")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family != socket.AF_UNIX:
+            _keep_alive(connection)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        answer, had_head = self._answer, self._answer.status
+        try:
+            pieces = answer.feed(data)
+        except BadAnswer as error:
+            self._lose(f"its answer is no HTTP: {error}")
+            return
+        if self._receiver is None or not answer.status:
+            return
+        if answer.status != 200:
+            self._refuse(pieces)
+            return
+        if not had_head:
+            self._timer.cancel()
+            self._receiver.begun()
+        if pieces and self._receiver is not None:
+            self._receiver.received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if answer.whole:
+            self._lose("the answer ended")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer.ends_with_connection and self._answer.status != 200:
+            self._answer.whole = True
+            self._refuse(())
+        self._lose(str(error) if error else "it closed the connection")
+
+    def close(self) -> None:
+        self._receiver = None
+        self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        elif not self._connecting.done() and asyncio.current_task() is not self._connecting:
+            self._connecting.cancel()
+
+    def _refuse(self, pieces: list[bytes] | tuple[bytes, ...]) -> None:
+        """Hand an answer that is no success on, once it is whole or long enough."""
+        self._body += b"".join(pieces)
+        receiver, answer = self._receiver, self._answer
+        if receiver is not None and (answer.whole or len(self._body) > ANSWER_BYTES_MAX):
+            self.close()
+            receiver.refused(Answer(answer.status, bytes(self._body), _seconds(answer.headers)))
+
+    def _lose(self, reason: str) -> None:
+        receiver, reached = self._receiver, self._answer.status > 0
+        self.close()
+        if receiver is not None:
+            receiver.lost(reason, reached=reached)
+
+
+class _Whole:
+    """Waits for a whole answer."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._body = bytearray()
+
+    def begun(self) -> None:
+        pass
+
+    def refused(self, answer: Answer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def received(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > ANSWER_BYTES_MAX:
+            self.lost("its answer has no end", reached=False)
+
+    def lost(self, reason: str, *, reached: bool) -> None:
+        if self.answer.done():
+            return
+        if reached:
+            self.answer.set_result(Answer(200, bytes(self._body)))
+        else:
+            self.answer.set_exception(ConnectionError(reason))
+
+
+class EngineTransport:
+    """An `inference.remote.transport.Transport`. `token` is what engines of a network want to see."""
+
+    def __init__(self, token: str | None = None) -> None:
+        self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
+        self._addresses: dict[str, Address] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def post(self, url: str, path: str, body: bytes, receiver: Receiver) -> Connection:
+        head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        return self._send(url, "POST", path, head, body, receiver)
+
+    async def get(self, url: str, path: str, timeout_s: float) -> Answer:
+        whole = _Whole()
+        connection = self._send(url, "GET", path, "", b"", whole)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await whole.answer
+        finally:
+            connection.close()
+
+    def _send(self, url: str, method: str, path: str, head: str, body: bytes, receiver: Receiver) -> Connection:
+        address = self._addresses.get(url)
+        if address is None:
+            address = self._addresses[url] = Address.of_engine(url)
+        if address.tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        begin = f"{method} {path} HTTP/1.1\r\nHost: {address.host_header}\r\nConnection: close\r\n"
+        request = f"{begin}{self._credentials}{head}\r\n".encode() + body
+        return Connection(address, request, receiver, self._tls)
+
+
+def _seconds(headers: dict[str, str]) -> float | None:
+    """What the headers say about when to come again."""
+    for name, scale in (("retry-after-ms", 1e3), ("retry-after", 1.0)):
+        value = headers.get(name, "")
+        if value.isascii() and value.isdigit() and len(value) < 9:
+            return int(value) / scale
+    return None
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle, pause, probes = "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"  # not everywhere
+    for name, value in ((idle, KEEPALIVE_S), (pause, KEEPALIVE_S), (probes, KEEPALIVE_PROBES)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

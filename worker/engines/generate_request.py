@@ -1,0 +1,122 @@
+"""The body of `POST /inference/v1/generate` as our engine takes it: vLLM's names, and ours in "firsttoken".
+
+What vLLM knows and would mean another answer is refused; what asks for nothing passes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from inference.core import Grammar, Priority, Sampling
+from worker.wire import limits
+from worker.wire.strict import Strict, Unsupported, only
+
+GRAMMAR_CHARS_MAX = (
+    1_000_000  # schemas of all tools of a turn; llguidance has limits of its own for what it makes of it
+)
+PROMPT_TOKENS_MAX = 1_000_000  # the model's context is the real limit
+SALT_CHARS_MAX = 256
+SEED_MAX = 2**64 - 1
+DEADLINE_MS_MAX = 24 * 3600 * 1000
+
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+GrammarText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
+TokenId: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,7}$")]
+Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class StructuredOutputs(Strict):
+    grammar: GrammarText
+
+
+class SamplingParams(Strict):
+    max_tokens: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] = 16  # as vLLM has it
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Share = 1.0
+    top_k: Annotated[int, Field(ge=-1, le=limits.TOP_K_MAX)] = 0
+    min_p: Share = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    seed: Annotated[int, Field(ge=0, le=SEED_MAX)] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    detokenize: bool = False  # nothing here does
+    n: Annotated[Any, only(1, None)] = 1
+    stop: Annotated[Any, only(None, [])] = None  # the worker, who has the text, knows
+    ignore_eos: Annotated[Any, only(False, None)] = False
+    min_tokens: Annotated[Any, only(0, None)] = 0
+    stop_token_ids: Annotated[Any, only(None, [])] = None
+    prompt_logprobs: Unsupported = None
+
+
+class MarkedGrammar(Strict):
+    """Holds an answer from the mark on: see `LanguageModel.prepare`."""
+
+    text: GrammarText
+    begins: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class Own(Strict):
+    """The first token is due in `due_ms`; what `waits` is taken however late it will be. `ahead`: the prompt is only
+    prefilled. `shared` tokens at its beginning hold nothing of any tenant."""
+
+    deadline_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
+    due_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
+    waits: bool = False
+    deterministic: bool = False
+    ahead: bool = False
+    shared: Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)] = 0
+    marked_grammar: MarkedGrammar | None = None
+
+
+class StreamOptions(Strict):
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = True
+
+
+class GenerateRequest(Strict):
+    BULK: ClassVar[str] = "token_ids"
+
+    request_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "generate"
+    model: Annotated[str, StringConstraints(max_length=256)] | None = None  # there is one
+    token_ids: Annotated[list[int], Field(min_length=1, max_length=PROMPT_TOKENS_MAX)]
+    sampling_params: SamplingParams
+    stream: Literal[True]
+    stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, StringConstraints(max_length=SALT_CHARS_MAX)] = ""
+    priority: Annotated[int, Field(ge=0, le=max(Priority))] = Priority.STANDARD
+    features: Unsupported = None
+    kv_transfer_params: Unsupported = None
+    firsttoken: Own = Own()
+
+    @property
+    def grammar(self) -> tuple[str, str] | None:
+        """Its text and its mark, if the answer is held to any."""
+        if (marked := self.firsttoken.marked_grammar) is not None:
+            return marked.text, marked.begins
+        structured = self.sampling_params.structured_outputs
+        return None if structured is None else (structured.grammar, "")
+
+    def sampling(self, grammar: Grammar | None) -> Sampling:
+        params = self.sampling_params
+        return Sampling(
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_k=max(0, params.top_k),
+            top_p=params.top_p,
+            min_p=params.min_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repeat_penalty=params.repetition_penalty,
+            seed=params.seed,
+            logit_bias={int(token): bias for token, bias in (params.logit_bias or {}).items()},
+            deterministic=self.firsttoken.deterministic,
+            top_logprobs=params.logprobs,
+            grammar=grammar,
+        )

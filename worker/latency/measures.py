@@ -1,0 +1,87 @@
+"""What is measured of a finished turn. Pure.
+
+An answer has `duration`, `ttft`, `tpot` and `span:<name>` in milliseconds, and adds up `status:<status>`, `judged`,
+`within`, `prompt_tokens`, `cached_tokens` and `output_tokens`. What is no answer, such as embeddings, has `call` and
+its spans.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from worker.latency.histogram import AMOUNT, bucket, encode
+from worker.latency.stretch import MINUTE_S
+from worker.runs.record import TurnRecord
+
+SPAN = "span:"
+STATUS = "status:"
+SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one
+OTHER_SPAN = "other"
+
+Row: TypeAlias = tuple[datetime, str, str, str, bytes]  # of the table latency, without tenant and resolution
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    at: datetime
+    surface: str
+    model: str
+    agent: str
+
+
+class Measures:
+    """Remembers the names of spans, so that made-up ones cannot fill the tables."""
+
+    def __init__(self) -> None:
+        self.span_names: set[str] = {OTHER_SPAN}
+
+    def rows(self, records: Iterable[TurnRecord]) -> Sequence[Row]:
+        """One row for each cell, in the order in which every worker writes them: so no two wait for each other."""
+        cells: dict[Cell, Counter[tuple[str, int]]] = {}
+        for record in records:
+            at = datetime.fromtimestamp(record.trace.started_at // MINUTE_S * MINUTE_S, UTC)
+            counts = cells.setdefault(Cell(at, record.surface, record.model, record.agent), Counter())
+            for measure, ms in self._times(record):
+                counts[measure, bucket(ms)] += 1
+            for measure, amount in _amounts(record):
+                counts[measure, AMOUNT] += amount
+        return [
+            (cell.at, cell.surface, cell.model, cell.agent, encode(counts)) for cell, counts in sorted(cells.items())
+        ]
+
+    def _times(self, record: TurnRecord) -> Iterator[tuple[str, float]]:
+        """(measure, milliseconds). Spans of one name are summed within a turn."""
+        totals: dict[str, float] = {}
+        for span in record.trace.spans:
+            name = self._known(span.name)
+            totals[name] = totals.get(name, 0.0) + span.duration_ms
+        yield from ((SPAN + name, total_ms) for name, total_ms in totals.items())
+        yield "call" if record.response_id is None else "duration", record.trace.duration_ms
+        if record.response_id is not None:
+            times = (("ttft", record.ttft_ms), ("tpot", record.tpot_ms))
+            yield from ((name, ms) for name, ms in times if ms is not None)
+
+    def _known(self, name: str) -> str:
+        if name not in self.span_names and len(self.span_names) > SPAN_NAMES_MAX:
+            return OTHER_SPAN
+        self.span_names.add(name)
+        return name
+
+
+def _amounts(record: TurnRecord) -> Iterator[tuple[str, int]]:
+    if record.response_id is None:
+        return
+    prompt = record.prompt
+    yield STATUS + record.status, 1
+    amounts = (
+        ("judged", int(record.within_target is not None)),
+        ("within", int(record.within_target is True)),
+        ("prompt_tokens", prompt.total),
+        ("cached_tokens", prompt.cached),
+        ("output_tokens", record.output_tokens),
+    )
+    yield from ((name, amount) for name, amount in amounts if amount)

@@ -1,0 +1,112 @@
+"""Tallies as pages and programs read them. Pure; takes milliseconds for a month: call it in a thread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from worker.latency.histogram import Tally
+from worker.latency.measures import SPAN, STATUS
+from worker.latency.rollups import Group, Point
+from worker.latency.stretch import Stretch
+
+QUANTILES = (0.5, 0.95, 0.99)
+NAMES = ("p50", "p95", "p99")
+TIMES = ("ttft", "tpot", "duration")
+DIMENSIONS = ("surface", "model", "agent", "tenant_id")
+# The order in which spans happen; tools stand before the end, and what is not known at the end.
+ORDER = (
+    *("edge", "auth", "jwks", "hydrate", "retrieve", "open", "embed", "search", "fuse", "rerank", "read", "reread"),
+    *("compress", "prefill_prefix", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "tools"),
+    *("tool:", "flush"),
+)
+
+
+def summary(groups: Sequence[Group], span_names: Iterable[str]) -> dict[str, Any]:
+    """Of all answers, by surface (where embeddings and the like count too), and by span; and the values of each
+    dimension.
+    """
+    by_surface: dict[str, list[bytes]] = defaultdict(list)
+    for group in groups:
+        by_surface[group.surface].append(group.measures)
+    overall = Tally(b"".join(group.measures for group in groups))
+    surfaces = [
+        {"surface": surface, **_answers(Tally(b"".join(pieces)), "duration", "call")}
+        for surface, pieces in by_surface.items()
+    ]
+    return {
+        **_answers(overall, "duration"),
+        "surfaces": sorted(surfaces, key=lambda row: (-row["requests"], row["surface"])),
+        "spans": span_table(overall, span_names),
+    }
+
+
+def span_table(tally: Tally, span_names: Iterable[str]) -> list[dict[str, Any]]:
+    """Spans of one name are summed within a turn."""
+    return [
+        {"name": name, "turns": turns, **_percentiles(tally, SPAN + name)}
+        for name in sorted(span_names, key=lambda name: (_place(name), name))
+        if (turns := tally.amount(SPAN + name))
+    ]
+
+
+def usual(groups: Sequence[Group], span_names: Iterable[str], turns_min: int) -> dict[str, dict[str, float | None]]:
+    """Median and 95th percentile of each span and time that enough turns had."""
+    tally = Tally(b"".join(group.measures for group in groups))
+    rows = span_table(tally, span_names)
+    rows += [{"name": name, "turns": tally.amount(name), **_percentiles(tally, name)} for name in TIMES]
+    return {row["name"]: {"p50_ms": row["p50"], "p95_ms": row["p95"]} for row in rows if row["turns"] >= turns_min}
+
+
+def facets(groups: Iterable[Group]) -> dict[str, list[str]]:
+    """The values of each dimension, those with the most data first."""
+    sizes: dict[str, dict[str, int]] = {name: defaultdict(int) for name in DIMENSIONS}
+    for group in groups:
+        for name in DIMENSIONS:
+            sizes[name][str(getattr(group, name))] += len(group.measures)
+    ordered = {name: sorted(values, key=lambda value: (-values[value], value)) for name, values in sizes.items()}
+    return {name.removesuffix("_id"): [value for value in values if value] for name, values in ordered.items()}
+
+
+def series(stretch: Stretch, points: Iterable[Point]) -> dict[str, Any]:
+    """Columns over time, one value for each step; None where nothing was measured."""
+    known = {point.at: _answers(Tally(point.measures), "duration") for point in points}
+    at = list(range(stretch.start, stretch.end, stretch.step_s))
+    answers = [known.get(moment) for moment in at]
+    counts = ("requests", "failed", "judged", "within_target", "prompt_tokens", "cached_tokens")
+    return {
+        "start": stretch.start,
+        "end": stretch.end,
+        "step_s": stretch.step_s,
+        "at": at,
+        **{name: [each[name] if each else 0 for each in answers] for name in counts},
+        **{
+            f"{name}_ms": {p: [each[f"{name}_ms"][p] if each else None for each in answers] for p in NAMES}
+            for name in TIMES
+        },
+    }
+
+
+def _answers(tally: Tally, *durations: str) -> dict[str, Any]:
+    return {
+        "requests": sum(map(tally.amount, durations)),
+        "failed": tally.amount(STATUS + "failed"),
+        "judged": tally.amount("judged"),
+        "within_target": tally.amount("within"),
+        "prompt_tokens": tally.amount("prompt_tokens"),
+        "cached_tokens": tally.amount("cached_tokens"),
+        "output_tokens": tally.amount("output_tokens"),
+        "ttft_ms": _percentiles(tally, "ttft"),
+        "tpot_ms": _percentiles(tally, "tpot"),
+        "duration_ms": _percentiles(tally, *durations),
+    }
+
+
+def _percentiles(tally: Tally, *measures: str) -> dict[str, float | None]:
+    return dict(zip(NAMES, tally.percentiles(QUANTILES, *measures), strict=True))
+
+
+def _place(name: str) -> int:
+    known = "tool:" if name.startswith("tool:") else name
+    return ORDER.index(known) if known in ORDER else len(ORDER)

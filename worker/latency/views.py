@@ -1,0 +1,108 @@
+"""What the latency page asks of the roll-ups. Operators see everybody's; others see their tenant's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from migrations.pool import Database
+from worker.auth.principal import Principal
+from worker.latency import rollups
+from worker.latency.rollups import Slice
+from worker.latency.shared import Shared
+from worker.latency.sight import Sight
+from worker.latency.stretch import DAY_S, Stretch
+from worker.latency.summary import facets, series, summary, usual
+
+USUAL_S = DAY_S  # what is usual, is usual of the last day
+USUAL_KEPT_S = 30.0
+USUAL_TURNS_MIN = 5  # below that nothing is usual
+
+View: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The last `window_s` seconds, or from one moment to another (Unix seconds)."""
+
+    window_s: float
+    slice: Slice
+    start: float | None = None
+    end: float | None = None
+
+    def stretch(self, now: float) -> Stretch:
+        end = now if self.end is None else self.end
+        return Stretch.of(end - self.window_s if self.start is None else self.start, end, now)
+
+
+class Views:
+    """What one viewer was told is told to all who ask the same within a moment."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._shared = Shared()
+        self._usual = Shared(USUAL_KEPT_S)
+
+    async def summary(self, principal: Principal, asked: Asked) -> View:
+        """Goodput and percentiles: of all answers, by surface, by span; and what there is to choose from."""
+
+        async def compute() -> View:
+            stretch = asked.stretch(time.time())
+            async with Sight.of(principal).open(self._database) as connection:
+                groups = await rollups.groups(connection, stretch, asked.slice)
+                everything = groups if asked.slice == Slice() else await rollups.groups(connection, stretch, Slice())
+                names = await rollups.span_names(connection)
+            found = await asyncio.to_thread(summary, groups, names)
+            offered = facets(everything)
+            return {
+                "window_s": asked.window_s,
+                "start": stretch.start,
+                "end": stretch.end,
+                **found,
+                "facets": offered if principal.is_operator else offered | {"tenant": []},
+            }
+
+        return await self._share("summary", principal, asked, compute)
+
+    async def series(self, principal: Principal, asked: Asked) -> View:
+        """The same over time; for operators also what the workers did."""
+
+        async def compute() -> View:
+            stretch = asked.stretch(time.time())
+            async with Sight.of(principal).open(self._database) as connection:
+                points = await rollups.points(connection, stretch, asked.slice)
+                workers = await rollups.worker_points(connection, stretch) if principal.is_operator else []
+            found = await asyncio.to_thread(series, stretch, points)
+            return {**found, **_columns(workers, found["at"])}
+
+        return await self._share("series", principal, asked, compute)
+
+    async def usual(self, principal: Principal, surface: str) -> dict[str, dict[str, float]]:
+        """Median and 95th percentile of each span on a surface, and of `tpot`, where enough turns had it."""
+
+        async def compute() -> Any:
+            stretch = Asked(USUAL_S, Slice()).stretch(time.time())
+            async with Sight.of(principal).open(self._database) as connection:
+                groups = await rollups.groups(connection, stretch, Slice(surface=surface))
+                names = await rollups.span_names(connection)
+            return await asyncio.to_thread(usual, groups, names, USUAL_TURNS_MIN)
+
+        found: dict[str, dict[str, float]] = await self._usual.get((Sight.of(principal), surface), compute)
+        return found
+
+    async def _share(
+        self, what: str, principal: Principal, asked: Asked, compute: Callable[[], Awaitable[View]]
+    ) -> View:
+        found: View = await self._shared.get((what, Sight.of(principal), asked), compute)
+        return dict(found)
+
+
+def _columns(workers: list[dict[str, Any]], at: list[int]) -> Mapping[str, Any]:
+    by_point = {row["at"]: row for row in workers}
+    return {
+        name: [by_point[moment][name] if moment in by_point else None for moment in at]
+        for name in ("running", "waiting", "loop_lag_ms")
+    }

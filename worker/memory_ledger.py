@@ -1,0 +1,51 @@
+"""What the memory of the worker's process holds, by part. The parts add up to what the process uses, so that whatever
+grows has a name: `rest` is Python, its libraries and what nobody accounts for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+STATUS = Path("/proc/self/status")  # on Linux; elsewhere the ledger is empty
+KNOWN = {  # part -> engine's gauge
+    "kv_cache": "kv_cache_bytes",
+    "working": "working_bytes",
+    "parked": "parked_bytes",
+    "prompt_index": "prompt_index_bytes",  # what is parked, and what was seen at some time
+    "token_cache": "token_cache_bytes",  # token ids of pieces of prompts, and of generated turns
+    "query_cache": "query_cache_bytes",  # embedded queries
+}
+
+
+def parts(status: str, stats: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes by part, from the text of /proc/*/status and the engine's gauges. What the engine reserved and did not
+    touch yet is not in use: its parts take at most what there is, in their order. Pure."""
+    lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    resident = {name: int(lines[key].split()[0]) * 1024 for name, key in _RESIDENT.items()}
+    found, left = {"mapped_files": resident["file"], "shared": resident["shared"]}, resident["anonymous"]
+    for part, gauge in KNOWN.items():
+        found[part] = min(int(stats.get(gauge) or 0), left)
+        left -= found[part]
+    return {**found, "rest": left}
+
+
+_RESIDENT = {"anonymous": "RssAnon", "file": "RssFile", "shared": "RssShmem"}
+
+
+class MemoryLedger:
+    """A collector: it looks at the moment of a scrape."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> list[Metric]:
+        if not STATUS.exists():
+            return []
+        family = GaugeMetricFamily("firsttoken_memory_bytes", "Resident memory of the process", labels=["part"])
+        for part, size in parts(STATUS.read_text(), self._stats()).items():
+            family.add_metric([part], float(size))
+        return [family]

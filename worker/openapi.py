@@ -1,0 +1,134 @@
+"""The description of the API in OpenAPI 3.1, made of the routes themselves and of the models of their bodies. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from inspect import getdoc
+from typing import Any, TypeAlias
+
+from aiohttp import web
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from worker.auth.access import EVERYBODY, VISITORS, Access
+from worker.auth.scope import Scope
+from worker.described import JSON, Described, Schema, description_of
+
+VERSION = "3.1.0"
+COMPONENTS = "#/components/schemas/{model}"
+Models: TypeAlias = Mapping[type[BaseModel], Schema]  # where each is described
+BEARER = "credentials"
+PLACE = re.compile(r"\{(\w+)\}")
+NULLABLE_TEXT = {"type": ["string", "null"]}
+TOLD = {"message": {"type": "string"}, "type": {"type": "string"}, "param": NULLABLE_TEXT, "code": NULLABLE_TEXT}
+ERROR: Schema = {
+    "type": "object",
+    "properties": {"error": {"type": "object", "properties": TOLD, "required": ["message", "type"]}},
+    "required": ["error"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path, and what answers it."""
+
+    method: str
+    path: str
+    handler: Any
+
+    @property
+    def access(self) -> Access | None:
+        declared: Access | None = getattr(self.handler, "access", None)
+        return declared
+
+    @property
+    def described(self) -> Described:
+        return description_of(self.handler)
+
+    def object(self, models: Models) -> Schema:
+        told = getdoc(self.handler)
+        return {
+            "operationId": "_".join(re.findall(r"\w+", f"{self.method.lower()} {self.path}")),
+            "summary": self.handler.__name__.replace("_", " ").capitalize(),
+            **({"description": told} if told else {}),
+            "tags": [self.handler.__module__.rpartition(".")[2]],
+            "security": self._security,
+            "parameters": [*self._places, *self._query],
+            **self._body(models),
+            "responses": self._answers,
+        }
+
+    @property
+    def _security(self) -> list[Schema]:
+        """Any one of these opens it. The names are scopes."""
+        if self.access is None or self.access == EVERYBODY:
+            return []
+        if self.access == VISITORS:
+            return [{}, {BEARER: []}]
+        return [{BEARER: [str(scope)]} for scope in Scope if scope in self.access.scopes]
+
+    @property
+    def _places(self) -> Iterator[Schema]:
+        for name in PLACE.findall(self.path):
+            yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+    @property
+    def _query(self) -> Iterator[Schema]:
+        for name, schema in self.described.query.items():
+            yield {"name": name, "in": "query", "required": False, "schema": schema}
+
+    def _body(self, models: Models) -> Schema:
+        said = self.described
+        if said.takes is not None:
+            return {"requestBody": {"required": True, "content": {JSON: {"schema": models[said.takes]}}}}
+        if said.form:
+            form = {"type": "object", "properties": dict(said.form), "required": list(said.form)}
+            return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
+        return {}
+
+    @property
+    def _answers(self) -> Schema:
+        said = self.described
+        told = {kind: {"schema": {"type": "object"}} if kind == JSON else {} for kind in said.tells}
+        answer: Schema = {"description": HTTPStatus(said.status).phrase, **({"content": told} if told else {})}
+        refusals = {status: {"$ref": f"#/components/responses/{status}"} for status in ("4XX", "503")}
+        return {str(said.status): answer, **refusals}
+
+
+def operations(routes: Iterable[web.AbstractRoute]) -> list[Operation]:
+    """All that is routed, but the answers to HEAD, which aiohttp makes of those to GET."""
+    return [
+        Operation(route.method, route.resource.canonical, route.handler)
+        for route in routes
+        if route.resource is not None and route.method != "HEAD"
+    ]
+
+
+def document(operations: Iterable[Operation], version: str) -> Schema:
+    """As JSON. The names of operations are made of their addresses, so that none changes when code is moved."""
+    told = list(operations)
+    taken = dict.fromkeys(each.described.takes for each in told if each.described.takes is not None)
+    places, schemas = models_json_schema([(model, "validation") for model in taken], ref_template=COMPONENTS)
+    models: Models = {model: places[model, "validation"] for model in taken}
+    paths: dict[str, Schema] = {}
+    for each in told:
+        paths.setdefault(each.path, {})[each.method.lower()] = each.object(models)
+    return {
+        "openapi": VERSION,
+        "info": {"title": "Firsttoken", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas.get("$defs", {}), "Error": ERROR},
+            "responses": {"4XX": _error("What was asked cannot be done."), "503": _error("Try again in a moment.")},
+            "securitySchemes": {
+                BEARER: {"type": "http", "scheme": "bearer", "description": "An API key (ft_…) or a JWT."}
+            },
+        },
+    }
+
+
+def _error(description: str) -> Schema:
+    return {"description": description, "content": {JSON: {"schema": {"$ref": COMPONENTS.format(model="Error")}}}}

@@ -1,0 +1,86 @@
+"""POST /v1/messages: one stateless turn, as Anthropic's clients ask for it; and what its prompt would cost."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from aiohttp import web
+
+from agents.turn import Turn
+from worker.auth.access import needs
+from worker.auth.scope import Scope
+from worker.checks import check_model, in_param
+from worker.described import EVENTS, JSON, Described
+from worker.errors import ClientGone
+from worker.reply import reply
+from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.runs.choice import Choice, whole_of
+from worker.runs.event_stream import EventStream
+from worker.runs.idempotency import Once
+from worker.services import SERVICES
+from worker.telemetry import server_timing
+from worker.wire.headers import with_headers
+from worker.wire.messages_reply import PING, EventTeller, Reply
+from worker.wire.messages_request import MessagesInput, MessagesRequest
+from worker.wire.parse import parse
+
+
+def routes() -> list[web.RouteDef]:
+    return needs(Scope.CHAT, web.post("/v1/messages", create), web.post("/v1/messages/count_tokens", count_tokens))
+
+
+@Described(MessagesRequest, tells=(JSON, EVENTS))
+async def create(request: web.Request) -> web.StreamResponse:
+    services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
+    with trace.span("edge"):
+        body = parse(MessagesRequest, request[BODY], request[IGNORED])
+        body = with_headers(body, request.headers, services.surface_names)
+        body.note_ignored(services.model.switches, request[IGNORED])
+        answer = Reply(body, check_model(body.model, services))
+        once = Once.of(request, services, principal.tenant_id)
+    with in_param("messages"):
+        async with once.unstored() if once else nullcontext():
+            return await _create(request, body, answer)
+
+
+async def _create(request: web.Request, body: MessagesRequest, answer: Reply) -> web.StreamResponse:
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    ledger = Choice.ledger_of(services, principal, request[TRACE], answer)
+    with ledger.entering() as entered:
+        turn = ledger.applied(await _turn(request, body, answer.model))
+        places = entered.pop_all()
+    with places:
+        choice = Choice.of(services, principal, request[TRACE], turn, answer)
+        return await (_stream if body.stream else _whole)(request, answer, choice)
+
+
+@Described(MessagesInput)
+async def count_tokens(request: web.Request) -> web.Response:
+    """How many tokens the model would read first."""
+    services = request.app[SERVICES]
+    body = parse(MessagesInput, request[BODY], request[IGNORED])
+    with in_param("messages"):
+        turn = await _turn(request, body, check_model(body.model, services))
+        return reply({"input_tokens": await services.agent.count(turn)})
+
+
+async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
+    body = body.model_copy(update={"messages": messages})
+    asked = body.turn(principal.tenant_id, watched=principal.is_watching)
+    return principal.bounded(services.roster.of(model).applied(asked))
+
+
+async def _stream(request: web.Request, answer: Reply, choice: Choice) -> web.StreamResponse:
+    stream = EventStream(request, heartbeat=PING)
+    try:
+        await choice.stream(stream, EventTeller(answer))
+    except ClientGone:
+        return stream.response
+    return await stream.close()
+
+
+async def _whole(request: web.Request, answer: Reply, choice: Choice) -> web.Response:
+    [finished] = await whole_of([choice])
+    return reply(answer.whole(finished), headers={"Server-Timing": server_timing(request[TRACE])})

@@ -1,0 +1,58 @@
+"""/v1/conversations/{id}/share: a link by which anybody reads a conversation; and what such a link opens."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from worker.auth.access import EVERYBODY, declare, needs
+from worker.auth.audit import Act
+from worker.auth.scope import Scope
+from worker.checks import path_id
+from worker.edge.guard import remote_of
+from worker.errors import ApiError
+from worker.reply import reply
+from worker.request_keys import PRINCIPAL, noted
+from worker.services import SERVICES
+from worker.wire.share import share_object, shared_object
+
+SHARE = "/v1/conversations/{id}/share"
+UNSEEN = {"Cache-Control": "no-store"}  # a link that is revoked shows nothing, from nowhere
+
+
+def routes() -> list[web.RouteDef]:
+    return [
+        *needs(Scope.CHAT, web.post(SHARE, create), web.get(SHARE, retrieve), web.delete(SHARE, revoke)),
+        *declare(EVERYBODY, web.get("/v1/shared/{token}", open_link)),
+    ]
+
+
+async def create(request: web.Request) -> web.Response:
+    """Of the conversation as it is now; a link from before stops working."""
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
+    token = await services.shares.create(tenant_id, id, also=noted(request, Act.CONVERSATION_SHARED, id))
+    return reply(share_object(id, await services.shares.shared_at(tenant_id, id), token), headers=UNSEEN)
+
+
+async def retrieve(request: web.Request) -> web.Response:
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
+    await services.conversations.get(tenant_id, id)
+    return reply(share_object(id, await services.shares.shared_at(tenant_id, id)))
+
+
+async def revoke(request: web.Request) -> web.Response:
+    """Nothing happens where there is no link."""
+    services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
+    await services.conversations.get(tenant_id, id)
+    await services.shares.revoke(tenant_id, id, also=noted(request, Act.CONVERSATION_UNSHARED, id))
+    return reply(share_object(id, None))
+
+
+async def open_link(request: web.Request) -> web.Response:
+    """For whoever has the link: guesses cost an address what wrong keys cost it."""
+    services = request.app[SERVICES]
+    async with services.authenticator.throttle.checking(remote_of(request)):
+        shared = await services.shares.open(path_id(request, "shared conversation", "token"))
+        if shared is None:
+            message = "This link does not work: it was revoked, or was not copied whole."
+            raise ApiError(401, message, type="authentication_error", code="unknown_link")
+    return reply(shared_object(shared), headers=UNSEEN)

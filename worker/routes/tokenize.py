@@ -1,0 +1,92 @@
+"""POST /tokenize and /detokenize: texts as the chat model's tokens, and back. Nothing of it is on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from inference.core import LanguageModel
+from inference.errors import UnknownToken
+from worker.auth.access import needs
+from worker.auth.scope import Scope
+from worker.checks import check_model, in_param
+from worker.described import Described
+from worker.request_keys import BODY, PRINCIPAL
+from worker.services import SERVICES
+from worker.wire.chat_request import ChatRequest
+from worker.wire.parse import parse
+from worker.wire.tokenize_request import DetokenizeRequest, TokenizeRequest
+
+
+def routes() -> list[web.RouteDef]:
+    return needs(Scope.CHAT, web.post("/tokenize", tokenize), web.post("/detokenize", detokenize))
+
+
+@Described(TokenizeRequest)
+async def tokenize(request: web.Request) -> web.Response:
+    body = parse(TokenizeRequest, request[BODY])
+    model = request.app[SERVICES].model
+    read = await _prompt(request, body.chat) if body.chat else None
+
+    def answer() -> dict[str, Any]:
+        special = body.parse_special is not False
+        ids = read or model.tokenize(body.text, add_special=body.adds_special, parse_special=special)
+        return tokens_object(model, ids, body)
+
+    return await _apart(request, body.model, answer)
+
+
+@Described(DetokenizeRequest)
+async def detokenize(request: web.Request) -> web.Response:
+    body = parse(DetokenizeRequest, request[BODY], bulk="tokens")
+    model = request.app[SERVICES].model
+
+    def answer() -> dict[str, Any]:
+        text = b"".join(model.spell(body.tokens)).decode("utf-8", "replace")
+        return {"content": text, "prompt": text}
+
+    return await _apart(request, body.model, answer)
+
+
+async def _prompt(request: web.Request, chat: ChatRequest) -> list[int]:
+    """What the model would read of a chat, up to its answer."""
+    services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
+    with in_param("messages"):
+        messages = await services.attachments.read(tenant_id, chat.messages, "messages")
+        return await services.agent.tokens(chat.model_copy(update={"messages": messages}).turn(tenant_id))
+
+
+async def _apart(request: web.Request, name: str | None, answer: Callable[[], dict[str, Any]]) -> web.Response:
+    """Answered in a thread: a long text takes a second. It counts as a turn in progress."""
+    services = request.app[SERVICES]
+    check_model(name, services)
+    with services.admission.turn(request[PRINCIPAL].tenant_id):
+        try:
+            body = await asyncio.to_thread(lambda: orjson.dumps(answer()))
+        except UnknownToken as error:
+            error.param = "tokens"
+            raise
+    return web.Response(body=body, content_type="application/json")
+
+
+def tokens_object(model: LanguageModel, ids: list[int], body: TokenizeRequest) -> dict[str, Any]:
+    tokens: list[Any] = ids
+    pieces = model.spell(ids) if body.with_pieces or body.return_token_strs else []
+    if body.with_pieces:
+        tokens = [{"id": id, "piece": _piece(piece)} for id, piece in zip(ids, pieces, strict=True)]
+    told: dict[str, Any] = {"tokens": tokens, "count": len(ids), "max_model_len": model.context_length}
+    if body.return_token_strs:
+        told["token_strs"] = [piece.decode("utf-8", "replace") for piece in pieces]
+    return told
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    """Bytes where they are no text by themselves, as llama-server has it."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)

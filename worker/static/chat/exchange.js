@@ -1,0 +1,136 @@
+// One question with its answer on the page, and what can be done with them afterwards.
+
+import { el } from "../shared/dom.js";
+import { json } from "../shared/api.js";
+import { Answer } from "./answer.js";
+import { composed, taken } from "./attached.js";
+import { fileDetails } from "./file-chips.js";
+import { problem } from "./problem.js";
+import { replay } from "./replay.js";
+import { answerActions, questionActions } from "./turn-actions.js";
+import { timing } from "./timing.js";
+import { versionPager } from "./version-pager.js";
+
+export class Exchange {
+  /** `question` is null for an answer that nobody asked for. `does`: {announce, open, again(exchange, question),
+   *  remove(exchange), choose(exchange, itemId), warn(error), startNew}. `versions` are the ids of the first items of all versions,
+   *  null for this one while it has none. */
+  constructor(question, does, { responseId = null, itemIds = [], versions = [] } = {}) {
+    this.question = question;
+    this.does = does;
+    this.responseId = responseId;
+    this.itemIds = itemIds; // of the items it was shown from; those of a turn made here have its response
+    this.versions = versions;
+    this.answer = null;
+    this.node = el("section", { class: "turn" });
+    if (question !== null) this.showQuestion();
+  }
+
+  showQuestion() {
+    const { question, files } = taken(this.question);
+    const text = el("p", { dir: "auto" }, question);
+    const actions = questionActions(this.question, text, { edit: () => this.edit() });
+    const at = this.versions.findIndex((id) => id === null || this.itemIds.includes(id));
+    this.pager = versionPager(this.versions, at, { choose: (id) => this.does.choose(this, id) });
+    const foot = el("div", { class: "question-foot" }, actions, this.pager);
+    this.asked = el("div", { class: "question" }, text, ...files.map(fileDetails), foot);
+    this.node.prepend(this.asked);
+  }
+
+  begin({ announce }) {
+    this.answer = new Answer({ announce, open: this.does.open });
+    this.node.append(this.answer.node);
+    return this.answer;
+  }
+
+  /** Show what is stored of an answer. */
+  replay(items) {
+    const answer = this.begin({ announce: () => {} });
+    replay(items, answer);
+    this.settle();
+    if (!items.some(({ type, role }) => type === "message" && role === "assistant")) this.unanswered();
+  }
+
+  /** The answer is over, for whatever reason. */
+  settle() {
+    this.answer.settle();
+    const callbacks = {
+      regenerate: () => this.does.again(this, this.question),
+      timing: this.responseId !== null && !this.answer.timed ? () => this.showTiming() : null,
+      remove: () => this.does.remove(this),
+      failed: this.does.warn,
+    };
+    if (this.answered && this.question !== null) this.node.append(answerActions(this, callbacks));
+  }
+
+  get answered() {
+    return this.answer !== null && this.answer.texts.size > 0;
+  }
+
+  /** For who leafs through the versions by the keyboard. */
+  focusVersion() {
+    this.node.scrollIntoView({ block: "nearest" });
+    this.pager?.querySelector("button:not(:disabled)")?.focus({ preventScroll: true });
+  }
+
+  get markdown() {
+    return this.answer.markdown;
+  }
+
+  unanswered() {
+    this.fail(Object.assign(new Error("This question was not answered."), { status: 0 }));
+  }
+
+  fail(error) {
+    if (this.answer === null) this.begin({ announce: () => {} }).settle();
+    const retry = () => this.does.again(this, this.question);
+    this.answer.foot.append(problem(error, { retry, startNew: this.does.startNew }));
+  }
+
+  /** Traces are kept for some days only. */
+  async showTiming() {
+    const button = [...this.node.querySelectorAll(".action")].find(({ textContent }) => textContent === "Timing");
+    button?.remove();
+    try {
+      const panel = timing(await json("GET", `/ops/api/traces/${encodeURIComponent(this.responseId)}`));
+      panel.open = true;
+      this.answer.foot.append(panel);
+      panel.querySelector("summary").focus();
+    } catch (error) {
+      this.answer.note(error.status === 404 ? "The timing of this answer is not kept any more." : error.message);
+    }
+  }
+
+  /** The question becomes a field in its place. */
+  edit() {
+    const field = el("textarea", { "aria-label": "Edit the question", dir: "auto", rows: "3" });
+    const { question, files } = taken(this.question);
+    field.value = question;
+    const close = () => {
+      form.remove();
+      this.asked.hidden = false;
+    };
+    const send = () => {
+      const text = field.value.trim();
+      if (text === "") return;
+      close();
+      this.does.again(this, composed(text, files));
+    };
+    const form = el(
+      "form",
+      { class: "edit-question", submit: (event) => { event.preventDefault(); send(); } },
+      field,
+      el("p", { class: "quiet" }, "The earlier version stays beside this one."),
+      el("button", { type: "button", class: "button", click: close }, "Cancel"),
+      el("button", { class: "button primary" }, "Send"),
+    );
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") close();
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
+      event.stopPropagation();
+    });
+    this.asked.hidden = true;
+    this.asked.after(form);
+    field.focus();
+  }
+}

@@ -1,0 +1,48 @@
+// What the person thinks of an answer: up or down, and a word about it.
+
+import { json } from "../shared/api.js";
+import { el } from "../shared/dom.js";
+import { icon } from "../shared/icons.js";
+
+const COMMENT_CHARS_MAX = 512; // what the worker keeps
+
+/** Two buttons, and a field for a word once one of them is pressed; `failed(error)` when the worker does not take it. */
+export function feedback(responseId, failed) {
+  let rating = null;
+  const group = el("span", { class: "feedback", role: "group", "aria-label": "Feedback" });
+  const field = el("input", { type: "text", maxlength: COMMENT_CHARS_MAX, "aria-label": "Comment", placeholder: "Say why, if you like", dir: "auto" });
+  const form = el("form", { class: "feedback-word", hidden: true, submit: (event) => { event.preventDefault(); comment(); } }, field);
+  const thumbs = { up: thumb("up", "Good answer"), down: thumb("down", "Bad answer") };
+  group.append(thumbs.up, thumbs.down, form);
+
+  function thumb(name, label) {
+    const attributes = { type: "button", class: "action", "aria-label": label, title: label, "aria-pressed": "false" };
+    return el("button", { ...attributes, click: () => rate(rating === name ? null : name) }, icon(`thumb-${name}`));
+  }
+
+  async function rate(chosen) {
+    if (!(await send({ rating: chosen }))) return;
+    rating = chosen;
+    for (const [name, button] of Object.entries(thumbs)) button.setAttribute("aria-pressed", String(name === rating));
+    group.dataset.rated = String(rating !== null);
+    form.hidden = rating === null;
+    field.value = "";
+  }
+
+  async function comment() {
+    if (!(await send({ rating, comment: field.value.trim() }))) return;
+    form.replaceChildren(el("span", { class: "quiet", role: "status" }, "Thank you"));
+  }
+
+  async function send(body) {
+    try {
+      await json("POST", `/v1/responses/${encodeURIComponent(responseId)}/feedback`, { body });
+      return true;
+    } catch (error) {
+      failed(error);
+      return false;
+    }
+  }
+
+  return group;
+}

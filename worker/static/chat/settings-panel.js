@@ -1,0 +1,86 @@
+// The settings of the conversation that is shown.
+
+import { json } from "../shared/api.js";
+import { byId, el } from "../shared/dom.js";
+import { INSTRUCTIONS_CHARS_MAX, isUnset } from "./settings.js";
+
+export class SettingsPanel {
+  /** `changed(settings)` is called when the person is done and something is different. */
+  constructor({ changed }) {
+    this.changed = changed;
+    this.dialog = byId("settings");
+    this.button = byId("open-settings");
+    this.form = byId("settings-form");
+    this.fields = this.form.elements;
+    this.fields.instructions.maxLength = INSTRUCTIONS_CHARS_MAX;
+    this.button.addEventListener("click", () => this.open());
+    byId("settings-close").addEventListener("click", () => this.dialog.close());
+    byId("settings-reset").addEventListener("click", () => this.form.reset());
+    this.form.addEventListener("input", () => this.say());
+    this.form.addEventListener("reset", () => queueMicrotask(() => this.say()));
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.dialog.close();
+    });
+    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    this.dialog.addEventListener("close", () => this.done());
+  }
+
+  /** Mark the button of a conversation whose answers are made in another way than usual. */
+  show(settings) {
+    this.settings = settings;
+    this.button.dataset.set = String(!isUnset(settings));
+    this.button.title = isUnset(settings) ? "Settings" : "Settings: not the usual ones";
+  }
+
+  async open() {
+    this.fill(this.settings);
+    this.dialog.showModal();
+    try {
+      const { data } = await json("GET", "/v1/models");
+      const [usual, ...agents] = data.filter(({ capabilities = ["chat"] }) => capabilities.includes("chat"));
+      const options = agents.map(({ id }) => el("option", { value: id }, `Agent: ${id}`));
+      this.fields.model.replaceChildren(el("option", { value: "" }, usual.id), ...options);
+      this.fields.model.value = this.settings.model ?? "";
+    } catch {
+      // the list stays as it is: everything else can be set all the same
+    }
+  }
+
+  fill({ model, instructions, temperature, maxTokens, effort }) {
+    const { fields } = this;
+    if (model !== null && ![...fields.model.options].some(({ value }) => value === model)) {
+      fields.model.append(el("option", { value: model }, `Agent: ${model}`));
+    }
+    fields.model.value = model ?? "";
+    fields.instructions.value = instructions ?? "";
+    fields.temperature.value = String(temperature ?? 0);
+    fields.maxTokens.value = maxTokens === null ? "" : String(maxTokens);
+    fields.effort.value = effort ?? "";
+    this.say();
+  }
+
+  say() {
+    const { temperature, instructions } = this.fields;
+    const { length } = instructions.value;
+    byId("settings-temperature").textContent = Number(temperature.value) === 0 ? "0, repeatable" : temperature.value;
+    byId("settings-left").textContent = length === 0 ? "" : `${length} of ${INSTRUCTIONS_CHARS_MAX}`;
+  }
+
+  get chosen() {
+    const { model, instructions, temperature, maxTokens, effort } = this.fields;
+    const tokens = Math.floor(maxTokens.valueAsNumber);
+    return {
+      model: model.value || null,
+      instructions: instructions.value.trim() || null,
+      temperature: Number(temperature.value) || null,
+      maxTokens: tokens >= 1 ? tokens : null,
+      effort: effort.value || null,
+    };
+  }
+
+  done() {
+    const { chosen } = this;
+    if (JSON.stringify(chosen) !== JSON.stringify({ ...chosen, ...this.settings })) this.changed(chosen);
+  }
+}

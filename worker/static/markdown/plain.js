@@ -1,0 +1,15 @@
+// Markdown -> its words alone, for where there is no room for more.
+
+import { parseBlocks } from "./parser.js";
+import { renderBlock } from "./render.js";
+
+export function plain(text) {
+  return parseBlocks(text.replaceAll("\r", ""), { open: false }).map(words).join(" ");
+}
+
+function words(block) {
+  const node = renderBlock(block, { cite: () => null });
+  for (const caption of node.querySelectorAll?.("figcaption") ?? []) caption.remove(); // of code: language and button
+  for (const line of node.querySelectorAll?.("br") ?? []) line.replaceWith(" ");
+  return node.textContent.trim();
+}

@@ -1,0 +1,197 @@
+"""Everything that runs beside requests: started by name, started again when it fails or ends, and told when it is down.
+
+A task that dies without a word takes a promise with it: events are not stored, files not read, and every check that
+asks for an answer is still green. So no loop of the worker catches its own errors; it fails, and is begun again here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from migrations.pool import DATABASE_AWAY
+
+log = logging.getLogger("firsttoken.supervisor")
+
+# A closed list, as all of it is public: nothing here tells of a tenant or of what an operator configured.
+Part: TypeAlias = Literal[
+    "batches",
+    "calibrator",
+    "credentials",
+    "engines",
+    "event_log",
+    "intake",
+    "janitor",
+    "jwks",
+    "minutes",
+    "postgres",
+    "presence",
+    "queue",
+    "telemetry",
+    "tool_servers",
+]
+PARTS: Sequence[Part] = get_args(Part)
+# Without these an answer that this worker makes is taken for abandoned, or cannot be resumed: it should make no more.
+VITAL: frozenset[Part] = frozenset({"event_log", "presence"})
+
+RETRY_S = 0.25  # before it is begun again; doubled by each failure in a row
+RETRY_MAX_S = 5.0  # the longest that a part stays away once what it needs is back
+STOP_S = 5.0  # above what any task does when it is cancelled
+DOWN_FAILURES = 3  # in a row: a connection that was lost once is no news
+
+Well: TypeAlias = Callable[[], None]  # a task calls it whenever it has done what it is for
+Run: TypeAlias = Callable[[Well], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """How a task does. Pure. `since` is when it failed first after it was well, in Unix seconds."""
+
+    failures: int = 0  # in a row
+    failures_total: int = 0
+    since: float | None = None
+
+    @property
+    def is_down(self) -> bool:
+        return self.failures >= DOWN_FAILURES
+
+    def failed(self, now: float) -> Vitals:
+        since = now if self.since is None else self.since
+        return Vitals(self.failures + 1, self.failures_total + 1, since)
+
+    def well(self) -> Vitals:
+        return replace(self, failures=0, since=None)
+
+
+def retry_s(failures: int, chance: float, max_s: float = RETRY_MAX_S) -> float:
+    """The pause after so many failures in a row. `chance`, from 0 to 1, spreads those who lost the same thing."""
+    longest = RETRY_S * 2.0 ** min(failures - 1, 20)
+    return min(longest, max_s) * (1 + chance) / 2
+
+
+class Ended(Exception):
+    """A task that should run for ever returned."""
+
+
+class Supervised:
+    """One task with its vitals. Made by `Supervisor.start`."""
+
+    def __init__(
+        self,
+        part: Part,
+        run: Run,
+        *,
+        silent_s: float | None,
+        retry_max_s: float,
+        ends: bool,
+        expected: tuple[type[Exception], ...],
+    ) -> None:
+        self.part = part
+        self.vitals = Vitals()
+        self._run = run
+        self._silent_s = silent_s
+        self._retry_max_s = retry_max_s
+        self._ends = ends
+        self._expected = expected
+        self._limit = asyncio.timeout(None)
+        self._over = False
+        self._task = asyncio.create_task(self._keep(), name=part)
+        self._task.add_done_callback(self._gone)
+
+    async def stop(self) -> None:
+        """Return when it has ended."""
+        self._over = True
+        while not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=STOP_S)  # and again, if a library swallowed that
+
+    def well(self) -> None:
+        """It has done what it is for."""
+        if self.vitals.is_down:
+            log.info("%s works again", self.part)
+        if self.vitals.failures:
+            self.vitals = self.vitals.well()
+        if self._silent_s is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._silent_s)
+
+    async def _keep(self) -> None:
+        while not self._over:
+            await self._run_once()
+            await asyncio.sleep(retry_s(self.vitals.failures, random.random(), self._retry_max_s))
+
+    async def _run_once(self) -> None:
+        """A cancellation that comes from inside, with something that was awaited there, is a failure like any other."""
+        self._limit = asyncio.timeout(self._silent_s)
+        try:
+            async with self._limit:
+                await self._run(self.well)
+            self._over = self._ends
+            if not self._over:
+                self._fail(Ended("returned"))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._fail(error)
+        except Exception as error:  # the boundary: whatever it was, without this task its work is never done
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        was_down = self.vitals.is_down
+        self.vitals = self.vitals.failed(time.time())
+        unforeseen = not isinstance(error, (Ended, *self._expected))
+        level = logging.DEBUG if was_down else logging.WARNING  # what is down is told once
+        log.log(level, "%s failed and is begun again: %r", self.part, error, exc_info=error if unforeseen else None)
+        if self.vitals.is_down and not was_down:
+            log.error("%s is down: it failed %d times in a row", self.part, self.vitals.failures)
+
+    def _gone(self, _task: asyncio.Task[None]) -> None:
+        if not self._over:
+            log.error("%s was ended from outside", self.part)
+            self.vitals = replace(self.vitals.failed(time.time()), failures=DOWN_FAILURES)
+
+
+class Supervisor:
+    """The tasks of a worker. Whoever started one stops it."""
+
+    def __init__(self) -> None:
+        self._tasks: list[Supervised] = []
+
+    def start(
+        self,
+        part: Part,
+        run: Run,
+        *,
+        silent_s: float | None = None,
+        retry_max_s: float = RETRY_MAX_S,
+        ends: bool = False,
+        expected: tuple[type[Exception], ...] = DATABASE_AWAY,
+    ) -> Supervised:
+        """Keep `run` running. `silent_s`: it is begun again when it was not well for so long. `ends`: it may return.
+        `expected` errors are told in one line, others with a traceback.
+        """
+        task = Supervised(part, run, silent_s=silent_s, retry_max_s=retry_max_s, ends=ends, expected=expected)
+        self._tasks.append(task)
+        return task
+
+    @property
+    def vitals(self) -> Mapping[Part, Sequence[Vitals]]:
+        """Of the parts that were started; several tasks may be one part."""
+        found: dict[Part, list[Vitals]] = {}
+        for task in self._tasks:
+            found.setdefault(task.part, []).append(task.vitals)
+        return found
+
+    @property
+    def down(self) -> Mapping[Part, float]:
+        """The parts that fail again and again, and since when, in Unix seconds."""
+        return {
+            part: min(each.since for each in all_of if each.is_down and each.since is not None)
+            for part, all_of in self.vitals.items()
+            if any(each.is_down for each in all_of)
+        }

@@ -1,0 +1,220 @@
+"""Batches on the wire: what creates one, the lines of its input and of its output, and what is told of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+
+import orjson
+from pydantic import AfterValidator, StringConstraints
+
+from worker.errors import ApiError
+from worker.wire.options import Metadata
+from worker.wire.parse import parse
+from worker.wire.strict import Id, Strict, Unsupported
+
+PURPOSE, OUTPUT_PURPOSE = "batch", "batch_output"  # of input files, and of those that a batch writes
+Endpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
+ENDPOINTS: Sequence[Endpoint] = get_args(Endpoint)
+Status: TypeAlias = Literal[
+    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+]
+OVER: frozenset[Status] = frozenset({"failed", "completed", "expired", "cancelled"})
+Unanswered: TypeAlias = Literal["batch_expired", "batch_cancelled"]
+
+CUSTOM_ID_CHARS_MAX = 512  # all of a batch are in memory at once, to find the same one twice
+WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
+WINDOW_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
+WINDOW_MAX = timedelta(days=7)  # what was asked for and by whom may have changed by then
+
+
+def _is_window(text: str) -> str:
+    if (match := WINDOW.fullmatch(text)) is None or _span(match) > WINDOW_MAX:
+        raise ValueError("use 24h, or another number of minutes (m), hours (h) or days (d), at most 7d")
+    return text
+
+
+def _span(match: re.Match[str]) -> timedelta:
+    return int(match[1]) * WINDOW_UNITS[match[2]]
+
+
+class BatchCreate(Strict):
+    input_file_id: Id
+    endpoint: Endpoint
+    completion_window: Annotated[str, AfterValidator(_is_window)]
+    metadata: Metadata | None = None
+    output_expires_after: Unsupported = None
+
+    @property
+    def window(self) -> timedelta:
+        match = WINDOW.fullmatch(self.completion_window)
+        assert match is not None, "it was validated"
+        return _span(match)
+
+
+class LineError(NamedTuple):
+    """What is wrong with a line of the input, or with the file where there is no line."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+    def told(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class BatchLine(Strict):
+    custom_id: Annotated[str, StringConstraints(min_length=1, max_length=CUSTOM_ID_CHARS_MAX)]
+    method: str
+    url: str
+    body: dict[str, Any]
+
+
+def read_line(raw: bytes, endpoint: str) -> BatchLine | LineError:
+    """A line of the input. Its body is only looked at when it is answered."""
+    try:
+        line = parse(BatchLine, raw, bulk="body")
+    except ApiError as error:
+        code = "invalid_json_line" if error.code == "invalid_json" else error.code or "invalid_value"
+        return LineError(code, error.message.replace("The body", "The line"), error.param)
+    if line.method != "POST":
+        return LineError("invalid_method", "Invalid 'method': it must be POST.", "method")
+    if line.url != endpoint:
+        return LineError("invalid_url", f"Invalid 'url': it must be {endpoint}, the endpoint of the batch.", "url")
+    return line
+
+
+class Tokens(NamedTuple):
+    """What answers cost."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    reasoning: int = 0
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Tokens:
+        """From an answer of any of the endpoints, which spell it differently."""
+        usage = body.get("usage") or {}
+        read, written = (usage.get(f"{name}_tokens_details") or {} for name in ("input", "output"))
+        read = read or usage.get("prompt_tokens_details") or {}
+        written = written or usage.get("completion_tokens_details") or {}
+        return cls(
+            usage.get("input_tokens") or usage.get("prompt_tokens") or 0,
+            read.get("cached_tokens") or 0,
+            usage.get("output_tokens") or usage.get("completion_tokens") or 0,
+            written.get("reasoning_tokens") or 0,
+        )
+
+
+class Answer(NamedTuple):
+    """A line of the output."""
+
+    line: bytes
+    succeeded: bool
+    tokens: Tokens = Tokens()
+
+
+def answered(id: str, custom_id: str, status: int, request_id: str, body: Mapping[str, Any]) -> Answer:
+    """What the endpoint answered, be it a refusal."""
+    response = {"status_code": status, "request_id": request_id, "body": body}
+    line = {"id": id, "custom_id": custom_id, "response": response, "error": None}
+    return Answer(orjson.dumps(line), status < 400, Tokens.of(body))
+
+
+def unanswered(id: str, custom_id: str, code: str, message: str) -> Answer:
+    """The request was not answered at all."""
+    line = {"id": id, "custom_id": custom_id, "response": None, "error": {"code": code, "message": message}}
+    return Answer(orjson.dumps(line), False)
+
+
+WORDS: Mapping[Unanswered, str] = {
+    "batch_expired": "This request could not be executed before the completion window expired.",
+    "batch_cancelled": "The batch was cancelled before this request was executed.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch as it is kept. `total` lines are known once its input has been checked."""
+
+    id: str
+    status: Status
+    endpoint: Endpoint
+    input_file_id: str
+    output_file_id: str | None
+    error_file_id: str | None
+    completion_window: str
+    metadata: Mapping[str, str] | None
+    model: str | None
+    errors: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    total: int
+    completed: int
+    failed: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    attempts: int
+    created_at: datetime
+    expires_at: datetime
+    in_progress_at: datetime | None
+    finalizing_at: datetime | None
+    completed_at: datetime | None
+    failed_at: datetime | None
+    expired_at: datetime | None
+    cancelling_at: datetime | None
+    cancelled_at: datetime | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in OVER
+
+    @property
+    def unanswered(self) -> int:
+        return self.total - self.completed - self.failed
+
+    @property
+    def end(self) -> Status:
+        """What it ends as, now that no more lines are answered."""
+        return "cancelled" if self.cancelling_at else "expired" if self.unanswered else "completed"
+
+
+def batch_object(batch: Batch) -> dict[str, Any]:
+    def at(moment: datetime | None) -> int | None:
+        return None if moment is None else int(moment.timestamp())
+
+    return {
+        "id": batch.id,
+        "object": "batch",
+        "endpoint": batch.endpoint,
+        "model": batch.model,
+        "errors": {"object": "list", "data": list(batch.errors)} if batch.errors else None,
+        "input_file_id": batch.input_file_id,
+        "completion_window": batch.completion_window,
+        "status": batch.status,
+        "output_file_id": batch.output_file_id if batch.is_over else None,
+        "error_file_id": batch.error_file_id if batch.is_over else None,
+        "created_at": at(batch.created_at),
+        "in_progress_at": at(batch.in_progress_at),
+        "expires_at": at(batch.expires_at),
+        "finalizing_at": at(batch.finalizing_at),
+        "completed_at": at(batch.completed_at),
+        "failed_at": at(batch.failed_at),
+        "expired_at": at(batch.expired_at),
+        "cancelling_at": at(batch.cancelling_at),
+        "cancelled_at": at(batch.cancelled_at),
+        "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
+        "usage": {
+            "input_tokens": batch.input_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens": batch.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+        },
+        "metadata": batch.metadata,
+    }

@@ -1,0 +1,128 @@
+"""A text completion, whole and in chunks. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.events import Event, TextDelta, TurnFinished, TurnStarted, Usage
+from agents.message import Message, new_id
+from inference.core import TokenLogprob
+from worker.wire import sse
+from worker.wire.chat_completion import failure, usage_object, usage_of
+from worker.wire.completion_request import CompletionRequest
+from worker.wire.options import ServiceTier
+
+
+@dataclass(frozen=True, slots=True)
+class TextCompletion:
+    """`texts` are the prompts; each has as many choices in a row as the request says."""
+
+    request: CompletionRequest
+    model: str
+    texts: Sequence[str] = ()
+    id: str = field(default_factory=lambda: new_id("cmpl"))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def metadata(self) -> Mapping[str, str] | None:
+        return self.request.metadata
+
+    @property
+    def service_tier(self) -> ServiceTier | None:
+        return None  # this API has none
+
+    def echo(self, index: int) -> str:
+        """What stands before a choice."""
+        return self.texts[index // self.request.choices] if self.request.echo else ""
+
+    def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        chunk = self._frame([choice])
+        return {**chunk, "usage": None} if self.request.with_usage else chunk
+
+    def usage(self, finished: Sequence[TurnFinished]) -> list[dict[str, Any]]:
+        """The last chunk, for those who asked what it cost."""
+        return [{**self._frame([]), "usage": usage_object(self._used(finished))}] if self.request.with_usage else []
+
+    def whole(self, finished: Sequence[TurnFinished]) -> dict[str, Any]:
+        choices = [self._choice(index, each) for index, each in enumerate(finished)]
+        return {**self._frame(choices), "usage": usage_object(self._used(finished))}
+
+    def _choice(self, index: int, finished: TurnFinished) -> dict[str, Any]:
+        messages = [item for item in finished.output if isinstance(item, Message)]
+        text = self.echo(index) + "".join(message.text for message in messages)
+        told = [each for message in messages for each in message.logprobs]
+        return choice(index, text, logprobs_object(told), finish_reason(finished))
+
+    def _used(self, finished: Sequence[TurnFinished]) -> Usage:
+        """The choices of one prompt have it in common."""
+        n = self.request.choices
+        return sum((usage_of(finished[at : at + n]) for at in range(0, len(finished), n)), Usage())
+
+    def _frame(self, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": None,
+            "choices": list(choices),
+        }
+
+
+class PieceTeller:
+    """Spells one choice as chunks."""
+
+    def __init__(self, completion: TextCompletion, index: int) -> None:
+        self._completion = completion
+        self._index = index
+        self._told = 0  # characters, of the choice
+        self._text = sse.Template(self._frame(choice(index, sse.HOLE)))
+
+    def frames(self, event: Event) -> list[bytes]:
+        match event:
+            case TextDelta(text=text, logprobs=()):
+                return [self._text.filled(text)]
+            case TextDelta():
+                told = logprobs_object(event.logprobs, self._told)
+                self._told += len(event.text)
+                return [self._frame(choice(self._index, event.text, told))]
+            case TurnStarted() if echoed := self._completion.echo(self._index):
+                return [self._text.filled(echoed)]
+        return []
+
+    def last(self, finished: TurnFinished) -> list[bytes]:
+        if finished.status == "failed":
+            return [sse.encode_data({"error": failure(finished)})]
+        return [self._frame(choice(self._index, "", finish=finish_reason(finished)))]
+
+    def _frame(self, choice: dict[str, Any]) -> bytes:
+        return sse.encode_data(self._completion.chunk(choice))
+
+
+def choice(index: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def finish_reason(finished: TurnFinished) -> str:
+    return "length" if finished.status == "incomplete" else "stop"
+
+
+def logprobs_object(told: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any] | None:
+    """`offset` is where the first token begins, in characters of the choice."""
+    if not told:
+        return None
+    texts = [_shown(each.token) for each in told]
+    offsets = [offset + sum(map(len, texts[:at])) for at in range(len(texts))]
+    return {
+        "tokens": texts,
+        "token_logprobs": [each.logprob for each in told],
+        "top_logprobs": [{_shown(token): logprob for token, logprob in each.top} for each in told],
+        "text_offset": offsets,
+    }
+
+
+def _shown(token: bytes) -> str:
+    return token.decode("utf-8", "replace")

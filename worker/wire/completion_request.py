@@ -1,0 +1,161 @@
+"""The body of POST /v1/completions: text that the model continues as it stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated, Any, ClassVar, TypeAlias
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
+
+from agents.turn import Turn
+from inference.core import Sampling, Segment
+from inference.switches import Switches
+from worker.wire import limits
+from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, OutputTokens, Stop, TokenId, apart, as_list
+from worker.wire.generation import GenerationParameters
+from worker.wire.options import TOP_MAX, Metadata, asks_for_same_bytes, caps_of, priority_of
+from worker.wire.strict import Text
+
+TOKENS_USUAL = 16  # as the public contract has it
+PROMPT_TOKENS_MAX = 262_144  # of all token arrays together: more than any context that runs here
+PROMPTS_MAX = 32  # each of them, as often as `n` says, is a turn in progress
+
+TokenIds: TypeAlias = Annotated[
+    list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=PROMPT_TOKENS_MAX, fail_fast=True)
+]
+
+
+def _bounded(arrays: list[TokenIds]) -> list[TokenIds]:
+    if sum(map(len, arrays)) > PROMPT_TOKENS_MAX:
+        raise ValueError(f"all token arrays together may have at most {PROMPT_TOKENS_MAX} tokens")
+    return arrays
+
+
+def _form(value: Any) -> str:
+    """Told by the first entry."""
+    if not isinstance(value, list):
+        return "text"
+    first = next(islice(value, 1), "")
+    return "ids" if isinstance(first, int) else "arrays" if isinstance(first, list) else "texts"
+
+
+_SEVERAL = Field(min_length=1, max_length=PROMPTS_MAX)
+Prompt: TypeAlias = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Text], _SEVERAL, Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], _SEVERAL, AfterValidator(_bounded), Tag("arrays")],
+    Discriminator(_form),
+]
+
+
+def _each(prompt: Prompt) -> list[str | list[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    ids = [each for each in prompt if isinstance(each, int)]
+    return [ids] if ids else [each for each in prompt if not isinstance(each, int)]
+
+
+class CompletionRequest(GenerationParameters):
+    """`parse_special` is llama-server's: whether marks of control tokens in a text are these tokens. They are unless it
+    is false: whoever writes a prompt by hand writes them too."""
+
+    EFFORT_PARAM: ClassVar = "reasoning_effort"
+    VERBOSITY_PARAM: ClassVar = "verbosity"
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    prompt: Prompt
+    suffix: Text | None = None
+    parse_special: bool | None = None
+
+    max_tokens: OutputTokens | None = None
+    seed: int | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
+    stop: Annotated[list[Stop], BeforeValidator(as_list), Field(max_length=limits.STOPS_MAX)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=TOP_MAX)] | None = None
+
+    n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    echo: bool | None = None
+    stream: bool | None = None
+    stream_options: ChatStreamOptions | None = None
+    metadata: Metadata | None = None
+    user: Annotated[str, StringConstraints(max_length=limits.USER_CHARS_MAX)] | None = None
+
+    @field_validator("best_of")
+    @classmethod
+    def _shows_all(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value != (info.data.get("n") or 1):
+            raise ValueError("every choice is shown here: leave it out, or send as many as n")
+        return value
+
+    @field_validator("echo")
+    @classmethod
+    def _knows_no_likelihoods(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("logprobs") is not None:
+            raise ValueError("the prompt is told without likelihoods: leave echo or logprobs out")
+        return value
+
+    @field_validator("n")
+    @classmethod
+    def _is_bounded(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if (value or 1) * len(_each(info.data.get("prompt", ""))) > PROMPTS_MAX:
+            raise ValueError(f"at most {PROMPTS_MAX} choices are made at once, n for each prompt")
+        return value
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Each a text, or token ids."""
+        return _each(self.prompt)
+
+    @property
+    def choices(self) -> int:
+        """Of each prompt."""
+        return self.n or 1
+
+    @property
+    def with_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def switches(self) -> Switches:
+        return Switches(variables=self.chat_template_kwargs or {})
+
+    def turns(self, tenant_id: UUID, prompt: tuple[Segment, ...], *, watched: bool = False) -> list[Turn]:
+        """One for each choice of a prompt, which differ in nothing but their seed."""
+        turn = Turn(
+            tenant_id=tenant_id,
+            input=(),
+            prompt=prompt,
+            sampling=self._sampling,
+            caps=replace(caps_of(self.metadata), tokens=self._tokens_max),
+            priority=priority_of(None, watched=watched),
+        )
+        return [apart(turn, index) for index in range(self.choices)]
+
+    @property
+    def _tokens_max(self) -> int:
+        return self.max_tokens or TOKENS_USUAL
+
+    @property
+    def _sampling(self) -> Sampling:
+        return replace(
+            self.drawn,
+            max_tokens=self._tokens_max,
+            deterministic=asks_for_same_bytes(self.metadata),
+            seed=None if self.seed is None else self.seed % SEED_MODULUS,
+            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
+            stop=tuple(self.stop or ()),
+            top_logprobs=self.logprobs,
+        )

@@ -1,0 +1,23 @@
+"""What a person thinks of an answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from worker.wire import limits
+from worker.wire.strict import Strict
+
+RATING, COMMENT = "firsttoken:rating", "firsttoken:comment"
+
+
+class Feedback(Strict):
+    """A rating of null takes the feedback back."""
+
+    rating: Literal["up", "down"] | None
+    comment: Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_MAX)] | None = None
+
+    @property
+    def notes(self) -> dict[str, str | None]:
+        return {RATING: self.rating, COMMENT: (self.comment or None) if self.rating else None}

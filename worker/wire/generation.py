@@ -1,0 +1,79 @@
+"""How an answer is generated, as both surfaces say it: how tokens are drawn, and what the chat template is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from inference.core import Sampling
+from inference.switches import VERBOSITY, Switches, have_effort
+from worker.wire import limits
+from worker.wire.ignored import Ignored, without_effect
+from worker.wire.strict import Strict
+
+Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
+Verbosity: TypeAlias = Literal["low", "medium", "high"]
+Variable: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+Value: TypeAlias = bool | int | float | Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_MAX)]
+
+
+def without_nulls(variables: Any) -> Any:
+    if not isinstance(variables, dict):
+        return variables
+    return {name: value for name, value in variables.items() if value is not None}
+
+
+class GenerationParameters(Strict):
+    """Those from `top_k` on are not of OpenAI's: servers of open models have them, under these names."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    top_k: Annotated[int, Field(ge=-1, le=limits.TOP_K_MAX)] | None = None  # 0 and -1: the whole vocabulary
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    chat_template_kwargs: (
+        Annotated[
+            dict[Variable, Value], BeforeValidator(without_nulls), Field(max_length=limits.TEMPLATE_VARIABLES_MAX)
+        ]
+        | None
+    ) = None
+    ignore_eos: Annotated[bool | None, without_effect("ignore_eos")] = None  # of benchmarks
+
+    EFFORT_PARAM: ClassVar[str]  # where a request has its effort
+    VERBOSITY_PARAM: ClassVar[str]
+
+    @property
+    def switches(self) -> Switches:
+        """What the request sets in the chat template."""
+        raise NotImplementedError
+
+    @property
+    def effort_params(self) -> Sequence[str]:
+        """The parameters from which the effort follows."""
+        return (self.EFFORT_PARAM,)
+
+    def note_ignored(self, known: frozenset[str], ignored: Ignored) -> None:
+        """Name the wishes for which a template with these variables has none."""
+        switches = self.switches
+        if switches.effort is not None and not have_effort(known):
+            ignored.add(*self.effort_params)
+        if switches.verbosity is not None and VERBOSITY not in known:
+            ignored.add(self.VERBOSITY_PARAM)
+        ignored.add(*(f"chat_template_kwargs.{name}" for name in switches.variables if name not in known))
+
+    @property
+    def drawn(self) -> Sampling:
+        """How tokens are drawn, as far as both surfaces say it in the same way."""
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repeat_penalty=self.repetition_penalty or 1.0,
+        )

@@ -1,0 +1,236 @@
+"""Messages of Anthropic's Messages API: blocks of content, which become items."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo
+
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from worker.wire import limits
+from worker.wire.ignored import note, without_effect
+from worker.wire.items import CallId
+from worker.wire.lenient import Lenient
+from worker.wire.messages_tools import ToolName
+from worker.wire.parts import FilePart, ImagePart
+from worker.wire.strict import UNSUPPORTED, Echoed, Text
+
+ERROR = "Error"
+# A line for Anthropic's accounting that a coding agent puts in front of its system prompt. It tells a model nothing,
+# and it differs from request to request: with it no prompt would be found in the cache.
+BILLING = "x-anthropic-billing-header"
+
+
+class TextBlock(Lenient):
+    type: Literal["text"] = "text"
+    text: Text
+    cache_control: Annotated[Any, without_effect("cache_control")] = None  # the cache works by itself
+    citations: Any = None  # of an earlier answer
+
+    @property
+    def is_billing(self) -> bool:
+        return self.text.startswith(BILLING)
+
+
+class ToolResultBlock(Lenient):
+    """What the caller's function returned."""
+
+    type: Literal["tool_result"]
+    tool_use_id: CallId
+    content: ResultContent = Field(default_factory=list)
+    is_error: bool | None = None
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+    def item(self) -> Item:
+        text = said(self.content)
+        if self.is_error and not text.startswith(ERROR):
+            text = f"{ERROR}: {text}"
+        return FunctionCallOutput(self.tool_use_id, text)
+
+
+class ThinkingBlock(Echoed):
+    type: Literal["thinking"]
+    thinking: Text
+
+
+class RedactedThinkingBlock(Echoed):
+    """Thoughts of another server, which only that server can read."""
+
+    type: Literal["redacted_thinking"]
+
+
+class ToolUseBlock(Echoed):
+    type: Literal["tool_use"]
+    id: CallId
+    name: ToolName
+    input: dict[str, Any]
+
+    def item(self) -> Item:
+        # Spelled as models write it, so that the tokens of a generated call are found again.
+        return FunctionCall(self.id, self.name, json.dumps(self.input, ensure_ascii=False))
+
+
+def _as_parts(content: Any, info: ValidationInfo) -> Any:
+    """A text is one block. Pictures and documents have the form of the other surfaces from here on, so that they are
+    read as these are."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [_as_part(block, info) for block in content] if isinstance(content, list) else content
+
+
+def _as_part(block: Any, info: ValidationInfo) -> Any:
+    match block:
+        case {"type": "image" | "document" | "search_result" as kind}:
+            rest: dict[str, Any] = {key: value for key, value in block.items() if key != "type"}
+            if rest.pop("cache_control", None) is not None:
+                note(info, "cache_control")
+            if rest.pop("citations", None) is not None:
+                note(info, "citations")
+            return {"image": _image, "document": _document, "search_result": _search_result}[kind](rest) or block
+    return block
+
+
+def _image(block: Mapping[str, Any]) -> dict[str, Any] | None:
+    match block.get("source"):
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
+            return {"type": "input_image", "image_url": f"data:{media_type};base64,{data}"}
+        case {"type": "url", "url": url}:
+            return {"type": "input_image", "image_url": url}
+        case {"type": "file", "file_id": file_id}:
+            return {"type": "input_image", "file_id": file_id}
+    return None
+
+
+def _document(block: dict[str, Any]) -> dict[str, Any] | None:
+    """`context` is left for the model of a file to refuse: it has no place for it."""
+    title = block.pop("title", None) or "document"
+    match block.pop("source", None):
+        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
+            file = {"filename": title, "file_data": f"data:{media_type};base64,{data}"}
+            return {"type": "input_file", **file, **block}
+        case {"type": "file", "file_id": file_id}:
+            return {"type": "input_file", "file_id": file_id, **block}
+        case {"type": "text", "data": str(text)} | {"type": "content", "content": str(text)}:
+            told = [f"File {title}:", block.get("context"), text]
+            return {"type": "text", "text": "\n".join(line for line in told if isinstance(line, str))}
+    return None
+
+
+def _search_result(block: Mapping[str, Any]) -> dict[str, Any] | None:
+    match block:
+        case {"title": str(title), "source": str(source), "content": [*parts]}:
+            texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+            if all(isinstance(text, str) for text in texts):
+                return {"type": "text", "text": "\n".join([f"{title} ({source}):", *map(str, texts)])}
+    return None
+
+
+def _among(kinds: Sequence[str], advice: str) -> Discriminator:
+    def kind(block: Any) -> str | None:
+        found = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
+        return found if found in kinds else None
+
+    return Discriminator(kind, custom_error_type=UNSUPPORTED, custom_error_message=advice)
+
+
+ONLY_RESULTS = "A result has blocks of the types text and image, and documents as text."
+ONLY_USERS = (
+    "A block must have the type text, image, document, search_result or tool_result, as the API reference has them."
+)
+ONLY_SAID = "A block of the assistant must have the type text, thinking or tool_use."
+_Told: TypeAlias = Annotated[TextBlock, Tag("text")] | Annotated[ImagePart, Tag("input_image")]
+_Given: TypeAlias = _Told | Annotated[FilePart, Tag("input_file")] | Annotated[ToolResultBlock, Tag("tool_result")]
+_Said: TypeAlias = (
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+)
+_SEVERAL = (BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX))
+_BY_RESULT = _among(("text", "input_image"), ONLY_RESULTS)
+_BY_USER = _among(("text", "input_image", "input_file", "tool_result"), ONLY_USERS)
+_BY_ASSISTANT = _among(("text", "thinking", "redacted_thinking", "tool_use"), ONLY_SAID)
+ResultContent: TypeAlias = Annotated[list[Annotated[_Told, _BY_RESULT]], *_SEVERAL]
+GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER]], *_SEVERAL]
+SaidContent: TypeAlias = Annotated[list[Annotated[_Said, _BY_ASSISTANT]], *_SEVERAL]
+SystemContent: TypeAlias = Annotated[list[TextBlock], *_SEVERAL]
+
+
+def said(parts: Sequence[Any], between: str = "\n") -> str:
+    return between.join(part.text for part in parts)
+
+
+class GivenMessage(Lenient):
+    """What the user says, with the results of the calls before it; or a word of the system in between."""
+
+    role: Literal["user", "system"]
+    content: GivenContent
+
+    def items(self) -> list[Item]:
+        items: list[Item] = []
+        spoken: list[Any] = []
+        for block in self.content:
+            if isinstance(block, ToolResultBlock):
+                items += self._spoken(spoken)
+                items.append(block.item())
+                spoken = []
+            else:
+                spoken.append(block)
+        return items + self._spoken(spoken)
+
+    def _spoken(self, parts: Sequence[Any]) -> list[Item]:
+        return [Message(self.role, said(parts))] if parts else []
+
+
+class SaidMessage(Lenient):
+    """What the model answered before."""
+
+    role: Literal["assistant"]
+    content: SaidContent
+
+    def items(self) -> list[Item]:
+        return [item for block in self.content if (item := _item(block)) is not None]
+
+
+def _item(block: TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock) -> Item | None:
+    match block:
+        case TextBlock():
+            return Message("assistant", block.text) if block.text else None
+        case ThinkingBlock():
+            return Reasoning(block.thinking)
+        case ToolUseBlock():
+            return block.item()
+    return None
+
+
+def _speaker(message: Any) -> str | None:
+    role = message.get("role") if isinstance(message, dict) else getattr(message, "role", None)
+    return {"assistant": "said", "user": "given", "system": "given"}.get(role) if isinstance(role, str) else None
+
+
+MessageParam: TypeAlias = Annotated[
+    Annotated[GivenMessage, Tag("given")] | Annotated[SaidMessage, Tag("said")],
+    Discriminator(
+        _speaker,
+        custom_error_type="invalid_role",
+        custom_error_message="A message must be an object with the role user or assistant.",
+    ),
+]
+
+
+def items_of(messages: Sequence[GivenMessage | SaidMessage]) -> tuple[Item, ...]:
+    """What one side says in several messages or blocks in a row is one message: many chat templates take turns."""
+    items: list[Item] = []
+    for item in (item for message in messages for item in message.items()):
+        last = items[-1] if items else None
+        if isinstance(item, Message) and isinstance(last, Message) and item.role == last.role != "system":
+            items[-1] = Message(item.role, f"{last.text}{_BETWEEN[item.role]}{item.text}")
+        else:
+            items.append(item)
+    return tuple(items)
+
+
+_BETWEEN: Mapping[str, str] = {"user": "\n", "assistant": ""}
+ToolResultBlock.model_rebuild()

@@ -1,0 +1,196 @@
+"""A message of the Messages API, whole and as events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from agents.events import (
+    ArgumentsDelta,
+    Event,
+    ItemFinished,
+    ItemStarted,
+    ReasoningDelta,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+)
+from agents.message import FunctionCall, Item, Message, Reasoning, new_id
+from worker.errors import BROKE
+from worker.wire import messages_error, sse
+from worker.wire.messages_request import MessagesRequest
+from worker.wire.options import ServiceTier
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+Block: TypeAlias = dict[str, Any]
+PING = sse.encode({"type": "ping"})
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Calls of functions that the caller did not give are not shown: nobody could run them."""
+
+    request: MessagesRequest
+    model: str
+    id: str = field(default_factory=lambda: new_id("msg"))
+
+    @property
+    def metadata(self) -> Mapping[str, str] | None:
+        return self.request.metadata
+
+    @property
+    def service_tier(self) -> ServiceTier | None:
+        return None  # this API has none that decides
+
+    @property
+    def functions(self) -> frozenset[str]:
+        return self.request.functions_given
+
+    def started(self, prompt_tokens: int) -> dict[str, Any]:
+        """How much of the prompt was cached is not known yet: the end tells."""
+        return self._message([], None, None, Usage(prompt_tokens))
+
+    def whole(self, finished: TurnFinished) -> dict[str, Any]:
+        blocks = [block for item in finished.output if (block := self._block(item)) is not None]
+        reason = self.stop_reason(finished)
+        return self._message(blocks, reason, self.stop_sequence(finished), finished.usage)
+
+    def stop_reason(self, finished: TurnFinished) -> StopReason:
+        if finished.status == "incomplete":
+            return "max_tokens"
+        if finished.open_calls(self.functions):
+            return "tool_use"
+        return "end_turn" if finished.stop_string is None else "stop_sequence"
+
+    def stop_sequence(self, finished: TurnFinished) -> str | None:
+        return finished.stop_string if self.stop_reason(finished) == "stop_sequence" else None
+
+    def empty(self, item: Item) -> Block | None:
+        """The block of an item before anything of it is known; None for one that is not shown."""
+        match item:
+            case Message(role="assistant"):
+                return {"type": "text", "text": "", "citations": None}
+            case Reasoning():
+                return {"type": "thinking", "thinking": "", "signature": ""}
+            case FunctionCall() if item.name in self.functions:
+                return {"type": "tool_use", "id": item.call_id, "name": item.name, "input": {}}
+        return None
+
+    def _block(self, item: Item) -> Block | None:
+        """A call that was cut off or cannot be read has no arguments: it is left out."""
+        block = self.empty(item)
+        match item:
+            case Message():
+                return block and {**block, "text": item.text} if item.text else None
+            case Reasoning():
+                shown = item.text if self.request.shows_thoughts else ""
+                return block and {**block, "thinking": shown, "signature": item.id}
+            case FunctionCall():
+                arguments = _arguments(item)
+                return block and {**block, "input": arguments} if arguments is not None else None
+        return None
+
+    def _message(
+        self, content: list[Block], reason: StopReason | None, stop_sequence: str | None, usage: Usage
+    ) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": stop_sequence,
+            "usage": usage_object(usage),
+        }
+
+
+class EventTeller:
+    """Spells a reply as events. Blocks follow each other, so one is open at a time."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._index = -1  # of the newest block
+        self._open: str | None = None  # the id of its item
+        self._delta: sse.Template | None = None  # of the open block
+
+    def frames(self, event: Event) -> list[bytes]:
+        match event:
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+                begun = [] if event.item_id == self._open else self._begun(event)
+                return [*begun, self._delta.filled(event.text)] if self._delta and event.text else begun
+            case TurnStarted():
+                message = self._reply.started(event.prompt_tokens)
+                return [sse.encode({"type": "message_start", "message": message}), PING]
+            case ItemStarted() if not isinstance(event.item, Message):  # a text may stay empty, which clients refuse
+                return self._start(event.item)
+            case ItemFinished() if event.item.id == self._open:
+                return self._stop(event.item)
+        return []
+
+    def last(self, finished: TurnFinished) -> list[bytes]:
+        if finished.status == "failed":
+            return [sse.encode(messages_error.event(finished.error_message or BROKE))]
+        reply = self._reply
+        delta = {"stop_reason": reply.stop_reason(finished), "stop_sequence": reply.stop_sequence(finished)}
+        end = {"type": "message_delta", "delta": delta, "usage": usage_object(finished.usage)}
+        return [sse.encode(end), sse.encode({"type": "message_stop"})]
+
+    def _begun(self, event: TextDelta | ReasoningDelta | ArgumentsDelta) -> list[bytes]:
+        """The block of a text begins with it. Pieces of what is not shown have none."""
+        self._delta = None
+        return self._start(Message("assistant", "", id=event.item_id)) if isinstance(event, TextDelta) else []
+
+    def _start(self, item: Item) -> list[bytes]:
+        block = self._reply.empty(item)
+        self._open, self._delta = None, None
+        if block is None:
+            return []
+        self._index, self._open = self._index + 1, item.id
+        if not isinstance(item, Reasoning) or self._reply.request.shows_thoughts:
+            self._delta = sse.Template(sse.encode(self._event("content_block_delta", delta=_hole(item))))
+        return [sse.encode(self._event("content_block_start", content_block=block))]
+
+    def _stop(self, item: Item) -> list[bytes]:
+        self._open, self._delta = None, None
+        stop = sse.encode(self._event("content_block_stop"))
+        if not isinstance(item, Reasoning):
+            return [stop]
+        signature = {"type": "signature_delta", "signature": item.id}
+        return [sse.encode(self._event("content_block_delta", delta=signature)), stop]
+
+    def _event(self, kind: str, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "index": self._index, **more}
+
+
+def _hole(item: Item) -> dict[str, str]:
+    match item:
+        case Reasoning():
+            return {"type": "thinking_delta", "thinking": sse.HOLE}
+        case FunctionCall():
+            return {"type": "input_json_delta", "partial_json": sse.HOLE}
+    return {"type": "text_delta", "text": sse.HOLE}
+
+
+def _arguments(call: FunctionCall) -> dict[str, Any] | None:
+    try:
+        parsed = orjson.loads(call.arguments) if call.status == "completed" else None
+    except orjson.JSONDecodeError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Cached tokens count beside the input here, not in it."""
+    return {
+        "input_tokens": usage.input_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "service_tier": "standard",
+    }

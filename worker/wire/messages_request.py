@@ -1,0 +1,173 @@
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+)
+
+from agents.turn import AnswerFormat, Turn
+from inference.core import Sampling
+from inference.switches import Effort, Switches
+from worker.wire import limits
+from worker.wire.formats import AnswerSchema
+from worker.wire.generation import GenerationParameters, without_nulls
+from worker.wire.ignored import note, without_effect
+from worker.wire.lenient import Lenient
+from worker.wire.messages_content import BILLING, MessageParam, SystemContent, items_of, said
+from worker.wire.messages_tools import MessagesTool, MessagesToolChoice
+from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of
+from worker.wire.strict import Unsupported
+from worker.wire.tools import distinct
+
+STOPS_MAX = 16  # clients of this API send more than four; each is looked for in every piece of text
+StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
+OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)]
+
+
+class Thinking(Lenient):
+    """Whether the model thinks. For how long is its own choice."""
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    budget_tokens: Annotated[int | None, without_effect("thinking.budget_tokens")] = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(Lenient):
+    type: Literal["json_schema"]
+    body: AnswerSchema = Field(alias="schema")
+
+    def answer(self, param: str) -> AnswerFormat:
+        return AnswerFormat(self.body, param)
+
+
+class OutputConfig(Lenient):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class MessagesInput(GenerationParameters, Lenient):
+    """What the model reads."""
+
+    model_config = ConfigDict(extra="ignore")
+    EFFORT_PARAM: ClassVar = "output_config.effort"
+    VERBOSITY_PARAM: ClassVar = "verbosity"
+
+    model: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    messages: Annotated[list[MessageParam], Field(min_length=1, max_length=limits.ITEMS_MAX)]
+    system: SystemContent | None = None
+    tools: Annotated[list[MessagesTool], Field(max_length=limits.TOOLS_MAX), AfterValidator(distinct)] | None = None
+    tool_choice: MessagesToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # as it was called before `output_config`
+    cache_control: Annotated[Any, without_effect("cache_control")] = None
+
+    @field_validator("messages")
+    @classmethod
+    def _asks(cls, value: list[MessageParam]) -> list[MessageParam]:
+        if value[-1].role == "assistant":
+            raise ValueError("the last message must be the user's: a message of the assistant is not continued here")
+        return value
+
+    @field_validator("system")
+    @classmethod
+    def _without_billing(cls, value: SystemContent | None, info: ValidationInfo) -> SystemContent | None:
+        kept = [block for block in value or () if not block.is_billing]
+        if len(kept) < len(value or ()):
+            note(info, f"system.{BILLING}")
+        return kept
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _names_a_given_tool(cls, value: MessagesToolChoice | None, info: ValidationInfo) -> MessagesToolChoice | None:
+        given = {tool.name for tool in info.data.get("tools") or ()}
+        if value and value.name is not None and value.name not in given:
+            raise ValueError(f"'{value.name}' is not among the tools of this request")
+        return value
+
+    @property
+    def switches(self) -> Switches:
+        return Switches(self._effort, None, self.chat_template_kwargs or {})
+
+    @property
+    def _effort(self) -> Effort | None:
+        """Where thoughts are wanted and nothing is said of how many, what models do by default."""
+        wanted = self.output_config.effort if self.output_config else None
+        if self.thinking and self.thinking.type == "disabled":
+            return "none"
+        if wanted is None:
+            return "medium" if self.thinking else None
+        return "xhigh" if wanted == "max" else wanted
+
+    @property
+    def effort_params(self) -> Sequence[str]:
+        effort = self.output_config.effort if self.output_config else None
+        return ([self.EFFORT_PARAM] if effort else []) + (["thinking"] if self.thinking else [])
+
+    @property
+    def functions_given(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self.tools or ())
+
+    def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
+        """`watched`: a person sits in front of it."""
+        choice = self.tool_choice
+        return Turn(
+            tenant_id=tenant_id,
+            input=items_of(self.messages),
+            instructions=said(self.system or (), "\n\n") or None,
+            functions=tuple(tool.definition for tool in self.tools or ()),
+            tool_choice=choice.wanted if choice else "auto",
+            parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
+            answer_format=self._format,
+            sampling=self.drawn,
+            switches=self.switches,
+            priority=priority_of(None, watched=watched),
+        )
+
+    @property
+    def _format(self) -> AnswerFormat | None:
+        if self.output_config and self.output_config.format:
+            return self.output_config.format.answer("output_config.format.schema")
+        return self.output_format.answer("output_format.schema") if self.output_format else None
+
+
+class MessagesRequest(MessagesInput):
+    max_tokens: OutputTokens
+    stream: bool | None = None
+    stop_sequences: Annotated[list[StopSequence], Field(max_length=STOPS_MAX)] | None = None
+    metadata: Annotated[Metadata, BeforeValidator(without_nulls)] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    container: Unsupported = None
+    mcp_servers: Unsupported = None
+    prefill: Unsupported = None
+    thread: Unsupported = None
+
+    @property
+    def shows_thoughts(self) -> bool:
+        return not (self.thinking and self.thinking.display == "omitted")
+
+    def turn(self, tenant_id: UUID, *, watched: bool = False) -> Turn:
+        turn = super().turn(tenant_id, watched=watched)
+        return replace(turn, sampling=self._sampling, caps=replace(caps_of(self.metadata), tokens=self.max_tokens))
+
+    @property
+    def _sampling(self) -> Sampling:
+        return replace(
+            self.drawn,
+            max_tokens=self.max_tokens,
+            deterministic=asks_for_same_bytes(self.metadata),
+            stop=tuple(self.stop_sequences or ()),
+        )

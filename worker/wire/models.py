@@ -1,0 +1,42 @@
+"""Models as clients are told of them: each with what it can do, in the spellings that programs read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from agents.parser.choose import Format, choose
+from inference.switches import have_effort
+
+TOOLS = re.compile(r"\btools\b")  # the variable by which a chat template gets them
+
+
+def abilities(template: str, switches: frozenset[str]) -> list[str]:
+    """What a chat model can do by its template. None sees: pictures are not read here."""
+    dialect = choose(template)
+    reasons = dialect.thoughts is not None or dialect.format is Format.HARMONY or have_effort(switches)
+    return ["chat", *(["tools"] if TOOLS.search(template) else []), *(["reasoning"] if reasons else [])]
+
+
+def chat_card(abilities: Collection[str], context: int, measures: Mapping[str, int]) -> dict[str, Any]:
+    """`measures` are those of the file. `max_model_len` is vLLM's word, `meta` llama-server's."""
+    return {
+        "capabilities": list(abilities),
+        "context_length": context,
+        "max_model_len": context,
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "meta": {"n_ctx": context, **measures},
+    }
+
+
+def embedding_card(dimensions: int) -> dict[str, Any]:
+    return {"capabilities": ["embeddings"], "dimensions": dimensions, "meta": {"n_embd": dimensions}}
+
+
+RERANK_CARD: Mapping[str, Any] = {"capabilities": ["rerank"]}
+
+
+def model_object(id: str, root: str, created: int, card: Mapping[str, Any]) -> dict[str, Any]:
+    """`root` is the model that answers to the name."""
+    return {"id": id, "object": "model", "created": created, "owned_by": "firsttoken", "root": root, **card}

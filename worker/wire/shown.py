@@ -1,0 +1,28 @@
+"""Items and responses as callers see them. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agents.message import Item
+from agents.payload import to_payload
+from worker.wire.dialect import Dialect
+
+
+def shown(item: Item, with_results: bool = False, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
+    """An item as callers see it: the results of a search only when they asked for them."""
+    return dialect.cited(_public(to_payload(item), with_results))
+
+
+def shown_response(body: dict[str, Any], with_results: bool = False) -> dict[str, Any]:
+    """A stored response as callers see it."""
+    return {**body, "output": [_public(item, with_results) for item in body["output"]]}
+
+
+def _public(payload: dict[str, Any], with_results: bool) -> dict[str, Any]:
+    match payload:
+        case {"type": "file_search_call"} if not with_results:
+            return {**payload, "results": None}
+        case {"type": "function_call", "status": "failed"}:  # the contract has no such call: this one did not get ready
+            return {**payload, "status": "incomplete"}
+    return payload

@@ -1,0 +1,37 @@
+"""A conversation as a Markdown document that people read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+
+SPEAKERS = {"user": "Question", "assistant": "Answer"}
+
+
+def markdown(title: str | None, items: Iterable[Item]) -> str:
+    """What was asked, which tools were used, what was answered, and the sources that the answers cite."""
+    return "\n\n".join([f"# {title or 'Conversation'}", *_sections(items)]) + "\n"
+
+
+def _sections(items: Iterable[Item]) -> Iterator[str]:
+    calls: dict[str, str] = {}
+    for item in items:
+        match item:
+            case Message() if item.role in SPEAKERS:
+                yield f"## {SPEAKERS[item.role]}\n\n{item.text}"
+                if sources := _sources(item):
+                    yield sources
+            case FunctionCall():
+                calls[item.call_id] = f"{item.name} {item.arguments}"
+            case FunctionCallOutput():
+                yield _quoted(f"{calls.get(item.call_id, 'Tool')}: {item.output}")
+
+
+def _sources(message: Message) -> str:
+    titles = {citation.number: citation.title or citation.filename for citation in message.citations}
+    return "\n".join(f"- [{number}] {titles[number]}" for number in sorted(titles))
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
