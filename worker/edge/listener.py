@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 from aiohttp.http import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
 
 from worker.config import Config
 from worker.edge.connections import Connections, descriptors, limit_for
@@ -40,7 +41,6 @@ LOG.addFilter(Expected())
 HTTP: dict[str, Any] = {
     "access_log": None,
     "logger": LOG,
-    "handler_cancellation": True,  # a client that leaves stops its generation at the next step
     "auto_decompress": False,  # a body is decompressed once it is known who sends it
     "keepalive_timeout": 75.0,  # beyond the 60 s for which balancers commonly keep idle connections
     "lingering_time": 1.0,  # for the rest of a body that nobody wants
@@ -51,6 +51,28 @@ HTTP: dict[str, Any] = {
 }
 
 
+class Http(RequestHandler):
+    """The protocol of one connection. What it refuses before there is a request has the shape of every other error."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        super().handle_error(request, status, exc, message)  # logs it, and raises if an answer has begun
+        if status < 500:
+            error = ApiError(status, f"The request is not valid HTTP: {message}", code="invalid_http")
+        else:
+            error = ApiError(status, "Something went wrong on our side.", type="server_error", code="server_error")
+        response = error_response(error)
+        response.force_close()
+        return response
+
+
 class Listener:
     """An application on a socket. `connections` are those that are open."""
 
@@ -58,7 +80,8 @@ class Listener:
         limit = config.connections or limit_for(descriptors())
         self.connections = Connections(limit, config.address_connections or max(limit // 2, 1))
         self._header_s = config.header_s
-        self._runner = web.AppRunner(app, shutdown_timeout=CLEANUP_S, **HTTP)
+        # A client that leaves stops its generation at the next step.
+        self._runner = web.AppRunner(app, shutdown_timeout=CLEANUP_S, handler_cancellation=True)
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -72,8 +95,11 @@ class Listener:
         self._server = await create(self._protocol, sock=listener, backlog=BACKLOG)
 
     def _protocol(self) -> asyncio.Protocol:
+        return Guard(self._make_http, self.connections, self._header_s)
+
+    def _make_http(self) -> Http:
         assert self._runner.server is not None
-        return Guard(self._runner.server, self.connections, self._header_s)
+        return Http(self._runner.server, loop=asyncio.get_running_loop(), **HTTP)
 
     async def close(self) -> None:
         """Stop listening and end what is left."""
