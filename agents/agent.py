@@ -130,12 +130,14 @@ class Agent:
         asked = replace(turn, input=(*turn.input, Message("user", "?")))
         return self._model.read_ahead(await self._prefix(asked, self._offer(asked)), salt=turn.salt)
 
-    async def share(self, turn: Turn) -> None:
+    async def share(self, turn: Turn) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no
-        data of a tenant. Raises InvalidTurn, InvalidTemplate.
+        data of a tenant, and prefill it, where that helps. Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(Message("user", "?"),))
-        self._model.share(await self._prefix(asked, self._offer(asked)))
+        prefix = await self._prefix(asked, self._offer(asked))
+        self._model.share(prefix)
+        return self._model.read_ahead(prefix, salt=turn.salt)
 
     def _offer(self, turn: Turn) -> Offer:
         return Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)

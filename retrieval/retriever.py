@@ -27,6 +27,8 @@ from retrieval.records import SourceSpan, VectorStore
 from retrieval.split import passage_title
 from retrieval.store import PassageStore
 
+WARM_TEXT = "Where is it kept, and for how long?"  # of the usual length
+
 
 @dataclass(frozen=True, slots=True)
 class Stages:
@@ -52,6 +54,17 @@ class Retriever:
         self._reranker = reranker
         self._embedders = embedders
         self._config = config or RetrievalConfig()
+
+    async def warm_up(self) -> None:
+        """What the first question would otherwise wait for: plans of the searches, and whatever the models set up when
+        they first compute something. Raises what the models raise."""
+
+        async def compute() -> None:
+            await self._embedders.default.embed([WARM_TEXT])
+            if self._reranker is not None:
+                await self._reranker.score(WARM_TEXT, [WARM_TEXT], PLANNED_SHARE * self._config.reread_ms)
+
+        await asyncio.gather(self._store.warm_up(), compute())
 
     async def prepare(self, *, tenant_id: UUID, stores: Sequence[str]) -> None:
         """Start to load the models that these stores need: a question is about to follow. Does nothing where it

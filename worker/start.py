@@ -9,16 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
-from uuid import UUID
 
 from agents.agent import Agent
-from agents.definition import Definition
-from agents.errors import InvalidTurn
 from agents.roster import Roster
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES
 from agents.tools import builtin_toolbox
-from agents.turn import Turn
 from inference.bundled import EMBEDDER
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
@@ -74,6 +70,7 @@ from worker.supervisor import Supervisor, Well
 from worker.telemetry import Telemetry
 from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
+from worker.warmth import read_beginnings
 
 Served: TypeAlias = ChatModel | RemoteModel  # the model of a worker, wherever its tokens are computed
 T = TypeVar("T")
@@ -81,7 +78,6 @@ Loaded = TypeVar("Loaded")
 
 APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
 CLOSE_TIMEOUT_S = 5.0
-NOBODY = UUID(int=0)
 WATCH_S = 0.5  # between two looks at the embedded server; a look costs some microseconds
 
 log = logging.getLogger("firsttoken.start")
@@ -274,17 +270,8 @@ async def open_services(config: Config, home: Home) -> AsyncIterator[tuple[Servi
         batch_worker.start()
         await runs.start()
         stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
-        await asyncio.gather(_share_beginnings(services.agent, roster), services.passages.warm_up())
+        await asyncio.gather(read_beginnings(services.agent, roster), services.retriever.warm_up())
         yield services, runs, batch_worker
-
-
-async def _share_beginnings(agent: Agent, roster: Roster) -> None:
-    """The instructions and tools of the configuration are cached once for all tenants."""
-    for name, definition in {**roster.agents, "": Definition()}.items():
-        try:
-            await agent.share(definition.applied(Turn(NOBODY, ())))
-        except (InvalidTurn, InvalidTemplate) as error:  # its clients get this error
-            log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
 
 
 def _assemble(

@@ -1,22 +1,37 @@
-"""Prompts that are prefilled ahead of their question, and the limit of how many a tenant may have."""
+"""Prompts that are prefilled ahead of their question: those of the configuration at start, and, within a limit for each
+tenant, those of people who are about to ask.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
+from agents.agent import Agent
+from agents.definition import Definition
+from agents.errors import InvalidTurn
+from agents.roster import Roster
+from agents.turn import Turn
 from inference.core import Generation
+from inference.errors import InferenceError, InvalidTemplate
 
 # A user types in one conversation at a time; a program that warms many must not keep the model busy without need.
 TENANT_MAX = 4
 # Typing starts right after the focus, and each request costs a query.
 PAUSE_S = 1.0
+# Of a start: a small model reads the instructions of a dozen agents in it, and nobody waits for a large one any longer.
+BEGINNINGS_S = 10.0
+NOBODY = UUID(int=0)
 
 # A tenant's conversation; None for one that does not exist yet.
 Place: TypeAlias = tuple[UUID, str | None]
+
+log = logging.getLogger("firsttoken.warmth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +66,25 @@ class Warmth:
             raise
         self._readings[place] = _Reading(began.began_s, generation)
         return generation is not None
+
+
+async def read_beginnings(agent: Agent, roster: Roster, within_s: float = BEGINNINGS_S) -> None:
+    """Prefill the instructions and tools of the configuration once for all tenants: the first question to an agent
+    finds what the tenth finds.
+
+    What takes longer is read on beside the first requests, below all classes, or when somebody asks for it.
+    """
+    until_s = asyncio.get_running_loop().time() + within_s
+    unread = 0
+    for name, definition in {"": Definition(), **roster.agents}.items():
+        try:
+            reading = await agent.share(definition.applied(Turn(NOBODY, ())))
+            if reading is not None:
+                async with asyncio.timeout_at(until_s):
+                    await reading.stream(lambda _: None)
+        except TimeoutError:
+            unread += 1
+        except (InvalidTurn, InvalidTemplate, InferenceError) as error:  # its clients get this error
+            log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
+    if unread:
+        log.info("the prompts of %d agents take longer than %.0f s to read: they follow later", unread, within_s)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -287,6 +287,25 @@ class Reversing:
     async def score(self, query: str, texts: Sequence[str], budget_ms: float) -> NDArray[np.float64]:
         await asyncio.sleep(self.seconds)
         return np.arange(3.0)
+
+
+async def test_all_models_of_a_question_have_computed_something_before_the_first(
+    store: PassageStore, embedders: Embedders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[str] = []
+    monkeypatch.setattr(store, "warm_up", noted("store", computed))
+    monkeypatch.setattr(embedders.default, "embed", noted("embedder", computed))
+    reranker = Reversing()
+    monkeypatch.setattr(reranker, "score", noted("reranker", computed))
+    await Retriever(store, embedders, None, reranker).warm_up()
+    assert sorted(computed) == ["embedder", "reranker", "store"]
+
+
+def noted(name: str, computed: list[str]) -> Callable[..., Awaitable[None]]:
+    async def note(*_: object) -> None:
+        computed.append(name)
+
+    return note
 
 
 async def test_a_reranker_has_the_last_word_on_the_order(

@@ -1,0 +1,51 @@
+"""What the configuration says is read before the first question."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from agents.agent import Agent
+from agents.definition import Definition
+from agents.roster import Roster
+from agents.tools import builtin_toolbox
+from agents.turn import Turn
+from inference.config import EngineConfig
+from inference.core import Sampling
+from inference.model import ChatModel
+from tests.agents.test_agent_model import run
+from tests.agents.turns import user
+from worker.warmth import read_beginnings
+
+SUPPORT = Definition(instructions="You answer questions about the handbook of a small shop, and nothing else. " * 8)
+ROSTER = Roster({"support": SUPPORT})
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=2))
+    await model.start()
+    yield model
+    await model.close()
+
+
+def question(model: ChatModel) -> Turn:
+    return SUPPORT.applied(Turn(uuid4(), (user("Hello"),), sampling=Sampling(max_tokens=1)))
+
+
+@pytest.mark.any_answer("here the question is what was read before")
+async def test_the_first_question_to_an_agent_finds_what_the_second_of_another_tenant_finds(model: ChatModel) -> None:
+    await read_beginnings(Agent(model, None, builtin_toolbox(None)), ROSTER)
+    first, other = [(await run(model, question(model))).finished.usage for _ in range(2)]
+    assert first.cached_tokens == other.cached_tokens > 100
+
+
+@pytest.mark.any_answer("here the question is what was read before")
+async def test_a_start_does_not_wait_for_a_model_that_reads_slowly(model: ChatModel) -> None:
+    await read_beginnings(Agent(model, None, builtin_toolbox(None)), ROSTER, within_s=0.0)
+    await run(model, question(model))
+    again = await run(model, question(model))
+    assert again.finished.usage.cached_tokens > 100  # it is shared all the same
