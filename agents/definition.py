@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from agents.turn import Caps, FileSearch, Limits, Turn
+from inference.core import Priority
 
 # Limits of what a file may hold: well above any sensible agent.
 INSTRUCTIONS_CHARS_MAX = 32_768
 TOOLS_MAX, STORES_MAX, RESULTS_MAX = 64, 8, 50
 
+ClassName: TypeAlias = Literal["interactive", "standard", "batch"]
+CLASSES: Mapping[ClassName, Priority] = {
+    "interactive": Priority.INTERACTIVE,
+    "standard": Priority.STANDARD,
+    "batch": Priority.BATCH,
+}
 Surface: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
@@ -32,6 +40,7 @@ class Bounds(Table):
     tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None
     seconds: Annotated[float, Field(gt=0, le=3600)] | None = None
     tool_seconds: Annotated[float, Field(gt=0, le=600)] | None = None
+    retrieval_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None
     cost: Annotated[float, Field(gt=0, le=1e9)] | None = None  # in the units of the prices
 
     @property
@@ -42,6 +51,7 @@ class Bounds(Table):
             wall_clock_s=self.seconds,
             tokens=self.tokens,
             tool_timeout_s=self.tool_seconds,
+            retrieval_ms=self.retrieval_ms,
             cost=self.cost,
         )
 

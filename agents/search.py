@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 from uuid import UUID
 
@@ -28,8 +29,9 @@ class Searcher(Protocol):
         score_threshold: float,
         trace: Trace,
         filters: Filter | None = None,
+        budget_ms: float = inf,
     ) -> list[Passage]:
-        """Relevant passages, best first. Raises StoreNotFound."""
+        """Relevant passages, best first; after `budget_ms`, what was found by then. Raises StoreNotFound."""
         ...
 
 
@@ -51,6 +53,7 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Pa
         score_threshold=asked.score_threshold,
         trace=trace,
         filters=asked.filters,
+        budget_ms=turn.limits.retrieval_ms,
     )
 
 

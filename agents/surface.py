@@ -16,11 +16,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from agents.definition import INSTRUCTIONS_CHARS_MAX, Table
+from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName, Table
 from agents.turn import Caps, Turn
 from inference.core import Priority
 
-CLASSES = {"interactive": Priority.INTERACTIVE, "standard": Priority.STANDARD, "batch": Priority.BATCH}
 SURFACES_MAX = 32  # each has labels of its own in the metrics
 BATCH = "batch"  # of requests that nobody waits for
 
@@ -34,13 +33,20 @@ class Surface(Table):
     pace_ms: Milliseconds | None = None  # between two tokens
     answer_s: Annotated[float, Field(gt=0, le=3600)] | None = None  # the whole turn
     tool_s: Annotated[float, Field(gt=0, le=600)] | None = None  # each call of a tool
+    retrieval_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None  # the search before the answer
     tokens: Annotated[int, Field(ge=1, le=131_072)] | None = None  # the longest answer
-    best_class: Annotated[Literal["interactive", "standard", "batch"] | None, Field(alias="class")] = None
+    best_class: Annotated[ClassName | None, Field(alias="class")] = None
     late: Literal["refuse", "wait"] | None = None  # what happens to late requests that do not say; None: see --late
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
 
     def applied(self, turn: Turn) -> Turn:
-        limits = turn.limits.capped(Caps(wall_clock_s=self.answer_s, tokens=self.tokens, tool_timeout_s=self.tool_s))
+        caps = Caps(
+            wall_clock_s=self.answer_s,
+            tokens=self.tokens,
+            tool_timeout_s=self.tool_s,
+            retrieval_ms=self.retrieval_ms,
+        )
+        limits = turn.limits.capped(caps)
         said = [text for text in (turn.instructions, self.instructions) if text]
         return replace(
             turn,

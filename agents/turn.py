@@ -60,6 +60,7 @@ class Caps:
     wall_clock_s: float | None = None
     tokens: int | None = None
     tool_timeout_s: float | None = None
+    retrieval_ms: float | None = None
     cost: float | None = None
 
     @property
@@ -77,6 +78,7 @@ class Limits:
     wall_clock_s: float = 120.0
     tokens: int = 4096  # generated, over all steps
     tool_timeout_s: float = 20.0
+    retrieval_ms: float = inf  # of the search before the answer, beside the budgets of its stages
     tool_result_chars: int = 8000  # longer results are cut, with a note to the model
     cost: float = inf  # of all steps and calls, in the units of the prices
 

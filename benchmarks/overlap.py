@@ -17,6 +17,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from uuid import UUID
 
@@ -69,6 +70,7 @@ class Far:
         score_threshold: float,
         trace: Trace,
         filters: Filter | None = None,
+        budget_ms: float = inf,
     ) -> list[Passage]:
         await asyncio.sleep(FAR_S)
         return await self.retriever.retrieve(

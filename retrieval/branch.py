@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from uuid import UUID
 
 import numpy as np
@@ -14,7 +15,7 @@ from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from inference.embedding.windows import QueryVectors
 from inference.errors import EmbedderNotLoaded
-from inference.trace import Trace
+from inference.trace import Trace, now_ns
 from retrieval.candidate import Hit, Scored
 from retrieval.compress import Cut, whole
 from retrieval.config import RetrievalConfig
@@ -30,18 +31,24 @@ LANE = "retrieval"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`parent` is the span that its stages belong to."""
+    """`parent` is the span that its stages belong to; by `until_ns`, on the monotonic clock, all of them are over."""
 
     tenant_id: UUID
     text: str
     filters: Filter | None
     trace: Trace
     parent: int | None
+    until_ns: float = inf
 
     @property
     def salt(self) -> str:
         """The tenant, as caches know it."""
         return str(self.tenant_id)
+
+    def allowed_ms(self, stage_ms: float, *, last: bool = False) -> float:
+        """Of a stage with that budget of its own: half of what is left, so that those behind it have their turn."""
+        left_ms = max(0.0, (self.until_ns - now_ns()) / 1e6)
+        return min(stage_ms, left_ms if last else left_ms / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class Branch:
         cached = self.embedders.knows(self.model, question.text, salt=question.salt)
         with question.trace.span("embed", lane=LANE, parent=question.parent, model=self.model, cached=cached) as span:
             try:
-                return await within(self.config.embed_ms, self._vectors(), span)
+                return await within(question.allowed_ms(self.config.embed_ms), self._vectors(), span)
             except EmbedderNotLoaded:
                 span.attributes["skipped"] = "no model"
                 return None
@@ -106,7 +113,7 @@ class Branch:
                 limit=self.config.candidates,
                 filters=question.filters,
             )
-            found = await within(self.config.search_ms, search, span) or SearchResult([], 0, False)
+            found = await within(question.allowed_ms(self.config.search_ms), search, span) or SearchResult([], 0, False)
             span.attributes |= {
                 "chunks": found.chunks,
                 "method": "index" if found.by_index else "exact",
@@ -126,7 +133,9 @@ class Branch:
         question, config = self.question, self.config
         with question.trace.span("rerank", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             keys = [candidate.key for _, candidate in ranked]
-            windows = await within(config.rerank_ms, self.passages.windows(question.tenant_id, keys), span)
+            windows = await within(
+                question.allowed_ms(config.rerank_ms), self.passages.windows(question.tenant_id, keys), span
+            )
             if windows is None:
                 return ranked, whole
             present = [candidate for _, candidate in ranked if candidate.key in windows]

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from uuid import UUID
 
 from inference.embedding.embedder import QUERY_CHARS_MAX
@@ -84,8 +85,10 @@ class Retriever:
         score_threshold: float,
         trace: Trace,
         filters: Filter | None = None,
+        budget_ms: float = inf,
     ) -> list[Passage]:
-        """Passages of these vector stores (ids or names), best first, with scores from 0 to 1.
+        """Passages of these vector stores (ids or names), best first, with scores from 0 to 1; what was found when
+        `budget_ms` were over.
 
         Stores of different embedding models take turns, each with scores on its model's own scale. `filters` names the
         files, by their attributes, that passages may come from.
@@ -100,6 +103,7 @@ class Retriever:
             score_threshold=score_threshold,
             trace=trace,
             filters=filters,
+            budget_ms=budget_ms,
         )
         return found.passages
 
@@ -113,13 +117,16 @@ class Retriever:
         score_threshold: float,
         trace: Trace,
         filters: Filter | None = None,
+        budget_ms: float = inf,
     ) -> Stages:
         """As `retrieve`, with what came out of each stage on the way."""
         with trace.span("retrieve", stores=len(stores)) as span:
             text = _clean(query)
             found = Stages([], [], [], [])
             if text and stores:
-                question = Question(tenant_id, text, filters, trace, trace.index(span))
+                question = Question(
+                    tenant_id, text, filters, trace, trace.index(span), until_ns=span.start_ns + budget_ms * 1e6
+                )
                 search = _Search(question, self._store, self._embedders, self._reranker, self._config)
                 found = await search.run(stores, min(limit, PASSAGES_MAX), score_threshold)
             span.attributes["passages"] = len(found.passages)
@@ -154,7 +161,9 @@ class _Search:
         """Which models are needed. Raises StoreNotFound, EmbeddingModelMissing."""
         question = self.question
         with question.trace.span("open", lane=LANE, parent=question.parent) as span:
-            found = await within(self.config.open_ms, self.store.named(question.tenant_id, names), span)
+            found = await within(
+                question.allowed_ms(self.config.open_ms), self.store.named(question.tenant_id, names), span
+            )
             for store in found or ():
                 check_model(store, self.embedders)
             return found or []
@@ -168,15 +177,21 @@ class _Search:
         with question.trace.span("read", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             count = len(ranked) if self.reranker else max(config.read_share * limit, config.read_min)
             hits = [hit for _, hit in ranked[:count]]
-            found = await within(config.read_ms, self.store.read(question.tenant_id, hits), span) or {}
+            found = (
+                await within(
+                    question.allowed_ms(config.read_ms, last=True), self.store.read(question.tenant_id, hits), span
+                )
+                or {}
+            )
             span.attributes["read"] = len(found)
             return [Scored(score, found[hit.key]) for score, hit in ranked[:count] if hit.key in found]
 
     async def _reread(self, reranker: Reranker, ranked: list[Scored[Candidate]]) -> list[Scored[Candidate]]:
         """The best ones again, each together with the question, as far as the time goes."""
-        question, budget_ms = self.question, self.config.reread_ms
+        question = self.question
         with question.trace.span("reread", lane=LANE, parent=question.parent, candidates=len(ranked)) as span:
             texts = [candidate.text for _, candidate in ranked]
+            budget_ms = question.allowed_ms(self.config.reread_ms)
             scores = await within(budget_ms, reranker.score(question.text, texts, PLANNED_SHARE * budget_ms), span)
             span.attributes |= {"model": reranker.name, "read": 0 if scores is None else len(scores)}
             return ranked if scores is None else reordered(ranked, scores)
@@ -210,7 +225,7 @@ class _Search:
     async def _passages(self, groups: list[list[Scored[Candidate]]], span: Span) -> list[Passage]:
         """Joined groups are read from the source, for the white space between them; if that fails they fall apart."""
         wide = [_source(group) for group in groups if len(group) > 1]
-        tenant_id, join_ms = self.question.tenant_id, self.config.join_ms
+        tenant_id, join_ms = self.question.tenant_id, self.question.allowed_ms(self.config.join_ms, last=True)
         texts = await within(join_ms, self.store.texts(tenant_id, wide), span) if wide else {}
         passages = []
         for group in groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -124,6 +125,7 @@ class SlowShelf(ShelfSearcher):
         score_threshold: float,
         trace: Trace,
         filters: Filter | None = None,
+        budget_ms: float = inf,
     ) -> list[Passage]:
         self.searching.set()
         await self.go.wait()

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.definition import CLASSES
 from agents.roster import InvalidAgents, Roster
-from agents.surface import BATCH, CLASSES, USUAL, Surface
+from agents.surface import BATCH, USUAL, Surface
 from agents.turn import Limits
 from inference.core import Priority, Sampling
 from tests.agents.turns import asked
@@ -43,6 +44,13 @@ def test_a_surface_shortens_the_answer_and_says_how_to_begin(tmp_path: Path) -> 
     assert (turn.limits.tokens, turn.limits.wall_clock_s, turn.sampling.max_tokens) == (200, 20, 200)
     assert turn.instructions == "Be kind.\n\nBegin with the answer."
     assert str(voice).startswith("first_token_ms 300.0, answer_s 20.0, tokens 200, class standard")
+
+
+def test_a_surface_shortens_the_search() -> None:
+    voice = Surface.model_validate({"retrieval_ms": 150})
+    assert voice.applied(asked()).limits.retrieval_ms == 150
+    hurried = asked(limits=Limits(retrieval_ms=100))
+    assert voice.applied(hurried).limits.retrieval_ms == 100
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -192,6 +193,7 @@ class ShelfSearcher:
         score_threshold: float,
         trace: Trace,
         filters: Filter | None = None,
+        budget_ms: float = inf,
     ) -> list[Passage]:
         for store in stores:
             if store != self.store:

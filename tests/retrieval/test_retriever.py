@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from inference.embedding.registry import Embedders
-from inference.trace import Span, Trace
+from inference.trace import Span, Trace, now_ns
+from retrieval.branch import Question
 from retrieval.config import SCORE_THRESHOLD, RetrievalConfig
 from retrieval.errors import StoreNotFound
 from retrieval.filter import Comparison
@@ -113,6 +114,33 @@ async def test_without_the_embedding_words_still_find_something(
     assert spans(trace)["embed"].attributes["skipped"] == "over budget"
     assert "rerank" not in spans(trace)
     assert "calculator" in passages[0].text.lower()
+
+
+async def test_a_search_that_is_short_of_time_leaves_stages_out(
+    store: PassageStore, embedders: Embedders, reader: UUID
+) -> None:
+    trace = Trace()
+    passages = await Retriever(store, embedders).retrieve(
+        "Which tools are built in?",
+        tenant_id=reader,
+        stores=("docs",),
+        limit=5,
+        score_threshold=0.0,
+        trace=trace,
+        budget_ms=0.0,
+    )
+    assert passages == []
+    assert spans(trace)["open"].attributes["skipped"] == "over budget"
+    assert "error.type" not in trace.spans[0].attributes
+
+
+def test_each_stage_leaves_half_of_the_time_to_those_behind_it() -> None:
+    question = Question(uuid4(), "x", None, Trace(), None, until_ns=now_ns() + 100e9)
+    assert 49_000 < question.allowed_ms(90_000) <= 50_000
+    assert 99_000 < question.allowed_ms(200_000, last=True) <= 100_000
+    assert question.allowed_ms(10) == 10
+    over = Question(uuid4(), "x", None, Trace(), None, until_ns=now_ns() - 1)
+    assert over.allowed_ms(10) == over.allowed_ms(10, last=True) == 0
 
 
 async def test_without_a_search_there_are_no_passages_and_no_error(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -57,6 +58,7 @@ class ShelfRetriever:
         score_threshold: float,
         trace: Trace,
         filters: Filter | None = None,
+        budget_ms: float = inf,
     ) -> list[Passage]:
         for store in stores:
             if store != "docs":

@@ -1,4 +1,4 @@
-"""What an API key may ask for: limits of each turn, and rates."""
+"""What an API key may ask for: limits of each turn, the best class of its turns, and rates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agents.definition import Bounds
+from agents.definition import Bounds, ClassName
 
 
 class KeyBounds(Bounds):
@@ -14,3 +14,4 @@ class KeyBounds(Bounds):
 
     requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None  # read and generated
+    best_class: Annotated[ClassName | None, Field(alias="class")] = None

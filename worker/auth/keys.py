@@ -35,7 +35,7 @@ class ApiKey:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
-    bounds: Mapping[str, float]
+    bounds: Mapping[str, float | str]
 
     @property
     def state(self) -> str:
@@ -85,7 +85,7 @@ class Keys:
         by: Actor = WORKER,
     ) -> tuple[str, str]:
         """A new key: (id, the key itself, which nobody can read again)."""
-        told = bounds.model_dump(exclude_unset=True) if bounds else {}
+        told = bounds.model_dump(exclude_unset=True, by_alias=True) if bounds else {}
         key, id = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES), f"key_{secrets.token_hex(12)}"
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
@@ -176,5 +176,5 @@ def _link_id(hashed: bytes) -> str:
     return f"link_{hashed[:LINK_ID_BYTES].hex()}"
 
 
-def _bounds(stored: Mapping[str, float]) -> KeyBounds | None:
+def _bounds(stored: Mapping[str, float | str]) -> KeyBounds | None:
     return KeyBounds.model_validate(stored) if stored else None

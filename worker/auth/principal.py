@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
+from agents.definition import CLASSES
 from agents.turn import Turn
+from inference.core import Priority
 from worker.auth.bounds import KeyBounds
 from worker.auth.scope import Scope
 
@@ -22,13 +24,20 @@ class Principal:
     bounds: KeyBounds | None = None  # of every turn
 
     def bounded(self, turn: Turn) -> Turn:
-        """The turn, its limits lowered to the bounds of the credential. To be called after the agent is applied, which
-        may raise limits above the defaults.
+        """The turn, its limits and its class lowered to the bounds of the credential. To be called after the agent is
+        applied, which may raise limits above the defaults.
         """
         if self.bounds is None:
             return turn
         limits = turn.limits.capped(self.bounds.caps)
-        return replace(turn, limits=limits, sampling=turn.sampling.at_most(limits.tokens))
+        priority = max(turn.priority, self.best_class)
+        return replace(turn, limits=limits, sampling=turn.sampling.at_most(limits.tokens), priority=priority)
+
+    @property
+    def best_class(self) -> Priority:
+        """The best class that its turns may have."""
+        named = self.bounds.best_class if self.bounds else None
+        return CLASSES[named] if named else min(Priority)
 
     @property
     def is_watching(self) -> bool:

@@ -38,7 +38,7 @@ async def create_key(
     scopes: Sequence[Scope],
     operator: bool,
     days: int | None,
-    budget: Sequence[tuple[str, int | float]],
+    budget: Sequence[tuple[str, int | float | str]],
 ) -> None:
     bounds = _bounds(budget)
     async with _opened(config) as (database, secret):
@@ -61,7 +61,7 @@ async def list_keys(config: Config, *, tenant: str) -> None:
         used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
         scopes = ",".join(sorted(key.scopes)) or "-"
         made = key.created_at.strftime(TIME_FORMAT)
-        bounds = "".join(f"  {bound}={value:g}" for bound, value in key.bounds.items())
+        bounds = "".join(f"  {bound}={_shown(value)}" for bound, value in key.bounds.items())
         print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<21} made {made}  used {used:<16}  {key.name}{bounds}")
     if not found:
         print(f"tenant {tenant} has no keys")
@@ -172,12 +172,16 @@ def _commander() -> Actor:
     return Actor("command", name)
 
 
-def _bounds(budget: Sequence[tuple[str, int | float]]) -> KeyBounds | None:
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _bounds(budget: Sequence[tuple[str, int | float | str]]) -> KeyBounds | None:
     try:
         return KeyBounds.model_validate(dict(budget)) if budget else None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        known = ", ".join(KeyBounds.model_fields)
+        known = ", ".join(field.alias or name for name, field in KeyBounds.model_fields.items())
         raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Known budgets: {known}.") from None
 
 

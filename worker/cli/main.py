@@ -175,9 +175,10 @@ def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
         action="append",
         default=[],
         type=_bound,
-        metavar="NAME=NUMBER",
-        help="limit for each turn: steps, calls, tokens, seconds, tool_seconds or cost; or a rate: requests_per_minute "
-        "or tokens_per_minute; may be repeated",
+        metavar="NAME=VALUE",
+        help="limit for each turn: steps, calls, tokens, seconds, tool_seconds, retrieval_ms or cost; a rate: "
+        "requests_per_minute or tokens_per_minute; or the best class of its turns: class=interactive, standard or "
+        "batch; may be repeated",
     )
     list_keys = _command(keys, "list", "list_keys", "list the keys of a tenant")
     revoke = _command(keys, "revoke", "revoke_key", "revoke a key; running workers notice within half a minute")
@@ -303,13 +304,15 @@ def _attribute(text: str) -> tuple[str, str | int | float | bool]:
     return key, read if isinstance(read, bool | int) or (isinstance(read, float) and math.isfinite(read)) else value
 
 
-def _bound(text: str) -> tuple[str, int | float]:
-    """steps=4"""
+def _bound(text: str) -> tuple[str, int | float | str]:
+    """steps=4, class=batch"""
     name, _, value = text.partition("=")
+    if not value:
+        raise argparse.ArgumentTypeError("must be NAME=VALUE, as in steps=4 or class=batch")
     try:
         return name, int(value) if value.isdigit() else float(value)
     except ValueError:
-        raise argparse.ArgumentTypeError("must be NAME=NUMBER, as in steps=4") from None
+        return name, value
 
 
 def _hours(text: str) -> float:

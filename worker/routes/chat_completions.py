@@ -24,6 +24,7 @@ from worker.wire import sse
 from worker.wire.chat_completion import ChunkTeller, Completion
 from worker.wire.chat_request import ChatRequest
 from worker.wire.headers import with_headers
+from worker.wire.options import entitled
 from worker.wire.parse import parse
 
 
@@ -37,6 +38,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with trace.span("edge"):
         body = parse(ChatRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
+        body = entitled(body, request[PRINCIPAL].best_class)
         body.note_ignored(services.model.switches, request[IGNORED])
         model = check_model(body.model, services)
         once = Once.of(request, services, request[PRINCIPAL].tenant_id)

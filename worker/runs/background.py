@@ -26,7 +26,7 @@ from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
-from worker.wire.options import priority_of, rank_of
+from worker.wire.options import entitled, priority_of, rank_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -50,6 +50,7 @@ async def enqueue(
 
     Raises the errors that refuse the request, as far as they can be known before it starts, and TooManyQueued.
     """
+    body = entitled(body, principal.best_class)
     frame = ResponseFrame(body, check_model(body.model, services), id, dialect=dialect)
     turn = await hydrate(services, principal, frame)
     await services.agent.count(turn.turn)

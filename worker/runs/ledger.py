@@ -88,7 +88,7 @@ class Ledger:
             try:
                 taken = services.rates.take(self.principal, monotonic())
                 places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
-                priority = self._policy.capped(self.priority)
+                priority = max(self._policy.capped(self.priority), self.principal.best_class)
                 services.model.expect(self.due, salt=str(tenant_id), priority=priority)
                 for _ in range(turns):
                     places.enter_context(services.admission.turn(tenant_id))

@@ -28,7 +28,7 @@ from worker.runs.turn import ResponseTurn, hydrate
 from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
-from worker.wire.options import priority_of
+from worker.wire.options import entitled, priority_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -112,6 +112,7 @@ class Runs:
         the items that precede the request, where they need not be read. Raises the errors that refuse the request.
         """
         services = self.services
+        body = entitled(body, principal.best_class)
         model = check_model(body.model, services)
         frame = ResponseFrame(body, model, id or new_id("resp"), dialect=dialect)
         conversation_id = body.conversation.id if body.conversation else None

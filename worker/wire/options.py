@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -48,6 +48,28 @@ ServiceTier: TypeAlias = Literal["auto", "default", "flex", "priority"]
 def tier_used(requested: ServiceTier | None) -> ServiceTier:
     """The tier that the answer names: the server's choice where the client left it open."""
     return "default" if requested in (None, "auto") else requested
+
+
+class _Tiered(Protocol):
+    """A request that may ask for a tier."""
+
+    @property
+    def service_tier(self) -> ServiceTier | None: ...
+
+    def model_copy(self, *, update: dict[str, Any]) -> Self: ...
+
+
+Asked = TypeVar("Asked", bound=_Tiered)
+
+
+def entitled(asked: Asked, best: Priority) -> Asked:
+    """The request, in the tier that its credential gives it, whose turns have no better class than `best`."""
+    tier = asked.service_tier
+    if best is Priority.BATCH:
+        tier = "flex"
+    elif best is Priority.STANDARD and tier == "priority":
+        tier = "default"
+    return asked if tier == asked.service_tier else asked.model_copy(update={"service_tier": tier})
 
 
 def rank_of(requested: ServiceTier | None) -> int:

@@ -6,6 +6,7 @@ import pytest
 
 from agents.definition import Bounds, Definition
 from agents.turn import Caps, Limits
+from inference.core import Priority
 from tests.agents.turns import TENANT, asked
 from worker.auth.bounds import KeyBounds
 from worker.auth.principal import Principal
@@ -29,3 +30,13 @@ def test_what_a_credential_does_not_bound_is_as_the_agent_has_it() -> None:
     assert bounded.limits == Limits(steps=3, calls=99, wall_clock_s=9, tool_timeout_s=2, tokens=50, cost=1)
     assert bounded.sampling.max_tokens == 50
     assert guest(None).bounded(turn) == guest(KeyBounds()).bounded(turn) == turn
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+def test_no_turn_has_a_better_class_than_its_credential(priority: Priority) -> None:
+    turn = asked(priority=priority)
+    assert guest(KeyBounds.model_validate({"class": "standard"})).bounded(turn).priority == max(
+        priority, Priority.STANDARD
+    )
+    assert guest(KeyBounds.model_validate({"class": "batch"})).bounded(turn).priority == max(priority, Priority.BATCH)
+    assert guest(KeyBounds(steps=1)).bounded(turn).priority == priority

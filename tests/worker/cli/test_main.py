@@ -117,10 +117,11 @@ def test_migrations_are_applied_once(home: str) -> None:
 
 
 def test_a_key_has_the_bounds_that_it_was_made_with(home: str) -> None:
-    made = firsttoken("keys", "create", "guest", "--home", home, "--budget", "steps=2", "--budget", "cost=0.5")
+    made = firsttoken("keys", "create", "guest", "--home", home, "--budget", "steps=2", "--budget", "class=batch")
     assert made.returncode == 0
-    assert "guest  cost=0.5  steps=2" in firsttoken("keys", "list", "--home", home).stdout
+    assert "guest  class=batch  steps=2" in firsttoken("keys", "list", "--home", home).stdout
     assert "--budget steps" in complaint("keys", "create", "x", "--home", home, "--budget", "steps=0")
+    assert "--budget class" in complaint("keys", "create", "x", "--home", home, "--budget", "class=first")
     assert "--budget wishes" in complaint("keys", "create", "x", "--home", home, "--budget", "wishes=3")
 
 

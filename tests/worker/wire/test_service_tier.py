@@ -12,6 +12,7 @@ from inference.core import Priority
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, post, stream
 from worker.wire.chat_request import ChatRequest
+from worker.wire.options import entitled
 from worker.wire.parse import parse
 from worker.wire.response_request import ResponseRequest
 
@@ -51,6 +52,17 @@ async def test_the_answer_names_the_tier_that_was_used(database: Database, asked
         assert (await post(client, "/v1/chat/completions", {**CHAT, "service_tier": asked}))["service_tier"] == used
         events = await stream(client, "/v1/responses", body)
     assert {event["response"]["service_tier"] for event in events if "response" in event} == {used}
+
+
+@pytest.mark.parametrize(
+    ("asked", "standard", "batch"),
+    [(None, None, "flex"), ("flex", "flex", "flex"), ("default", "default", "flex"), ("priority", "default", "flex")],
+)
+def test_a_key_gets_no_better_tier_than_its_class(asked: str | None, standard: str | None, batch: str) -> None:
+    request = parse(ResponseRequest, orjson.dumps({"input": "x", "service_tier": asked}))
+    assert entitled(request, Priority.INTERACTIVE) is request
+    assert entitled(request, Priority.STANDARD).service_tier == standard
+    assert entitled(request, Priority.BATCH).service_tier == batch
 
 
 async def test_a_tier_that_does_not_exist_is_refused(database: Database) -> None:
