@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -184,7 +184,8 @@ class EmbeddedPostgres:
         else:
             pid = None
         if pid is not None:
-            os.kill(pid, signal.SIGINT)
+            with suppress(ProcessLookupError):  # it crashed in this moment
+                os.kill(pid, signal.SIGINT)
             self._wait_until_gone(place, pid)
         self._process = None
         remove_socket_folder(place)

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from migrations.embedded import server as server_module
 from migrations.embedded.errors import StartInterrupted
 from migrations.embedded.lock import FileLock
 from migrations.embedded.placement import SOCKET_NAME, Placement, placement_of
-from migrations.embedded.postmaster import PidFile, is_listening
+from migrations.embedded.postmaster import PidFile, is_alive, is_listening
 from tests.disks import fill, mounted, root_only, small_disk
 from tests.migrations.embedded.test_server import Holder
 
@@ -243,7 +244,7 @@ def test_an_adopted_server_that_crashes_while_it_stops_is_not_waited_for(made: P
     os.kill(file.pid, signal.SIGSTOP)
     stopper = threading.Thread(target=heir.stop)
     stopper.start()
-    while not _has_pending_signal(file.pid):
+    while not _is_asked_to_stop(file.pid):
         time.sleep(0.005)
     os.kill(file.pid, signal.SIGKILL)
     stopper.join(10)
@@ -251,9 +252,33 @@ def test_an_adopted_server_that_crashes_while_it_stops_is_not_waited_for(made: P
     assert PidFile.read(place.data) == file
 
 
-def _has_pending_signal(pid: int) -> bool:
+def test_an_adopted_server_that_crashes_as_it_is_asked_to_stop_has_stopped(
+    made: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = copied(made, home)
+    owner = Holder(home)
+    owner.wait_ready()
+    heir = EmbeddedPostgres(home)
+    heir.start()
+    owner.kill()
+    file = PidFile.read(place.data)
+    assert file is not None
+
+    def crashing(place: Placement) -> bool:
+        listens = is_listening(place)
+        os.kill(file.pid, signal.SIGKILL)
+        while is_alive(file.pid):
+            time.sleep(0.005)
+        return listens
+
+    monkeypatch.setattr(server_module, "is_listening", crashing)
+    heir.stop()
+    assert not is_listening(place)
+
+
+def _is_asked_to_stop(pid: int) -> bool:
     [pending] = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
-    return int(pending.split()[1], 16) != 0
+    return bool(int(pending.split()[1], 16) & 1 << signal.SIGINT - 1)
 
 
 def _failure(call: Callable[[], None]) -> BaseException | None:
