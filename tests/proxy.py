@@ -1,4 +1,5 @@
-"""Between a pool and Postgres: stands still, or holds or loses the answer to a COMMIT that was carried out."""
+"""Between a pool and Postgres: stands still, keeps a COMMIT back, or holds or loses the answer to one that was carried
+out."""
 
 from __future__ import annotations
 
@@ -27,6 +28,9 @@ class Proxy:
         self.after = 0
         self.holds = False  # the answer to the next COMMIT, until `go_on`
         self.held = asyncio.Event()
+        self.keeps = False  # the next COMMIT itself, until `let_go`, whoever may have left meanwhile
+        self.kept = asyncio.Event()
+        self._letting_go = asyncio.Event()
         self._over = False
         self._going = asyncio.Event()
         self._going.set()
@@ -38,6 +42,9 @@ class Proxy:
 
     def go_on(self) -> None:
         self._going.set()
+
+    def let_go(self) -> None:
+        self._letting_go.set()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Proxy]:
@@ -106,6 +113,10 @@ class Proxy:
             while data := await reader.read(65536):
                 await self._going.wait()
                 if asks and COMMIT in data:
+                    if self.keeps:
+                        self.keeps = False
+                        self.kept.set()
+                        await self._letting_go.wait()
                     self._meet_commit(losing, holding)
                 if not asks and holding.is_set() and READY in data:
                     holding.clear()

@@ -18,7 +18,8 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE_S = 60.0  # a request that has no end so long after the last fault is stuck
+PATIENCE_S = 60.0  # a request that has no end so long after the last fault, while a worker is there, is stuck
+START_S_MAX = 300.0  # so long after the last fault it is stuck all the same: on a busy machine a start may take minutes
 RETRY_S = 0.25
 VANISH_SHARE = 0.15
 VANISH_MAX_S = 0.3
@@ -62,6 +63,14 @@ class Books:
     answered: asyncio.Event = field(default_factory=asyncio.Event)  # a request that began after `since`
     since: float = 0.0
     last_fault: float = 0.0
+    last_away: float = 0.0  # when a client last found nobody at the address
+
+    def is_stuck(self, told: Told) -> bool:
+        now = monotonic()
+        return (
+            now - max(told.began, self.last_fault, self.last_away) > PATIENCE_S
+            or now - max(told.began, self.last_fault) > START_S_MAX
+        )
 
 
 class Client:
@@ -87,12 +96,14 @@ class Client:
         style = self._dice.choice(("streamed", "streamed", "whole", "background"))
         body = {"input": f"Count to {self._dice.randrange(1000)}.", "max_output_tokens": TOKENS, "temperature": 0}
         body |= {"stream": style == "streamed", "background": style == "background"}
-        while told.response is None and monotonic() - max(told.began, self._books.last_fault) < PATIENCE_S:
+        while told.response is None and not self._books.is_stuck(told):
             told.attempts += 1
             try:
                 await self._attempt(told, body)
             except (aiohttp.ClientError, TimeoutError, ConnectionError, json.JSONDecodeError) as error:
                 told.last = repr(error)
+                if isinstance(error, aiohttp.ClientConnectorError):
+                    self._books.last_away = monotonic()
             if told.response is None:
                 await asyncio.sleep(RETRY_S)
         if told.response is not None and told.began > self._books.since:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Region
 from inference.core import CacheScope
+from inference.kvcache.pages import pages
 from inference.kvcache.radix import RadixIndex
 from inference.kvcache.shared_prefixes import SharedPrefixes
 
@@ -82,7 +83,7 @@ class Tail:
 
 def _gathered(views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """One behind the other. Each byte is copied once: they are hundreds of megabytes, and the engine waits."""
-    content, at = np.empty(sum(view.size for view in views), np.uint8), 0
+    content, at = pages(sum(view.size for view in views)), 0
     for view in views:
         content[at : at + view.size].reshape(view.shape)[...] = view
         at += view.size
@@ -200,6 +201,8 @@ class HostCache:
             return [entry]
         if regions is not None:
             entry = self._over_root(entry, regions)
+        if not isinstance(entry.saved, Tail):
+            entry = replace(entry, saved=_gathered([entry.saved]))  # out of the heap, where the device saved it
         for key in self._superseded(entry.tokens, entry.scope):
             self._drop(key)
         self._number += 1

@@ -65,8 +65,19 @@ class IdempotencyStore:
     async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> bool:
         """The request of a claim has ended: it was answered and nothing of that is stored, or nothing came of it and
         the next one is the first again. Whether that is done: not while a response is stored that nobody makes.
+
+        Waits for a claim whose COMMIT is still under way: of a client that left while the database stood still, it may
+        be carried out after this was asked for, and the key would stay in use.
         """
         async with self._database.tenant(tenant_id) as connection:
+            if not answered:
+                await connection.execute(
+                    """insert into idempotency_keys (tenant_id, key, fingerprint, worker, claim)
+                       values ($1, $2, '', 0, $3) on conflict do nothing""",
+                    tenant_id,
+                    key,
+                    claim,
+                )
             await connection.execute(
                 """update idempotency_keys set answered = true where tenant_id = $1 and key = $2 and claim = $3"""
                 if answered

@@ -78,7 +78,7 @@ def test_a_short_beginning_comes_from_the_smallest_of_those_that_have_it() -> No
     for each in (Entry((*system, 7), ANYONE, state(9)), short, Entry((*system, 9), ANYONE, state(9))):
         parked.put(each)
     key, length = parked.match([*system, 5], ANYONE)
-    assert key is not None and (parked[key], length) == (short, len(system))
+    assert key is not None and (parked[key].tokens, length) == (short.tokens, len(system))
 
 
 def test_the_usual_cap_follows_the_model_and_the_free_memory() -> None:

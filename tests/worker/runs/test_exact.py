@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -29,6 +29,7 @@ from tests.worker.reader import Event, Reader
 from tests.worker.sharing import response_id_of, signed_in
 from worker import batch_writer
 from worker.runs import idempotency, manager, run
+from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.replay import GAP, NOT_STORED, TOLD_MAX, WORKER_STOPPED
 
 URL = "/v1/responses"
@@ -169,6 +170,33 @@ async def test_a_client_that_vanishes_while_its_request_is_stored_may_ask_again(
         assert status == 200
         await until(lossy.is_settled)
         assert len({id for id, _ in await lossy.rows()}) == 1
+
+
+async def test_a_key_that_is_claimed_after_its_client_has_left_is_given_back(
+    postgres: EmbeddedPostgres, database: Database, owner_dsn: str, tenant_id: UUID
+) -> None:
+    """The COMMIT of a claim reaches the database when its request is over, and so does the settling of it."""
+    owner = await asyncpg.connect(owner_dsn)
+    waits = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'idempotency_keys')"
+    async with proxied(postgres.app_dsn) as proxy:
+        slow = await Database.connect(proxy.dsn)
+        store, claim, again = IdempotencyStore(database), uuid4(), uuid4()
+        proxy.keeps = True
+        claiming = asyncio.create_task(IdempotencyStore(slow).claim(tenant_id, "key", b"", "resp_1", 1, claim))
+        await proxy.kept.wait()
+        claiming.cancel()
+        await asyncio.wait([claiming])
+        settling = asyncio.create_task(store.settle(tenant_id, "key", claim, answered=False))
+        while not settling.done() and not await owner.fetchval(waits):
+            pass
+        proxy.let_go()
+        assert await settling
+        claimed = "select exists (select from idempotency_keys where claim = $1)"
+        async with asyncio.timeout(5):
+            assert await store.claim(tenant_id, "key", b"", "resp_2", 1, again) is None
+        assert await owner.fetchval(claimed, again)
+        slow._pool.terminate()
+    await owner.close()
 
 
 async def test_an_end_that_was_told_as_failed_stands_as_failed(
