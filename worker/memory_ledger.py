@@ -1,9 +1,11 @@
 """What the memory of the worker's process holds, by part. The parts add up to what the process uses, so that whatever
-grows has a name: `rest` is Python, its libraries and what nobody accounts for.
+grows has a name: `unused` is what was given back to malloc and not to the system, `rest` is Python, its libraries and
+what nobody accounts for.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,33 @@ def parts(status: str, stats: Mapping[str, Any]) -> dict[str, int]:
     lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     resident = {name: int(lines[key].split()[0]) * 1024 for name, key in _RESIDENT.items()}
     found, left = {"mapped_files": resident["file"], "shared": resident["shared"]}, resident["anonymous"]
-    for part, gauge in KNOWN.items():
+    for part, gauge in {**KNOWN, "unused": "unused_bytes"}.items():
         found[part] = min(int(stats.get(gauge) or 0), left)
         left -= found[part]
     return {**found, "rest": left}
+
+
+def unused_bytes() -> int:
+    """What malloc holds in its heaps and nobody uses: the holes between what is used. 0 where glibc is not, or too old
+    to say. Takes some 0.1 ms."""
+    try:
+        tell = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return 0
+    tell.restype = _Mallinfo
+    return int(tell().fordblks)
+
+
+class _Mallinfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`; free bytes are `fordblks`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
 
 
 _RESIDENT = {"anonymous": "RssAnon", "file": "RssFile", "shared": "RssShmem"}
@@ -46,6 +71,6 @@ class MemoryLedger:
         if not STATUS.exists():
             return []
         family = GaugeMetricFamily("firsttoken_memory_bytes", "Resident memory of the process", labels=["part"])
-        for part, size in parts(STATUS.read_text(), self._stats()).items():
+        for part, size in parts(STATUS.read_text(), {**self._stats(), "unused_bytes": unused_bytes()}).items():
             family.add_metric([part], float(size))
         return [family]

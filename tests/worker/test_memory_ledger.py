@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.memory_ledger import parts
+from worker.memory_ledger import parts, unused_bytes
 from worker.prometheus import Metrics
 from worker.supervisor import Supervisor
 
@@ -29,6 +29,16 @@ def test_caches_are_no_growth_of_the_rest() -> None:
     stats = {"prompt_index_bytes": 10 * 1024, "token_cache_bytes": 30 * 1024, "query_cache_bytes": 20 * 1024}
     found = parts(STATUS, stats)
     assert [found[part] // 1024 for part in ("prompt_index", "token_cache", "query_cache", "rest")] == [10, 30, 20, 640]
+
+
+def test_what_was_given_back_to_malloc_alone_has_a_name() -> None:
+    """Holes of 64 kB between pieces that stay."""
+    before, size, count = unused_bytes(), 64 * 1024, 200
+    pieces = [bytearray(size) for _ in range(2 * count)]
+    del pieces[::2]
+    grown = unused_bytes() - before
+    assert len(pieces) == count and size * count // 2 < grown < 2 * size * count
+    assert parts(STATUS, {"unused_bytes": 100 * 1024})["unused"] == 100 * 1024
 
 
 def test_what_was_reserved_and_never_touched_is_not_counted() -> None:
