@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import weakref
 from collections.abc import AsyncIterator
 from time import thread_time
 from typing import Any
@@ -112,6 +113,38 @@ def slowest_token_s(grammar: str, seed: int) -> float:
         finally:
             slowest = max(slowest, thread_time() - started)
     return slowest
+
+
+@pytest.mark.parametrize(
+    ("schema", "tokens"),
+    [
+        # 250 ms a token with four times the fuel.
+        pytest.param(ATTACKS["many ways to skip"], 3, id="a step looks at too much"),
+        # 30 ms a token, and megabytes, with eight times as many.
+        pytest.param({"type": "string", "pattern": "^.*(a.{60}|b.{61}|c.{62}).*$"}, 100, id="too many states"),
+    ],
+)
+def test_a_text_that_gets_too_much_is_not_gone_on_with(schema: Any, tokens: int) -> None:
+    with pytest.raises(GrammarFailed):
+        say(json_grammar(schema), tokens)
+
+
+def say(grammar: str, tokens: int) -> None:
+    """A text at random."""
+    random, place, everything = np.random.default_rng(1), VOCABULARY.compile(grammar).start(), np.arange(len(PIECES))
+    for _ in range(tokens):
+        token = int(random.choice([each for each in np.flatnonzero(place.allowed(everything)) if each != END]))
+        assert place.allows(token)
+        place.accept(token)
+
+
+def test_nothing_of_a_grammar_stays_when_its_turn_is_over() -> None:
+    """Some keep megabytes of states, and whoever asks chooses which."""
+    grammar = VOCABULARY.compile(json_grammar(objects_of_constants(20, 10)))
+    place = grammar.start()
+    left = [weakref.ref(grammar), weakref.ref(place)]
+    del grammar, place
+    assert [each() for each in left] == [None, None]
 
 
 def test_a_refusal_keeps_the_schema_to_itself(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from retrieval.loaders.document import Document
-from retrieval.loaders.markdown import load
+from retrieval.loaders.markdown import HEADING_CHARS_READ, load
 
 
 def sections(document: Document) -> list[tuple[str, str]]:
@@ -48,6 +48,14 @@ def test_marks_and_links_in_a_heading_are_taken_off() -> None:
     assert load(b"# The `serve` *command* and [its options](options.md) #\ntext", "name").title == (
         "The serve command and its options"
     )
+
+
+def test_of_a_heading_that_has_no_end_the_beginning_is_read() -> None:
+    """What is taken off it takes time for each of its characters, and a line may have megabytes."""
+    link = "[" + "a" * HEADING_CHARS_READ + "](options.md)"
+    assert load(f"# {link}".encode(), "name").title.startswith("[aaa")
+    assert load(f"{link}\n===\n".encode(), "name").title.startswith("[aaa")
+    assert load(b"# [a](options.md) " + b"x" * HEADING_CHARS_READ, "name").title.startswith("a xxx")
 
 
 def test_front_matter_gives_the_title_and_is_no_text() -> None:

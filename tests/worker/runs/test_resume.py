@@ -111,7 +111,7 @@ async def test_a_reader_who_comes_back_in_time_finds_the_answer_going_on(databas
         await model.running[0].stopped.wait()  # it did not come back a second time
 
 
-@pytest.mark.parametrize("policy", ["later", "-1", "601", "inf", ""])
+@pytest.mark.parametrize("policy", ["later", "-1", "601", "inf", "", "0" * 20 + "5", "9" * 5000])
 async def test_a_policy_that_does_not_exist_is_refused(database: Database, policy: str) -> None:
     async with (
         answering(database, "x") as client,
