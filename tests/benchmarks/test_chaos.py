@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from benchmarks.chaos.__main__ import drill
 from benchmarks.chaos.audit import GAP, audit
 from benchmarks.chaos.faults import FAULTS, VANISH
-from benchmarks.chaos.traffic import Books, Told
+from benchmarks.chaos.traffic import PATIENCE_S, START_S_MAX, Books, Told
 
 Event = dict[str, Any]
 
@@ -104,6 +105,17 @@ async def test_what_has_no_end_is_stuck(response: Event | None) -> None:
 )
 async def test_a_replay_that_is_not_what_was_told_is_found(replayed: list[Event]) -> None:
     assert await broken(told(*ALL), replayed=replayed) == {"replays"}
+
+
+def test_a_client_is_patient_while_nobody_is_at_the_address() -> None:
+    """A start takes minutes on a machine that is busy enough; what hangs at a worker that is there does not."""
+    now = monotonic()
+    asked, fault = Told("key", now - PATIENCE_S - 1), now - PATIENCE_S - 1
+    assert Books(last_fault=fault).is_stuck(asked)
+    assert not Books(last_fault=fault, last_away=now - 1).is_stuck(asked)
+    assert not Books(last_fault=now - 1).is_stuck(asked)
+    asked.began = now - START_S_MAX - 1
+    assert Books(last_fault=now - START_S_MAX - 1, last_away=now).is_stuck(asked)
 
 
 async def test_everything_else_that_may_not_happen_is_found() -> None:

@@ -60,6 +60,13 @@ async def test_an_api_key_speaks_for_its_tenant(client: Client, keys: Keys, tena
         assert await ask(client, bearer(key)) == (200, {"tenant": str(tenant_id), "via": "api_key", "sub": id})
 
 
+async def test_a_worker_says_at_its_start_that_tokens_for_others_count(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(make_services(database, Config(jwt_jwks_url="http://127.0.0.1:9/keys"))):
+        assert [line for line in caplog.messages if "--jwt-issuer and --jwt-audience" in line]
+
+
 async def test_an_expired_and_a_revoked_key_are_refused(client: Client, keys: Keys, tenant_id: UUID) -> None:
     _, expired = await keys.create(tenant_id, "old", expires_at=datetime.now(UTC) - timedelta(seconds=1))
     id, revoked = await keys.create(tenant_id, "lost")
