@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.backend import Backend
 from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.setup import ENVIRONMENT, PYTHON, ROOT, alone, cache_folder, wheel_of
@@ -101,7 +102,7 @@ def _unpacked(recipe: Recipe, cpu: Cpu) -> Path:
     version = pinned_version((ROOT / "pyproject.toml").read_text("utf-8"))
     print(f"the {recipe.name} build: ", end="", flush=True)
     with alone(cache_folder()):
-        wheel = wheel_of(version, recipe, cpu, Choices(cuda=False, cmake_args=""), log)
+        wheel = wheel_of(version, recipe, cpu, Choices(Backend.CPU), log)
     pip = [
         str(PYTHON),
         "-m",

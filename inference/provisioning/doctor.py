@@ -24,7 +24,7 @@ from inference.speculative.draft_model import same_vocabulary
 
 SELF_TEST_TIMEOUT_S = 120.0
 REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
-CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
+CUDA = "build for it: FIRSTTOKEN_BACKEND=cuda make setup"
 READING_TOKENS_PER_S = 5.0  # slower than reading speed
 
 # What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
