@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from inference.attention import Q8_0, Attention
+from inference.attention import Attention
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, build_features, devices
@@ -196,9 +196,9 @@ def speed_finding(prefill: float, decode: float) -> Finding:
 
 def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
     """What steps cost with each layout of the KV cache, with and without flash attention."""
-    if config.kv_type == Q8_0:
+    if config.is_quantised:
         used = config.attention(gpu=any(device.is_gpu for device in devices()))
-        return Finding("attention", Level.OK, f"{used}, without which there is no {Q8_0} KV cache")
+        return Finding("attention", Level.OK, f"{used}, without which there is no {config.kv_type} KV cache")
     threads = config.threads or default_threads()
     try:
         paces = attention_bench.measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)

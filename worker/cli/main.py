@@ -223,6 +223,7 @@ def _add_models(commands: Any) -> None:
         "kv_type",
         "memory_mb",
         "gpu_layers",
+        "gpu_split",
     )
     info = _command(models, "info", "show_model", "describe a model and the memory that it takes", also=memory)
     info.add_argument("name", metavar="NAME", help="name from `firsttoken models list`, or a GGUF file")

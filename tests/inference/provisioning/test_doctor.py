@@ -63,7 +63,7 @@ def test_features_are_spelled_as_llama_cpp_spells_them() -> None:
 
 def test_an_unused_gpu_is_named_with_the_way_to_use_it() -> None:
     assert backend_finding([CPU], -1, nvidia=False).level is Level.OK
-    assert "FIRSTTOKEN_CUDA=1" in backend_finding([CPU], -1, nvidia=True).todo
+    assert "FIRSTTOKEN_BACKEND=cuda" in backend_finding([CPU], -1, nvidia=True).todo
     assert "--gpu-layers" in backend_finding([GPU, CPU], 0, nvidia=True).todo
     used = backend_finding([GPU, CPU], -1, nvidia=True)
     assert (
