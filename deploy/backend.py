@@ -1,4 +1,4 @@
-"""What llama.cpp can be built to compute on, and what of that this machine has: GPUs, drivers' doors and compilers."""
+"""What llama.cpp can be built to compute on, and what of that this machine can build."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from deploy.failure import SetupFailed
 from deploy.toolchain import said_by
 
 CUDA_FOLDER = Path("/usr/local/cuda")
-NVIDIA_FOLDER = Path("/proc/driver/nvidia/gpus")
-CARDS, DOORS = Path("/sys/class/drm"), Path("/dev/dri")  # what the kernel drives, and the files that programs open
-VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # of PCI; what virtual machines emulate is not here
 HEADERS = Path(__file__).resolve().parent / "headers"  # what older Vulkan headers lack
 # Asks the preprocessor, which knows where headers are better than a list of folders does.
 VULKAN_PROBE = """
@@ -82,18 +79,6 @@ class Backend(StrEnum):
         return None
 
 
-def gpus() -> list[str]:
-    """The vendors of the GPUs that the kernel drives and a program may open; a container sees those it was given."""
-    found = ["NVIDIA"] * (NVIDIA_FOLDER.is_dir() and any(NVIDIA_FOLDER.iterdir()))
-    if platform.system() == "Darwin" and platform.machine() == "arm64":
-        found.append("Apple")
-    for door in sorted(DOORS.glob("renderD*")):
-        vendor = VENDORS.get(_first_line(CARDS / door.name / "device" / "vendor"))
-        if vendor is not None and vendor not in found:
-            found.append(vendor)
-    return found
-
-
 def fitting(vendors: list[str]) -> list[Backend]:
     """Backends for these GPUs, best first, and at last the CPU; whether they can be built or not."""
     wanted = {
@@ -139,10 +124,3 @@ def _include_path() -> str | None:
     """An SDK that is not installed system-wide says so in its variable."""
     inherited, sdk = os.environ.get("CPLUS_INCLUDE_PATH"), os.environ.get("VULKAN_SDK")
     return os.pathsep.join(filter(None, (inherited, f"{sdk}/include" if sdk else None))) or None
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

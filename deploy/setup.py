@@ -25,12 +25,13 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from deploy.backend import Backend, advice, gpus, possible
+from deploy.backend import Backend, advice, possible
 from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.stamp import AUTO, BACKEND, Choices, Stamp, choices_of
 from deploy.toolchain import Cpu, compiler_version, this_cpu
 from deploy.wheel import Recipe, build_wheel, cache_key, cached_wheel, download_wheel, pinned_version, recipes
+from inference.provisioning.gpus import gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"

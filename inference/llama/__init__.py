@@ -1,7 +1,7 @@
 """llama.cpp: weights, contexts and the quantiser, guarded so that no call ends the process."""
 
 from inference.llama.context import LlamaContext
-from inference.llama.device import Device, build_features, computing, devices
+from inference.llama.device import Device, backends, build_features, computing, devices
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.quantizer import QUANTISATIONS, quantize
@@ -16,6 +16,7 @@ __all__ = [
     "LlamaModel",
     "Progress",
     "RankContext",
+    "backends",
     "build_features",
     "computing",
     "devices",

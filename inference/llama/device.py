@@ -25,6 +25,11 @@ class Device:
     free_bytes: int
     is_integrated: bool = False  # a GPU that shares the memory of the CPU
 
+    @property
+    def backend(self) -> str:
+        """What llama.cpp computes on it with: Vulkan, CUDA, CPU."""
+        return self.name.rstrip("0123456789")
+
 
 def devices() -> list[Device]:
     """All devices, GPUs first as llama.cpp orders them."""
@@ -43,6 +48,15 @@ def computing(found: Sequence[Device], split: Split) -> list[Device]:
         return used[:1]
     shares = split.shares or (1.0,) * len(used)
     return [gpu for gpu, share in zip(used, shares, strict=False) if share]
+
+
+def backends() -> list[str]:
+    """What this build can compute on, as llama.cpp names it: ["CUDA", "CPU"]. There may be no device of it."""
+    names = []
+    for i in range(_ggml("ggml_backend_reg_count", ctypes.c_size_t)):
+        handle = ctypes.c_void_p(_ggml("ggml_backend_reg_get", ctypes.c_void_p, i))
+        names.append(_ggml("ggml_backend_reg_name", ctypes.c_char_p, handle).decode())
+    return names
 
 
 def _device(handle: int) -> Device:

@@ -88,6 +88,7 @@ class Allowance:
     need: Footprint
     need_wanted: Footprint
     room: Room
+    layers: int = 0  # of the model
 
     @property
     def is_less(self) -> bool:
@@ -104,6 +105,17 @@ class Allowance:
     def __str__(self) -> str:
         layers = f", {self.config.gpu_layers} layers on the GPU" if self.config.gpu_layers > 0 else ""
         return f"{described(self.config)}{layers}"
+
+    @property
+    def where(self) -> str:
+        """What of it lies on the GPUs, in a line for the user; empty without any."""
+        if self.room.gpu_free is None or not self.config.gpu_layers:
+            return ""
+        offloaded = self.layers + 1 if are_all(self.config.gpu_layers, self.layers) else self.config.gpu_layers
+        share = offloaded / (self.layers + 1)
+        parts = (("weights", self.need.weights * share), ("KV cache", self.need.kv_cache * share))
+        listed = " and ".join(f"{in_words(int(size))} of the {name}" for name, size in parts)
+        return f"{offloaded} of {self.layers + 1} layers on the GPU, with {listed}"
 
     @property
     def text(self) -> str:
@@ -131,7 +143,7 @@ def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, r
             config = _with_more_parked(config, wanted, needed, room.host - on_host)
             parked_max = max(wanted.parked_bytes_max, config.parked_bytes_max)
             wanted = replace(wanted, parked_bytes_max=parked_max)
-            return Allowance(config, wanted, need(config), need(wanted), room)
+            return Allowance(config, wanted, need(config), need(wanted), room, model.layers)
     raise _refusal(steps[-1], need(steps[-1]), room, takes_quantised=takes_quantised)
 
 

@@ -17,7 +17,6 @@ from inference.placement import Split
 from inference.provisioning.memory import in_words
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_UNLIMITED_BYTES = 2**60  # version 1 of control groups reports "no limit" as a number of about that size
 # Of free host memory; the rest is for other programs, and for the file cache that keeps everything fast.
@@ -52,10 +51,6 @@ def memory_available() -> int | None:
     free = [int(value.split()[0]) * 1024 for name, value in _lines(MEMINFO) if name == "MemAvailable"]
     group = cgroup_memory_free()
     return min([*free, *([] if group is None else [group])], default=None)
-
-
-def has_nvidia_driver() -> bool:
-    return NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None
 
 
 def disk_free(folder: Path) -> int:
