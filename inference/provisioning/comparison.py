@@ -3,8 +3,8 @@
 `python -m inference.provisioning.comparison BEFORE AFTER TEXT THREADS GPU_LAYERS [KV_TYPE]`
 
 With a KV_TYPE, AFTER has its keys and values in that type, and BEFORE in f16. Both models read the same text side by
-side. It is cut into windows, each a sequence of its own, and a step computes one token of every window: so the logits of
-all rows come out, by the kernels that serve decoding, and none need be kept.
+side. It is cut into windows, each a sequence of its own, and a step computes one token of every window: so the logits
+of all rows come out, by the kernels that serve decoding, and none need be kept.
 """
 
 from __future__ import annotations
