@@ -14,7 +14,8 @@ import asyncio
 import json
 import statistics
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time_ns
@@ -84,6 +85,9 @@ class IdleDevice:
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
         return []
+
+    def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None: ...
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.backend import Backend
 from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.setup import ENVIRONMENT, PYTHON, ROOT, alone, cache_folder, wheel_of
@@ -76,8 +77,8 @@ def main() -> int:
     options, pytest_arguments = _parse(sys.argv[1:], list(by_name))
     results: dict[str, dict[int, Result]] = {}
     try:
-        _check_environment()
-        places = {name: _unpacked(by_name[name], cpu) for name in options.build or by_name}
+        check_environment()
+        places = {name: unpacked(name, by_name[name], cpu, Backend.CPU) for name in options.build or by_name}
         for name, place in places.items():
             results[name] = {}
             for threads in options.threads or THREADS:
@@ -93,15 +94,15 @@ def main() -> int:
     return 0 if all(result.status == 0 for row in results.values() for result in row.values()) else 1
 
 
-def _unpacked(recipe: Recipe, cpu: Cpu) -> Path:
-    """A folder with this build of llama_cpp and nothing else."""
-    place = FOLDER / recipe.name.replace(" ", "-")
+def unpacked(name: str, recipe: Recipe, cpu: Cpu, backend: Backend) -> Path:
+    """A folder with this build of llama_cpp and nothing else. Compiles it the first time. Raises SetupFailed."""
+    place = FOLDER / name.replace(" ", "-")
     place.mkdir(parents=True, exist_ok=True)
     log = Log(place / "build.log")
     version = pinned_version((ROOT / "pyproject.toml").read_text("utf-8"))
-    print(f"the {recipe.name} build: ", end="", flush=True)
+    print(f"the {name} build: ", end="", flush=True)
     with alone(cache_folder()):
-        wheel = wheel_of(version, recipe, cpu, Choices(cuda=False, cmake_args=""), log)
+        wheel = wheel_of(version, recipe, cpu, Choices(backend), log)
     pip = [
         str(PYTHON),
         "-m",
@@ -114,7 +115,7 @@ def _unpacked(recipe: Recipe, cpu: Cpu) -> Path:
     ]
     target = ["--no-index", "--no-deps", "--upgrade", "--target", str(place), str(wheel)]
     log.run([*pip, *target], "The build could not be unpacked")
-    features = log.lines_of([str(PYTHON), "-c", FEATURES], "The build cannot be loaded", _environment(place))
+    features = log.lines_of([str(PYTHON), "-c", FEATURES], "The build cannot be loaded", environment_of(place))
     print("".join(features).strip(), flush=True)
     return place
 
@@ -128,7 +129,7 @@ def _run(name: str, place: Path, threads: int, arguments: Sequence[str]) -> Resu
         subprocess.Popen(
             [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
             cwd=ROOT,
-            env={**_environment(place), "OMP_THREAD_LIMIT": str(threads)},
+            env={**environment_of(place), "OMP_THREAD_LIMIT": str(threads)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -144,12 +145,12 @@ def _run(name: str, place: Path, threads: int, arguments: Sequence[str]) -> Resu
     return result
 
 
-def _environment(place: Path) -> dict[str, str]:
+def environment_of(place: Path) -> dict[str, str]:
     """What is on PYTHONPATH is found before what .venv has."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(ROOT)])}
 
 
-def _check_environment() -> None:
+def check_environment() -> None:
     stamp = Stamp.read(ENVIRONMENT / "setup.json")
     if stamp is None or not stamp.dev:
         raise SetupFailed("the tests need what `make setup` installs")

@@ -2,8 +2,10 @@
 
 Needs Python 3.11 or newer, a C++ compiler and cmake; uses nothing but the standard library. llama.cpp is compiled for
 this CPU once; the wheel is kept in the user's cache folder, so a second clone does not compile. A second run in the
-same clone is over at once. Where there is an NVIDIA GPU and its compiler, llama.cpp is built for it: FIRSTTOKEN_CUDA=0
-builds for the CPU all the same, 1 insists on the GPU. CMAKE_ARGS adds to the build's own arguments.
+same clone is over at once. Where there is a GPU and what compiles for it, llama.cpp is built for CUDA (NVIDIA), Metal
+(Apple) or Vulkan (AMD, Intel and others). FIRSTTOKEN_BACKEND=cuda, metal, vulkan or cpu insists on one, auto chooses
+anew. FIRSTTOKEN_WHEELS names a folder or a package index with built wheels, which are tried before compiling.
+CMAKE_ARGS adds to the build's own arguments.
 """
 
 from __future__ import annotations
@@ -16,21 +18,32 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
+from deploy.backend import Backend, advice, possible
 from deploy.commands import Log
 from deploy.failure import SetupFailed
-from deploy.stamp import CUDA, Choices, Stamp, choices_of
-from deploy.toolchain import Cpu, compiler_version, cuda_compiler, cuda_version, has_nvidia_gpu, this_cpu
-from deploy.wheel import Recipe, build_wheel, cache_key, cached_wheel, pinned_version, recipes
+from deploy.stamp import AUTO, BACKEND, Choices, Stamp, choices_of
+from deploy.toolchain import Cpu, compiler_version, this_cpu
+from deploy.wheel import Recipe, build_wheel, cache_key, cached_wheel, download_wheel, pinned_version, recipes
+from inference.provisioning.gpus import gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 PYTHON_MIN = (3, 11)
+PREBUILT = "prebuilt"  # the name of a wheel that was not compiled here
+# What lists the devices of a backend, for people who look for theirs.
+LISTS = {
+    Backend.CUDA: "nvidia-smi",
+    Backend.METAL: "system_profiler SPDisplaysDataType",
+    Backend.VULKAN: "vulkaninfo --summary",
+}
 SELF_TEST_TIMEOUT_S = 300.0  # seconds on anything; a machine that swaps may need longer
 
 
@@ -51,7 +64,8 @@ def main() -> int:
 def _set_up(*, dev: bool, force: bool) -> None:
     path = ENVIRONMENT / "setup.json"
     before = None if force else Stamp.read(path)
-    choices = choices_of(os.environ, before, gpu=has_nvidia_gpu() and cuda_compiler() is not None)
+    vendors = gpus()
+    choices = choices_of(os.environ, before, best=possible(vendors)[0])
     cpu = this_cpu()
     pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     stamp = Stamp.of(ROOT, pyproject, cpu, choices, dev=dev or (before is not None and before.dev))
@@ -62,41 +76,73 @@ def _set_up(*, dev: bool, force: bool) -> None:
         _make_environment(anew=moved)
     log = Log(ENVIRONMENT / "setup.log")
     version = pinned_version(pyproject)
-    try:
-        _install_working_wheel(version, cpu, choices, log, dev=stamp.dev)
-    except SetupFailed as error:
-        if not choices.cuda or CUDA in os.environ:
-            raise
-        print(f"{error}\nThere is no build for the GPU: building for the CPU instead", flush=True)
-        stamp = replace(stamp, cuda=False)
-        _install_working_wheel(version, cpu, replace(choices, cuda=False), log, dev=stamp.dev)
-    stamp.write(path)
+    insisted = os.environ.get(BACKEND, AUTO) not in ("", AUTO)
+    for backend in [choices.backend] if insisted else _from(choices.backend, possible(vendors)):
+        try:
+            _install_working_wheel(version, cpu, replace(choices, backend=backend), log, stamp.dev, insisted=insisted)
+            break
+        except SetupFailed as error:
+            if insisted or backend is Backend.CPU:
+                raise
+            print(f"{error}\nno build for {backend} works here: trying the next best", flush=True)
+    for line in () if insisted else advice(vendors, backend):
+        print(line, flush=True)
+    replace(stamp, backend=str(backend)).write(path)
 
 
-def _install_working_wheel(version: str, cpu: Cpu, choices: Choices, log: Log, *, dev: bool) -> None:
-    """Try the recipes in order until the self-test passes."""
-    candidates = [recipe.with_extra(*_extra_arguments(choices)) for recipe in recipes(cpu)]
-    for recipe in candidates:
-        _install(wheel_of(version, recipe, cpu, choices, log), log, dev=dev)
+def _from(chosen: Backend, found: list[Backend]) -> list[Backend]:
+    """What was chosen, and what comes after it; what worked before may have lost its compiler, and the CPU is last."""
+    return [chosen, *(backend for backend in found if list(Backend).index(backend) > list(Backend).index(chosen))]
+
+
+def _install_working_wheel(
+    version: str, cpu: Cpu, choices: Choices, log: Log, dev: bool, *, insisted: bool = True
+) -> None:
+    """Try what others built, then the recipes in order, until the self-test passes. Raises SetupFailed, also where a
+    build for a GPU finds none, unless somebody insists on it."""
+    for name, fetch in _candidates(version, cpu, choices, log):
+        try:
+            wheel = fetch()
+        except SetupFailed as error:
+            if name != PREBUILT:
+                raise
+            print(f"{error}; compiling", flush=True)
+            continue
+        _install(wheel, log, dev=dev)
         refusal, printed = _self_test()
-        if refusal is None:
-            print(praise(recipe.name, printed, cuda=choices.cuda), flush=True)
-            return
-        print(f"the {recipe.name} build of llama.cpp fails its self-test here ({refusal})", flush=True)
+        if refusal is not None:
+            print(f"the {name} build of llama.cpp fails its self-test here ({refusal})", flush=True)
+            continue
+        said = praise(name, printed, choices.backend)
+        if not (insisted or computes_on(choices.backend, printed)):
+            raise SetupFailed(said)
+        print(said, flush=True)
+        return
     raise SetupFailed(
         "No build of llama.cpp works on this machine: see `.venv/bin/python -m inference.provisioning.selftest`."
     )
 
 
+def _candidates(version: str, cpu: Cpu, choices: Choices, log: Log) -> Iterator[tuple[str, Callable[[], Path]]]:
+    if source := choices.wheels:
+        place = (
+            cache_folder() / "wheels" / f"{version}-{sha256(f'{source} {choices.backend}'.encode()).hexdigest()[:16]}"
+        )
+        yield PREBUILT, lambda: cached_wheel(place) or download_wheel(PYTHON, version, source, place, log)
+    for recipe in recipes(cpu):
+        yield recipe.name, partial(wheel_of, version, recipe, cpu, choices, log)
+
+
 def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log) -> Path:
-    compiler = compiler_version() + (f" / {cuda_version()}" if choices.cuda else "")
+    """For a backend and with the arguments that were chosen: compiled here, at the first time. Raises SetupFailed."""
+    backend = choices.backend
+    recipe = recipe.with_extra(*backend.cmake_args, *shlex.split(choices.cmake_args))
+    compiler = " / ".join(filter(None, (compiler_version(), backend.compiler)))
     folder = cache_folder() / "wheels" / cache_key(version, recipe, cpu, compiler)
     if (wheel := cached_wheel(folder)) is not None:
         return wheel
-    if has_nvidia_gpu() and not choices.cuda:
-        print("an NVIDIA GPU is here: with the CUDA toolkit, `FIRSTTOKEN_CUDA=1 make setup` builds for it", flush=True)
     print(f"fetching the source of llama-cpp-python {version} (80 MB)", flush=True)
-    return build_wheel(PYTHON, version, recipe, folder, log)
+    return build_wheel(PYTHON, version, recipe, backend, folder, log)
 
 
 def _install(wheel: Path, log: Log, *, dev: bool) -> None:
@@ -131,14 +177,19 @@ def _self_test() -> tuple[str | None, str]:
     return verdict(done.returncode, done.stderr), done.stdout.strip()
 
 
-def praise(recipe: str, printed: str, *, cuda: bool) -> str:
+def praise(name: str, printed: str, backend: Backend) -> str:
     """What is said of a build that passed; `printed` ends with the device that the self-test computed on."""
-    if cuda and "on the GPU" not in printed:
+    if not computes_on(backend, printed):
         return (
-            f"llama.cpp works here, but not on a GPU: the {recipe} build is one for the GPU, and no device was found "
-            f"({printed}). See whether `nvidia-smi` lists one; FIRSTTOKEN_CUDA=0 make setup builds for the CPU"
+            f"llama.cpp works here, but not on a GPU: the {name} build is one for {backend}, and no device was found "
+            f"({printed}). See whether `{LISTS[backend]}` lists one; "
+            "FIRSTTOKEN_BACKEND=cpu make setup builds for the CPU"
         )
-    return f"llama.cpp works here: the {recipe} build passed its self-test ({printed})"
+    return f"llama.cpp works here: the {name} build passed its self-test ({printed})"
+
+
+def computes_on(backend: Backend, printed: str) -> bool:
+    return backend is Backend.CPU or "on the GPU" in printed
 
 
 def verdict(status: int, errors: str) -> str | None:
@@ -163,10 +214,6 @@ def _make_environment(*, anew: bool) -> None:
         raise SetupFailed(
             f"Python {version} has no working venv module (Debian, Ubuntu: apt-get install python{version}-venv)"
         ) from None
-
-
-def _extra_arguments(choices: Choices) -> list[str]:
-    return ["-DGGML_CUDA=ON"] * choices.cuda + shlex.split(choices.cmake_args)
 
 
 def cache_folder() -> Path:

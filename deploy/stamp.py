@@ -9,17 +9,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from deploy.backend import Backend
+from deploy.failure import SetupFailed
 from deploy.toolchain import Cpu
 
-CUDA = "FIRSTTOKEN_CUDA"
+BACKEND, WHEELS = "FIRSTTOKEN_BACKEND", "FIRSTTOKEN_WHEELS"
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What people may choose about the build of llama.cpp."""
+    """What people may choose about the build of llama.cpp. `wheels`: a folder or an index of built ones, or empty."""
 
-    cuda: bool
-    cmake_args: str
+    backend: Backend
+    cmake_args: str = ""
+    wheels: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,16 @@ class Stamp:
     place: str  # an environment that was moved, or whose Python is gone, is of no use
     pyproject: str
     cpu: str
-    cuda: bool
+    backend: str
     cmake_args: str
+    wheels: str
     dev: bool
 
     @classmethod
     def of(cls, root: Path, pyproject: str, cpu: Cpu, choices: Choices, *, dev: bool) -> Stamp:
         place = f"{root} Python {sys.version_info.major}.{sys.version_info.minor}"
-        return cls(place, _digest(pyproject), _digest(cpu.name), choices.cuda, choices.cmake_args, dev)
+        chosen = (str(choices.backend), choices.cmake_args, choices.wheels)
+        return cls(place, _digest(pyproject), _digest(cpu.name), *chosen, dev)
 
     @classmethod
     def read(cls, path: Path) -> Stamp | None:
@@ -48,15 +54,19 @@ class Stamp:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
-def choices_of(environment: Mapping[str, str], before: Stamp | None, *, gpu: bool) -> Choices:
-    """What the environment variables say; where they say nothing, what was chosen before, and at first what `gpu` is.
+def choices_of(environment: Mapping[str, str], before: Stamp | None, *, best: Backend) -> Choices:
+    """What the environment variables say; where they say nothing, what was chosen before, and at first `best`.
 
-    Otherwise `FIRSTTOKEN_CUDA=0 make setup` would be undone by the next plain `make run`.
+    Otherwise `FIRSTTOKEN_BACKEND=cpu make setup` would be undone by the next plain `make run`. Raises SetupFailed for a
+    backend that does not exist.
     """
-    cuda = environment.get(CUDA)
+    named = environment.get(BACKEND) or (before.backend if before else AUTO)
+    if named not in (AUTO, *Backend):
+        raise SetupFailed(f"{BACKEND} must be {AUTO}, {', '.join(Backend)}, not {named!r}")
     return Choices(
-        cuda=cuda not in ("", "0") if cuda is not None else before.cuda if before is not None else gpu,
+        backend=best if named == AUTO else Backend(named),
         cmake_args=environment.get("CMAKE_ARGS", before.cmake_args if before else ""),
+        wheels=environment.get(WHEELS, before.wheels if before else ""),
     )
 
 

@@ -16,8 +16,6 @@ NEEDED = (
     (("c++", "g++", "clang++"), "a C++ compiler"),
     (("cmake",), "cmake"),
 )
-CUDA_FOLDER = Path("/usr/local/cuda")
-GPUS_FOLDER = Path("/proc/driver/nvidia/gpus")
 HOW = {
     "apt-get": "apt-get install build-essential cmake",
     "dnf": "dnf install gcc gcc-c++ cmake",
@@ -69,28 +67,11 @@ def compiler_version() -> str:
     return " / ".join(_version_of(programs) for programs, _ in NEEDED[:2])
 
 
-def cuda_compiler() -> str | None:
-    """nvcc, on PATH or where its installer leaves it."""
-    return shutil.which("nvcc") or shutil.which("nvcc", path=str(CUDA_FOLDER / "bin"))
-
-
-def has_nvidia_gpu() -> bool:
-    """Whether the driver knows one; a container sees it only when it was given one."""
-    return GPUS_FOLDER.is_dir() and any(GPUS_FOLDER.iterdir())
-
-
-def cuda_version() -> str:
-    compiler = cuda_compiler()
-    if compiler is None:
-        raise SetupFailed("FIRSTTOKEN_CUDA=1 needs nvcc on PATH: install the CUDA toolkit, or unset it.")
-    return _said_by(compiler)[-1]
-
-
 def _version_of(programs: tuple[str, ...]) -> str:
-    return _said_by(next(path for path in map(shutil.which, programs) if path))[0]
+    return said_by(next(path for path in map(shutil.which, programs) if path))[0]
 
 
-def _said_by(program: str) -> list[str]:
+def said_by(program: str) -> list[str]:
     """Its lines about its version; the first of most compilers tells it, the last one of nvcc."""
     lines = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.splitlines()
     return [line.strip() for line in lines] or [program]

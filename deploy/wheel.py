@@ -17,10 +17,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.backend import Backend
 from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.progress import Progress, steps_in
-from deploy.toolchain import Cpu, cuda_compiler
+from deploy.toolchain import Cpu
 
 PACKAGE = "llama-cpp-python"
 COMMON = ("-DLLAVA_BUILD=OFF",)  # the multimodal library is not used
@@ -70,13 +71,25 @@ def cached_wheel(folder: Path) -> Path | None:
     return next(folder.glob("*.whl"), None)
 
 
-def build_wheel(python: Path, version: str, recipe: Recipe, folder: Path, log: Log) -> Path:
+def download_wheel(python: Path, version: str, source: str, folder: Path, log: Log) -> Path:
+    """One that somebody built: `source` is a folder, or the address of an index. Raises SetupFailed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    where = ["--index-url", source] if "://" in source else ["--no-index", "--find-links", source]
+    pip = [str(python), "-m", "pip", "download", "--no-cache-dir", "--disable-pip-version-check", "--no-deps"]
+    what = ["--only-binary", ":all:", *where, f"{PACKAGE}=={version}", "--dest", str(folder)]
+    log.run([*pip, *what], f"there is no wheel of {PACKAGE} {version} for this machine at {source}")
+    wheel = cached_wheel(folder)
+    if wheel is None:
+        raise SetupFailed(f"pip found no wheel of {PACKAGE} at {source}; the whole log: {log.path}")
+    return wheel
+
+
+def build_wheel(python: Path, version: str, recipe: Recipe, backend: Backend, folder: Path, log: Log) -> Path:
     """Compile from source into `folder`, which appears only when it is complete. Minutes, with progress."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    compiler = cuda_compiler()
     environment = {
         **os.environ,
-        **({"CUDACXX": compiler} if compiler else {}),  # it need not be on PATH
+        **backend.environment,
         "CMAKE_ARGS": shlex.join(recipe.cmake_args),
         # make, unlike ninja, compiles one file at a time unless told otherwise.
         "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),
@@ -85,7 +98,7 @@ def build_wheel(python: Path, version: str, recipe: Recipe, folder: Path, log: L
         # pip's own cache knows nothing of CMake arguments: it would hand back what the self-test refused.
         pip = [str(python), "-m", "pip", "wheel", "--verbose", "--no-cache-dir", "--disable-pip-version-check"]
         what = ["--no-deps", "--no-binary", PACKAGE, f"{PACKAGE}=={version}", "--wheel-dir", scratch]
-        _compile([*pip, *what], environment, log)
+        _compile([*pip, *what], environment, log, backend)
         wheel = cached_wheel(Path(scratch))
         if wheel is None:
             raise SetupFailed(f"pip built no wheel of {PACKAGE}; the whole log: {log.path}")
@@ -97,12 +110,13 @@ def build_wheel(python: Path, version: str, recipe: Recipe, folder: Path, log: L
     return folder / wheel.name
 
 
-def _compile(command: list[str], environment: dict[str, str], log: Log) -> None:
+def _compile(command: list[str], environment: dict[str, str], log: Log, backend: Backend) -> None:
+    device = "this CPU" if backend is Backend.CPU else f"this CPU and {backend}"
     progress: Progress | None = None
     try:
         for line in log.lines_of(command, "llama.cpp could not be compiled", environment):
             if (steps := steps_in(line)) is not None:
-                progress = progress or Progress("compiling llama.cpp for this CPU, once")
+                progress = progress or Progress(f"compiling llama.cpp for {device}, once")
                 progress.step(*steps)
     finally:
         if progress is not None:

@@ -8,8 +8,9 @@ from itertools import product
 AUTO = "auto"
 LAYOUTS = {"streams": False, "unified": True}
 FLASH = {"off": False, "on": True}
-F16, Q8_0 = "f16", "q8_0"
-KV_TYPES = (F16, Q8_0)  # of keys and values; llama.cpp reads quantised values with flash attention alone
+F16, Q8_0, Q4_0 = "f16", "q8_0", "q4_0"
+KV_TYPES = (F16, Q8_0, Q4_0)  # of keys and values
+QUANTISED = frozenset({Q8_0, Q4_0})  # llama.cpp reads quantised values with flash attention alone
 
 
 @dataclass(frozen=True, slots=True)

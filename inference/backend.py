@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -93,6 +94,11 @@ class Backend(Protocol):
 
     def regions(self, state: NDArray[np.uint8], tokens: int) -> Sequence[Region]:
         """Where that many tokens at the start lie in a saved state; nowhere, if unknown."""
+        ...
+
+    def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+        """For the thread that uses it. Where the device is lost for good, `tell` gets the reason in the middle of a
+        call that never returns: the thread is lost with it, and the process is not."""
         ...
 
     def close(self) -> None: ...

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inference.attention import AUTO, F16, KV_TYPES, Q8_0, Attention, attention
+from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
+from inference.placement import LAYER, LOAD_MODES, Split
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
@@ -35,12 +36,14 @@ class EngineConfig:
     parallel: int = 8  # sequences that generate at the same time
     resident: int = 8  # further slots that keep conversations' KV between turns
     context: int = 0  # tokens a sequence may hold; 0: the model's own, at most CONTEXT_DEFAULT
-    kv_type: str = F16  # of keys and values; q8_0 takes half the memory, and flash attention
+    kv_type: str = F16  # of keys and values; q8_0 takes half the memory, q4_0 a quarter, both flash attention
     threads: int = 0  # 0: default_threads()
     kv_layout: str = AUTO  # see inference.attention
     flash_attention: str = AUTO
     measured: Attention | None = None  # what auto means on this machine; None: what is fastest as a rule
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
+    gpu_split: str = LAYER  # among several GPUs, see inference.placement
+    load_mode: str = AUTO  # how the file gets into memory
     queue_max: int = 64  # requests that may wait; one more is refused
     queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and no client waits longer
     parked_bytes_max: int = 512 * 2**20  # host memory for conversations that left their slot; 0: none
@@ -66,11 +69,19 @@ class EngineConfig:
             raise ValueError(f"draft_min must be between 0 and draft_max, and that at most {DRAFT_TOKENS_MAX}")
         if self.kv_type not in KV_TYPES:
             raise ValueError(f"kv_type must be {' or '.join(KV_TYPES)}, not {self.kv_type!r}")
-        if self.kv_type == Q8_0 and self.flash_attention == "off":
-            raise ValueError(f"a {Q8_0} KV cache needs flash attention")
+        if self.is_quantised and self.flash_attention == "off":
+            raise ValueError(f"a {self.kv_type} KV cache needs flash attention")
+        if self.load_mode not in LOAD_MODES:
+            raise ValueError(f"load_mode must be {' or '.join(LOAD_MODES)}, not {self.load_mode!r}")
+        Split.parse(self.gpu_split)  # refuses what is unknown
         self.attention(gpu=False)  # refuses what is unknown
         if self.slots > 256:
             raise ValueError("parallel + resident must not exceed 256, the most sequences llama.cpp can hold")
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether keys and values are."""
+        return self.kv_type in QUANTISED
 
     @property
     def slots(self) -> int:
@@ -81,13 +92,13 @@ class EngineConfig:
         return self.context or min(trained, CONTEXT_DEFAULT)
 
     def attention(self, *, gpu: bool) -> Attention:
-        """A q8_0 cache needs flash attention, and what was measured was an f16 one."""
-        if self.kv_type == Q8_0:
+        """A quantised cache needs flash attention, and what was measured was an f16 one."""
+        if self.is_quantised:
             return attention(self.kv_layout, "on", gpu=gpu)
         return attention(self.kv_layout, self.flash_attention, gpu=gpu, measured=self.measured)
 
     def attention_of_draft(self, *, gpu: bool) -> Attention:
-        return attention(AUTO, "on" if self.kv_type == Q8_0 else AUTO, gpu=gpu)
+        return attention(AUTO, "on" if self.is_quantised else AUTO, gpu=gpu)
 
     def with_measured(self, measured: Attention | None) -> EngineConfig:
         return replace(self, measured=measured)
@@ -95,7 +106,7 @@ class EngineConfig:
     @property
     def is_calibrated(self) -> bool:
         """Whether measuring which attention is fastest would change nothing."""
-        chosen = self.kv_type == Q8_0 or (self.kv_layout, self.flash_attention) != (AUTO, AUTO)
+        chosen = self.is_quantised or (self.kv_layout, self.flash_attention) != (AUTO, AUTO)
         return chosen or self.measured is not None
 
     @property

@@ -102,6 +102,10 @@ class ModelNotLoaded(InferenceError):
     """The model file could not be loaded."""
 
 
+class OutOfDeviceMemory(ModelNotLoaded):
+    """A GPU has no room for what was to lie on it: fewer layers may fit."""
+
+
 class UnknownEmbedder(InferenceError):
     """No embedding model of this worker has that name."""
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
 from inference.core import WHENEVER, ChatMessage, Due, Priority, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
-from inference.errors import ModelNotLoaded
+from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.kvcache.disk import DiskTier
-from inference.llama import LlamaContext, LlamaModel, has_gpu
-from inference.provisioning.fit import are_all, gpu_layers
+from inference.llama import LlamaContext, LlamaModel, Progress, has_gpu
+from inference.placement import Split
+from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
 from inference.speculative.controller import Drafting
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.speculative.prompt_lookup import PromptLookup
 from inference.text_model import TextModel
+
+log = logging.getLogger("firsttoken.model")
 
 
 class ChatModel(TextModel):
@@ -36,24 +41,42 @@ class ChatModel(TextModel):
         self._parallel = config.parallel
 
     @classmethod
-    def load(cls, config: EngineConfig) -> ChatModel:
-        """Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat."""
+    def load(cls, config: EngineConfig, progress: Progress | None = None) -> ChatModel:
+        """`progress` is told the share of the weights that is loaded, from 0 to 1.
+
+        What a GPU has no room for after all (others use it too) goes to the CPU, unless the number of layers was asked
+        for. Raises ModelNotLoaded, or InvalidTemplate for a model that cannot chat.
+        """
         layers = gpu_layers(config)
-        weights = LlamaModel.load(config.model_path, gpu_layers=layers)
-        if has_gpu() and are_all(layers, weights.kv_shape[0]):
-            config = config.offloaded
-        context = config.context_of(weights.context_length)
-        backend = LlamaContext(
-            weights,
-            slots=config.slots,
-            context=context,
-            rows_max=config.rows_max,
-            outputs_max=config.outputs_max,
-            threads=config.threads or default_threads(),
-            attention=config.attention(gpu=has_gpu()),
-            kv_type=config.kv_type,
-        )
-        return cls(weights, backend, config, _load_drafter(weights, context, config))
+        while True:
+            try:
+                return cls._loaded(config, layers, progress)
+            except OutOfDeviceMemory as error:
+                if config.gpu_layers >= 0 or not layers:
+                    raise OutOfDeviceMemory(f"{error}: lower --gpu-layers, --context or --streams") from None
+                fewer = fewer_layers(config, layers)
+                log.warning("%s: %s of its layers go there", error, fewer or "none")
+                layers = fewer
+
+    @classmethod
+    def _loaded(cls, config: EngineConfig, layers: int, progress: Progress | None) -> ChatModel:
+        with ExitStack() as undo:
+            weights = LlamaModel.load(
+                config.model_path,
+                gpu_layers=layers,
+                split=Split.parse(config.gpu_split),
+                load_mode=config.load_mode,
+                progress=progress,
+            )
+            undo.callback(weights.close)
+            if has_gpu() and are_all(layers, weights.kv_shape[0]):
+                config = config.offloaded
+            context = config.context_of(weights.context_length)
+            backend = _backend_of(weights, config, context)
+            undo.callback(backend.close)
+            model = cls(weights, backend, config, _load_drafter(weights, context, config))
+            undo.pop_all()
+            return model
 
     async def start(self) -> None:
         """Start the engine and run one step, so that the first user does not pay for cold memory."""
@@ -64,7 +87,13 @@ class ChatModel(TextModel):
 
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close)
-        self._weights.close()
+        if not self._engine.lost:
+            self._weights.close()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device is gone for this process: it should end, and another one begin."""
+        return self._engine.lost
 
     @property
     def failed(self) -> str | None:
@@ -112,6 +141,7 @@ class ChatModel(TextModel):
             "model": self.name,
             "parameters": self.parameters,
             "device": "gpu" if has_gpu() else "cpu",
+            "lost": self.lost,
             "waiting": engine.waiting,
             "running": engine.running,
             "parallel": self._parallel,
@@ -141,11 +171,25 @@ class ChatModel(TextModel):
         return {"kv_cache_bytes": self._footprint.kv_cache, "working_bytes": self._footprint.working}
 
 
+def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> LlamaContext:
+    return LlamaContext(
+        weights,
+        slots=config.slots,
+        context=context,
+        rows_max=config.rows_max,
+        outputs_max=config.outputs_max,
+        threads=config.threads or default_threads(),
+        attention=config.attention(gpu=has_gpu()),
+        kv_type=config.kv_type,
+    )
+
+
 def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafting | None:
     """Raises ModelNotLoaded, also for a draft model that speaks another vocabulary."""
     if config.draft_path is None or not config.draft_max:
         return PromptLookup() if config.lookup else None
-    draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers)
+    split = Split.parse(config.gpu_split)
+    draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers, split=split, load_mode=config.load_mode)
     if not same_vocabulary(draft.vocabulary(), weights.vocabulary()):
         raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")
     slots = config.slots

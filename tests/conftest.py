@@ -30,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(reason): it passes whatever the model answers")
     config.addinivalue_line("markers", "long: takes minutes; `make test-long` runs these")
+    config.addinivalue_line("markers", "gpu: needs a GPU, if only one in software; `make test-gpu` runs these")
+    config.addinivalue_line("markers", "cpu: holds on CPUs alone, where `make test-gpu` does not ask")
     config.pluginmanager.register(Margins(config.getoption("--margins")))
 
 

@@ -18,7 +18,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS
+from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
+from inference.placement import LAYER, LOAD_MODES, Split
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from worker import goodput
 from worker.aliases import Aliases
@@ -247,6 +248,21 @@ class Config:
     gpu_layers: Annotated[
         int, About(Group.COMPUTATION, "layers of the chat model on the GPU; -1 for all that fit", least=-1)
     ] = -1
+    gpu_split: Annotated[
+        str,
+        About(
+            Group.COMPUTATION,
+            "how a model is divided among several GPUs: layer, row (CUDA only), none (the first GPU takes it all), or "
+            "with proportions as in layer:3,1",
+        ),
+    ] = LAYER
+    load_mode: Annotated[
+        str,
+        About(
+            Group.COMPUTATION,
+            "how a model file gets into memory: mmap, mlock (mapped, and never swapped out), read (a copy), or auto",
+        ),
+    ] = AUTO
     kv_layout: Annotated[
         str,
         About(Group.COMPUTATION, "layout of the KV cache: streams, unified, or auto for what is faster here"),
@@ -303,7 +319,8 @@ class Config:
         str,
         About(
             Group.MEMORY,
-            "type of keys and values: f16, q8_0 (half the memory, needs flash attention), or auto for f16 if it fits",
+            "type of keys and values: f16, q8_0 (half the memory), q4_0 (a quarter, worse answers), or auto for f16 if "
+            "it fits; all but f16 need flash attention",
         ),
     ] = AUTO
     parked_mb: Annotated[
@@ -433,9 +450,14 @@ class Config:
             ("--kv-layout", self.kv_layout, LAYOUTS),
             ("--flash-attention", self.flash_attention, FLASH),
             ("--kv-type", self.kv_type, KV_TYPES),
+            ("--load-mode", self.load_mode, LOAD_MODES[1:]),
         ):
             if value not in (AUTO, *known):
                 raise ConfigError(f"{flag} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+        try:
+            Split.parse(self.gpu_split)
+        except ValueError as error:
+            raise ConfigError(f"--gpu-split {error}") from None
         if self.late not in (REFUSE, WAIT):
             raise ConfigError(f"--late must be {REFUSE} or {WAIT}, not {self.late!r}")
         try:
@@ -459,8 +481,8 @@ class Config:
             raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
         if self.draft_tokens_min > self.draft_tokens:
             raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
-        if (self.kv_type, self.flash_attention) == ("q8_0", "off"):
-            raise ConfigError("--kv-type q8_0 needs flash attention: leave out --flash-attention off")
+        if self.kv_type in QUANTISED and self.flash_attention == "off":
+            raise ConfigError(f"--kv-type {self.kv_type} needs flash attention: leave out --flash-attention off")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
         for flag, url in (("--hub", self.hub), ("--jwt-jwks-url", self.jwt_jwks_url)):

@@ -42,6 +42,8 @@ def engine_config(config: Config) -> EngineConfig:
         kv_layout=config.kv_layout,
         flash_attention=config.flash_attention,
         gpu_layers=config.gpu_layers,
+        gpu_split=config.gpu_split,
+        load_mode=config.load_mode,
         queue_max=config.queue,
         inter_token_target_s=config.gap_ms / 1e3,
         disk_folder=home.kv,

@@ -10,13 +10,14 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
+from aiohttp import web
 
-from inference.errors import InferenceError
+from inference.errors import EngineStopped, InferenceError
 from migrations.embedded.errors import remedy
 from retrieval.errors import RetrievalError
 from retrieval.ingest import ingest
@@ -30,6 +31,7 @@ from worker.edge.listener import BACKLOG, listening
 from worker.errors import StartError
 from worker.garbage import settle
 from worker.home import Home, write_atomically
+from worker.loading import Loading
 from worker.services import Services
 from worker.start import open_services
 from worker.stop import Stop
@@ -86,19 +88,37 @@ async def serve(config: Config, *, began: float) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.ask)
     home = Home(config.home)
     home.prepare()
+    loading = Loading()
     with closing(bind(config.host, config.port)) as listener:
-        async with open_services(config, home) as (services, runs, batch_worker):
-            ready = await _introduce(services, home, _url(config.host, listener))
-            await _read_samples(services)
-            app = build_app(services, runs, batch_worker)
-            settle()
-            async with listening(app, config, listener):
-                stop.serving = True
-                files = [path for path in (home.ready_file, config.ready_file) if path]
-                with _ready_files(files, ready):
-                    print(ready.banner(time.monotonic() - began), flush=True)
-                    await stop.asked.wait()
-                await drain(app, config.drain_s, stop.hurried)
+        async with AsyncExitStack() as meanwhile:
+            await meanwhile.enter_async_context(loading.answered(config, listener))
+            async with open_services(config, home, loading) as (services, runs, batch_worker):
+                ready = await _introduce(services, home, _url(config.host, listener))
+                await _read_samples(services)
+                app = build_app(services, runs, batch_worker)
+                settle()
+                await meanwhile.aclose()
+                async with listening(app, config, listener):
+                    await _serving(stop, services, app, config, ready, began)
+
+
+async def _serving(
+    stop: Stop, services: Services, app: web.Application, config: Config, ready: Ready, began: float
+) -> None:
+    """Until somebody wants it to end. Raises EngineStopped when the device is lost, so that whoever supervises this
+    process starts another one."""
+
+    def lost() -> bool:
+        return bool(services.engine_stats().get("lost"))
+
+    stop.serving = True
+    files = [path for path in (Home(config.home).ready_file, config.ready_file) if path]
+    with _ready_files(files, ready):
+        print(ready.banner(time.monotonic() - began), flush=True)
+        await stop.wanted(lost)
+    await drain(app, config.drain_s, stop.hurried)
+    if lost():
+        raise EngineStopped(services.engine_stats()["failed"])
 
 
 def bind(host: str, port: int) -> socket.socket:

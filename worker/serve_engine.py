@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from inference.errors import EngineStopped
 from worker.config import VERSION, Config
 from worker.edge.listener import BACKLOG, listening
 from worker.engines.address import Address
@@ -54,8 +55,10 @@ async def serve_engine(config: Config, *, began: float) -> None:
                 print(
                     f"Firsttoken engine {VERSION} is ready after {seconds:.1f} s: {model.name} at {where}", flush=True
                 )
-                await stop.asked.wait()
+                await stop.wanted(lambda: model.lost)
                 await drain(app, config.drain_s, stop.hurried)
+                if model.lost:  # whoever supervises this process starts another one
+                    raise EngineStopped(model.failed)
 
 
 def _address(config: Config) -> Address:

@@ -56,6 +56,7 @@ from worker.errors import StartError
 from worker.goodput import WAIT, Targets
 from worker.home import Home
 from worker.latency.minutes import Minutes
+from worker.loading import Loading
 from worker.prometheus import Metrics
 from worker.roster import read_roster
 from worker.runs.admission import Admission
@@ -138,8 +139,12 @@ async def open_database(config: Config, supervisor: Supervisor | None = None) ->
 
 
 @asynccontextmanager
-async def open_chat_model(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[Served]:
-    opened = open_model(config, supervisor) if config.engines is None else open_remote(config, secret, supervisor)
+async def open_chat_model(
+    config: Config, secret: Secret, supervisor: Supervisor, loading: Loading | None = None
+) -> AsyncIterator[Served]:
+    opened = (
+        open_model(config, supervisor, loading) if config.engines is None else open_remote(config, secret, supervisor)
+    )
     async with opened as model:
         yield model
 
@@ -171,13 +176,18 @@ async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) ->
 
 
 @asynccontextmanager
-async def open_model(config: Config, supervisor: Supervisor) -> AsyncIterator[ChatModel]:
+async def open_model(
+    config: Config, supervisor: Supervisor, loading: Loading | None = None
+) -> AsyncIterator[ChatModel]:
+    loading = loading or Loading()
     wanted = await asyncio.to_thread(_load, "--model", engine_config, config)
     allowance = await asyncio.to_thread(_load, "--model", here, wanted)
     if allowance.is_less:
         print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
     engine = allowance.config
-    model = await asyncio.to_thread(_load, "--model", ChatModel.load, engine)
+    with loading.shown():
+        load = partial(ChatModel.load, progress=loading.tell)
+        model = await asyncio.to_thread(_load, "--model", load, engine)
     calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
     try:
         await model.start()
@@ -235,13 +245,15 @@ def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
 
 
 @asynccontextmanager
-async def open_services(config: Config, home: Home) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
+async def open_services(
+    config: Config, home: Home, loading: Loading | None = None
+) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
     """Database and models start concurrently: the slowest of them determines the start time."""
     roster, secret, supervisor = read_roster(config), read_secret(config, home), Supervisor()
     async with AsyncExitStack() as stack:
         opened = await asyncio.gather(
             stack.enter_async_context(open_database(config, supervisor)),
-            stack.enter_async_context(open_chat_model(config, secret, supervisor)),
+            stack.enter_async_context(open_chat_model(config, secret, supervisor, loading)),
             stack.enter_async_context(open_embedders(config)),
             stack.enter_async_context(open_reranker(config)),
             stack.enter_async_context(open_tool_servers(roster, supervisor)),

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+LOOK_S = 0.25  # between two looks at what cannot call for itself
 
 
 class Stop:
@@ -13,6 +17,13 @@ class Stop:
         self.serving = False
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
+
+    async def wanted(self, lost: Callable[[], bool]) -> None:
+        """Return when somebody asks for it, or the device is lost: only another process can use it again."""
+        while not (self.asked.is_set() or lost()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self.asked.wait()
 
     def ask(self) -> None:
         if not self.serving:

@@ -15,7 +15,6 @@ from benchmarks.fanout.paced import PacedModel
 from worker import start
 from worker.config import Config
 from worker.serve import serve
-from worker.supervisor import Supervisor
 
 PLENTY = 4000  # turns at once: nothing is to be refused here
 
@@ -25,7 +24,7 @@ def run(home: Path, ready: Path, rate: float) -> None:
     if rate:
 
         @asynccontextmanager
-        async def open_model(_: Config, __: Supervisor) -> AsyncIterator[Any]:
+        async def open_model(*_: object) -> AsyncIterator[Any]:
             model = PacedModel(rate)
             model.start()
             yield model

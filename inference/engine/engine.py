@@ -79,6 +79,7 @@ class Engine:
         self._wake = threading.Event()
         self._closing = False
         self._failed: str | None = None
+        self._lost = False  # the device, and with it the thread
         self._outbox: Outbox | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.totals: Counter[str] = Counter()  # tokens by kind, steps, decode_ns
@@ -198,6 +199,8 @@ class Engine:
         the writing, some seconds at most."""
         self._closing = True
         self.wake()
+        if self._lost:  # its thread is stuck in the device, and what would be given back may be what it holds
+            return
         if self._thread.is_alive():
             self._thread.join()
             self.tiers.close()
@@ -208,6 +211,11 @@ class Engine:
     def failed(self) -> str | None:
         """Why the engine is dead, if it is."""
         return self._failed
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device is gone: only another process can use it again."""
+        return self._lost
 
     @property
     def waiting(self) -> int:
@@ -240,18 +248,26 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while not self._closing:
-                self._wake.clear()
-                self._take_submitted()
-                self._step()
-                self._publish()
-                if self._scheduler.idle:
-                    self._rest()
+            with self._backend.surviving(self._lose_device):
+                while not self._closing:
+                    self._wake.clear()
+                    self._take_submitted()
+                    self._step()
+                    self._publish()
+                    if self._scheduler.idle:
+                        self._rest()
             self._fail_all(EngineStopped("the model is shutting down"))
         except Exception as error:  # the last wall: waiting callers must get the error
             log.exception("the engine stopped")
             self._failed = f"the engine failed: {error}"
             self._fail_all(EngineStopped(self._failed))
+
+    def _lose_device(self, reason: str) -> None:
+        """In the middle of a call to the device that never returns: this is the last that the thread does."""
+        self._lost = True
+        self._failed = f"the device failed: {reason}"
+        log.critical("%s; the process has to start anew", self._failed)
+        self._fail_all(EngineStopped(self._failed))
 
     def _take_submitted(self) -> None:
         while self._inbox:

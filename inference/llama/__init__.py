@@ -1,11 +1,11 @@
 """llama.cpp: weights, contexts and the quantiser, guarded so that no call ends the process."""
 
 from inference.llama.context import LlamaContext
-from inference.llama.device import Device, build_features, devices
+from inference.llama.device import Device, backends, build_features, computing, devices
 from inference.llama.encoder import EmbeddingContext, RankContext
 from inference.llama.library import DecodeFailed, has_gpu
 from inference.llama.quantizer import QUANTISATIONS, quantize
-from inference.llama.weights import LlamaModel, model_name
+from inference.llama.weights import LlamaModel, Progress, model_name
 
 __all__ = [
     "QUANTISATIONS",
@@ -14,8 +14,11 @@ __all__ = [
     "EmbeddingContext",
     "LlamaContext",
     "LlamaModel",
+    "Progress",
     "RankContext",
+    "backends",
     "build_features",
+    "computing",
     "devices",
     "has_gpu",
     "model_name",

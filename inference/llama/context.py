@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.attention import AUTO, F16, Q8_0, Attention
+from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region
-from inference.errors import ModelNotLoaded
+from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.llama.batch import Batch
+from inference.llama.last_words import heard_by
 from inference.llama.library import (
     DecodeFailed,
+    complaints,
     get_logits,
     has_gpu,
     lib,
     memory_copy,
     memory_last,
     memory_remove,
+    no_memory,
     set_threads,
 )
 from inference.llama.state import fingerprint, regions
@@ -31,13 +35,13 @@ from inference.llama.weights import LlamaModel
 
 # A token that is copied through its state costs as much as this many cells copied with their stream; measured.
 STATE_COST = 4
-_KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0}
+_KV_TYPES = {F16: lib.GGML_TYPE_F16, Q8_0: lib.GGML_TYPE_Q8_0, Q4_0: lib.GGML_TYPE_Q4_0}
 
 
 class LlamaContext:
     """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
 
-    Without an `attention`, what is fastest as a rule is taken; a `kv_type` of q8_0 needs one with flash attention.
+    Without an `attention`, what is fastest as a rule is taken; a quantised `kv_type` needs one with flash attention.
     Forking a prefix only marks cells in a unified cache; between streams it copies what the source holds (about a
     thousandth of computing it).
     """
@@ -71,9 +75,11 @@ class LlamaContext:
         parameters.type_k = parameters.type_v = _KV_TYPES[kv_type]
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
         parameters.no_perf = True
-        self._context = lib.llama_init_from_model(model.handle, parameters)
+        with complaints() as said:
+            self._context = lib.llama_init_from_model(model.handle, parameters)
         if not self._context:
-            raise ModelNotLoaded(f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}")
+            text = f"not enough memory for {slots} sequences of {context} tokens with {model.path.name}"
+            raise OutOfDeviceMemory(text) if gpu and no_memory(said) else ModelNotLoaded(text)
         self._memory = lib.llama_get_memory(self._context)
         if not self._memory:  # its decode aborts
             self.close()
@@ -88,6 +94,10 @@ class LlamaContext:
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
         self.fingerprint = fingerprint(model.path, parameters)
+
+    def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Where the device is lost or llama.cpp gives up, `tell` is called in the place of the process's end."""
+        return heard_by(tell)
 
     def close(self) -> None:
         if self._context:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inference.llama.library import lib
+from inference.placement import NONE, Split
 
-_GPU_KINDS = (1, 2)  # of ggml_backend_dev_type: discrete and integrated
+_DISCRETE, _INTEGRATED = 1, 2  # of ggml_backend_dev_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,12 @@ class Device:
     is_gpu: bool
     memory_bytes: int
     free_bytes: int
+    is_integrated: bool = False  # a GPU that shares the memory of the CPU
+
+    @property
+    def backend(self) -> str:
+        """What llama.cpp computes on it with: Vulkan, CUDA, CPU."""
+        return self.name.rstrip("0123456789")
 
 
 def devices() -> list[Device]:
@@ -31,13 +39,34 @@ def devices() -> list[Device]:
     ]
 
 
+def computing(found: Sequence[Device], split: Split) -> list[Device]:
+    """Which of them llama.cpp offloads to: integrated GPUs where there is no other, and one without a split."""
+    gpus = [device for device in found if device.is_gpu]
+    discrete = [gpu for gpu in gpus if not gpu.is_integrated]
+    used = discrete or gpus
+    if split.mode == NONE:
+        return used[:1]
+    shares = split.shares or (1.0,) * len(used)
+    return [gpu for gpu, share in zip(used, shares, strict=False) if share]
+
+
+def backends() -> list[str]:
+    """What this build can compute on, as llama.cpp names it: ["CUDA", "CPU"]. There may be no device of it."""
+    names = []
+    for i in range(_ggml("ggml_backend_reg_count", ctypes.c_size_t)):
+        handle = ctypes.c_void_p(_ggml("ggml_backend_reg_get", ctypes.c_void_p, i))
+        names.append(_ggml("ggml_backend_reg_name", ctypes.c_char_p, handle).decode())
+    return names
+
+
 def _device(handle: int) -> Device:
     device, free, total = ctypes.c_void_p(handle), ctypes.c_size_t(), ctypes.c_size_t()
     _ggml("ggml_backend_dev_memory", None, device, ctypes.byref(free), ctypes.byref(total))
     texts = (_ggml(f"ggml_backend_dev_{what}", ctypes.c_char_p, device) for what in ("name", "description"))
     name, description = (text.decode("utf-8", "replace") for text in texts)
     kind = _ggml("ggml_backend_dev_type", ctypes.c_int, device)
-    return Device(name, description, kind in _GPU_KINDS, total.value, free.value)
+    is_gpu = kind in (_DISCRETE, _INTEGRATED)
+    return Device(name, description, is_gpu, total.value, free.value, kind == _INTEGRATED)
 
 
 def _ggml(name: str, result: Any, *arguments: Any) -> Any:

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import llama_cpp.llama_cpp
@@ -22,7 +25,11 @@ from inference.errors import InferenceError
 lib = llama_cpp.llama_cpp
 log = logging.getLogger("firsttoken.llama")
 
-_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+_ERROR = 4
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, _ERROR: logging.ERROR}
+_NO_MEMORY = re.compile(r"alloc|memory", re.IGNORECASE)
+_complaint = ""
+_hearing: list[list[str]] = []
 
 
 class DecodeFailed(InferenceError):
@@ -31,7 +38,18 @@ class DecodeFailed(InferenceError):
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _forward_log(level: int, text: bytes, _user_data: object) -> None:
-    log.log(_LEVELS.get(level, logging.DEBUG), "%s", text.decode("utf-8", "replace").rstrip())
+    global _complaint
+    said = text.decode("utf-8", "replace").rstrip()
+    if level == _ERROR and said:
+        _complaint = said
+        for heard in _hearing:
+            heard.append(said)
+    log.log(_LEVELS.get(level, logging.DEBUG), "%s", said)
+
+
+def last_complaint() -> str:
+    """The last error that the library logged: most of its functions return no reason. Any thread may have caused it."""
+    return _complaint
 
 
 def _short_call(name: str, result: Any, *arguments: Any) -> Any:
@@ -53,6 +71,25 @@ memory_last = _short_call("llama_memory_seq_pos_max", _i32, _handle, _i32)
 get_logits = _short_call("llama_get_logits", _handle, _handle)
 set_threads = _short_call("llama_set_n_threads", None, _handle, _i32, _i32)
 get_embeddings = _short_call("llama_get_embeddings", _handle, _handle)
+
+
+@contextmanager
+def complaints() -> Iterator[list[str]]:
+    """Errors that the library logs meanwhile, whichever thread causes them."""
+    heard: list[str] = []
+    _hearing.append(heard)
+    try:
+        yield heard
+    finally:
+        _hearing.remove(heard)
+
+
+def no_memory(said: Sequence[str]) -> str | None:
+    """The first of the errors that says that memory could not be had."""
+    return next((line for line in said if _NO_MEMORY.search(line)), None)
+
+
+set_abort_callback = _typed(ctypes.CDLL(lib._lib._name).ggml_set_abort_callback, _handle, _handle)
 
 
 def has_gpu() -> bool:

@@ -5,20 +5,35 @@ from __future__ import annotations
 import ctypes
 import mmap
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from inference.attention import AUTO
 from inference.control_tokens import spoken
-from inference.errors import EngineStopped, ModelNotLoaded, UnknownToken
-from inference.llama.library import has_gpu, lib
+from inference.errors import EngineStopped, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
+from inference.llama.library import complaints, has_gpu, lib, no_memory
+from inference.placement import LAYER, NONE, ROW, Split
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
 _METADATA_BYTES_MAX = 4096  # of one value; chat templates have their own function
 _HEADS = ("cls.weight", "cls.output.weight")  # of models that rank; either is enough
+_SPLIT_MODES = {NONE: lib.LLAMA_SPLIT_MODE_NONE, LAYER: lib.LLAMA_SPLIT_MODE_LAYER, ROW: lib.LLAMA_SPLIT_MODE_ROW}
+_LOAD_MODES = {
+    AUTO: lib.LLAMA_LOAD_MODE_AUTO,
+    "mmap": lib.LLAMA_LOAD_MODE_MMAP,
+    "mlock": lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
+    "read": lib.LLAMA_LOAD_MODE_NONE,
+}
+ONE_WAY = Split()
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may represent
+
+
+Progress: TypeAlias = Callable[[float], None]
 
 
 def model_name(path: Path) -> str:
@@ -40,10 +55,20 @@ class LlamaModel:
         self._markup = self._markup_pattern()
 
     @classmethod
-    def load(cls, path: Path, *, gpu_layers: int = 0, weights: bool = True) -> LlamaModel:
+    def load(
+        cls,
+        path: Path,
+        *,
+        gpu_layers: int = 0,
+        split: Split = ONE_WAY,
+        load_mode: str = AUTO,
+        weights: bool = True,
+        progress: Progress | None = None,
+    ) -> LlamaModel:
         """Without `weights` the facts and the vocabulary come in milliseconds, and no context can be created.
+        `progress` is told the share that is loaded, from 0 to 1, on this thread.
 
-        Raises ModelNotLoaded with a reason the user can act on.
+        Raises ModelNotLoaded with a reason the user can act on; OutOfDeviceMemory where a GPU has no room.
         """
         if not path.is_file():
             raise ModelNotLoaded(f"no model file at {path}")
@@ -51,11 +76,22 @@ class LlamaModel:
             if file.read(4) != b"GGUF":
                 raise ModelNotLoaded(f"{path} is not a GGUF file")
         parameters = lib.llama_model_default_params()
-        parameters.n_gpu_layers = gpu_layers if has_gpu() else 0
+        offloaded = gpu_layers if has_gpu() else 0
+        parameters.n_gpu_layers = offloaded
+        parameters.split_mode = _SPLIT_MODES[split.mode]
+        shares = (ctypes.c_float * lib.llama_max_devices())(*split.shares)
+        if split.shares:
+            parameters.tensor_split = shares
+        parameters.load_mode = _LOAD_MODES[load_mode]
+        tell = lib.llama_progress_callback(partial(_progressed, progress))
+        parameters.progress_callback = tell
         if not weights:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
-        handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
+        with complaints() as said:
+            handle = lib.llama_model_load_from_file(str(path).encode(), parameters)
         if not handle:
+            if offloaded and (reason := no_memory(said)):
+                raise OutOfDeviceMemory(f"the GPU has no room for {path.name}: {reason}")
             raise ModelNotLoaded(f"llama.cpp could not load {path}: truncated, or an architecture it does not know")
         return cls(handle, path, weights=weights)
 
@@ -244,3 +280,11 @@ class LlamaModel:
             if count >= 0:
                 return list(buffer[:count])
             room = -count
+
+
+def _progressed(progress: Progress | None, share: float, _user_data: object) -> bool:
+    """Whether to go on. An exception here would be one that llama.cpp knows nothing of."""
+    if progress is not None:
+        with suppress(Exception):
+            progress(share)
+    return True

@@ -1,9 +1,10 @@
-"""What quantising did to a model, as JSON.
+"""What quantising did to a model, or to its keys and values, as JSON.
 
-`python -m inference.provisioning.comparison BEFORE AFTER TEXT THREADS GPU_LAYERS`
+`python -m inference.provisioning.comparison BEFORE AFTER TEXT THREADS GPU_LAYERS [KV_TYPE]`
 
-Both models read the same text side by side. It is cut into windows, each a sequence of its own, and a step computes one
-token of every window: so the logits of all rows come out, by the kernels that serve decoding, and none need be kept.
+With a KV_TYPE, AFTER has its keys and values in that type, and BEFORE in f16. Both models read the same text side by
+side. It is cut into windows, each a sequence of its own, and a step computes one token of every window: so the logits
+of all rows come out, by the kernels that serve decoding, and none need be kept.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from time import monotonic
 import numpy as np
 from numpy.typing import NDArray
 
+from inference.attention import AUTO, F16
+from inference.attention import attention as usual
 from inference.backend import Rows
 from inference.errors import InferenceError
-from inference.llama import LlamaContext, LlamaModel
+from inference.llama import LlamaContext, LlamaModel, has_gpu
 
 WINDOWS_MAX, WINDOW_TOKENS = 16, 256  # some thousand tokens tell two quantisations apart; 16 rows suit the kernels
 LEAD_TOKENS = 16  # of a window are read and not counted: their context is too short to predict them
@@ -59,8 +62,11 @@ class _Tally:
         return Comparison(self.tokens, before, after, self.divergence / self.tokens, self.agreed / self.tokens)
 
 
-def compare(before: Path, after: Path, text: str, *, threads: int, gpu_layers: int) -> Comparison:
-    """Blocks for seconds, or minutes with large models, of which both must fit the memory. Raises InferenceError."""
+def compare(
+    before: Path, after: Path, text: str, *, threads: int, gpu_layers: int, kv_type: str | None = None
+) -> Comparison:
+    """With a `kv_type`, that of the second model's keys and values; both compute with flash attention then. Blocks for
+    seconds, or minutes with large models, of which both must fit the memory. Raises InferenceError."""
     with ExitStack() as stack:
         models = [
             stack.enter_context(closing(LlamaModel.load(path, gpu_layers=gpu_layers))) for path in (before, after)
@@ -72,11 +78,17 @@ def compare(before: Path, after: Path, text: str, *, threads: int, gpu_layers: i
             stack.enter_context(
                 closing(
                     LlamaContext(
-                        model, slots=len(windows), context=WINDOW_TOKENS, rows_max=len(windows), threads=threads
+                        model,
+                        slots=len(windows),
+                        context=WINDOW_TOKENS,
+                        rows_max=len(windows),
+                        threads=threads,
+                        attention=None if kv_type is None else usual(AUTO, "on", gpu=has_gpu()),
+                        kv_type=side,
                     )
                 )
             )
-            for model in models
+            for model, side in zip(models, (F16, kv_type or F16), strict=True)
         ]
         return _read(contexts, windows)
 
@@ -116,10 +128,17 @@ def _log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 if __name__ == "__main__":
-    before, after, text, threads, gpu_layers = sys.argv[1:]
+    before, after, text, threads, gpu_layers, *kv_types = sys.argv[1:]
     try:
         content = Path(text).read_text("utf-8", "replace")
-        found = compare(Path(before), Path(after), content, threads=int(threads), gpu_layers=int(gpu_layers))
+        found = compare(
+            Path(before),
+            Path(after),
+            content,
+            threads=int(threads),
+            gpu_layers=int(gpu_layers),
+            kv_type=next(iter(kv_types), None),
+        )
     except (InferenceError, OSError) as error:
         sys.exit(str(error))
     print(json.dumps(asdict(found)))

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from inference.attention import Q8_0, Attention
+from inference.attention import Attention
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
-from inference.llama import Device, LlamaModel, build_features, devices
+from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
+from inference.placement import Split
 from inference.provisioning import attention_bench, machine
 from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.attention_bench import Pace
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
 from inference.provisioning.fit import CannotServe, allow
+from inference.provisioning.gpus import gpus
 from inference.provisioning.machine import Room, room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
 from inference.provisioning.probe import measure_apart
@@ -24,7 +26,13 @@ from inference.speculative.draft_model import same_vocabulary
 
 SELF_TEST_TIMEOUT_S = 120.0
 REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
-CUDA = "build for it: FIRSTTOKEN_CUDA=1 make setup"
+BUILD = "build for it: FIRSTTOKEN_BACKEND=auto make setup, which says what to install first"
+# What a build needs beside itself, by the name that llama.cpp gives to its backend.
+DRIVERS = {
+    "CUDA": "see whether `nvidia-smi` lists a GPU, and install NVIDIA's driver; a container needs --gpus all",
+    "Vulkan": "see whether `vulkaninfo --summary` lists a GPU, and install its driver (Debian: mesa-vulkan-drivers for "
+    "AMD and Intel); a user needs the group render, a container --device /dev/dri",
+}
 READING_TOKENS_PER_S = 5.0  # slower than reading speed
 
 # What makes a difference to llama.cpp's kernels: its name for it, and what the processor calls it.
@@ -62,7 +70,7 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
     """Each finding as soon as it is known; the last ones load the model and take seconds. Blocks. What is measured of
     attention is kept for the next start."""
     yield cpu_finding(machine.cpu_name(), machine.cpu_features(), build_features())
-    yield backend_finding(devices(), config.gpu_layers, nvidia=machine.has_nvidia_driver())
+    yield backend_finding(devices(), backends(), gpus(), config)
     yield threads_finding(config.threads or default_threads(), machine.cores())
     files = list(_files(config))
     yield from files
@@ -107,20 +115,42 @@ def cpu_finding(name: str, features: frozenset[str], build: Mapping[str, str]) -
     return Finding("cpu", Level.OK, used)
 
 
-def backend_finding(found: Sequence[Device], gpu_layers: int, *, nvidia: bool) -> Finding:
+def backend_finding(
+    found: Sequence[Device], built: Sequence[str], vendors: Sequence[str], config: EngineConfig
+) -> Finding:
+    """`built`: what the build can compute on; `vendors`: those of the GPUs that the kernel drives."""
     gpus = [device for device in found if device.is_gpu]
-    if gpus:
-        names = ", ".join(
-            f"{gpu.description} ({in_words(gpu.free_bytes)} of {in_words(gpu.memory_bytes)} free)" for gpu in gpus
-        )
-        if gpu_layers == 0:
-            return Finding("backend", Level.WARNING, f"GPU not used: {names}", "remove --gpu-layers 0")
-        return Finding(
-            "backend", Level.OK, f"GPU: {names}", numbers={"gpu_free_bytes": sum(g.free_bytes for g in gpus)}
-        )
-    if nvidia:
-        return Finding("backend", Level.WARNING, "CPU only, although the machine has an NVIDIA GPU", CUDA)
+    if not gpus:
+        return _without_gpu(built, vendors)
+    numbers = {"gpu_free_bytes": sum(gpu.free_bytes for gpu in gpus)}
+    if config.gpu_layers == 0:
+        text = f"GPU not used: {', '.join(map(_described, gpus))}"
+        return Finding("backend", Level.WARNING, text, "remove --gpu-layers 0", numbers)
+    ours = computing(found, Split.parse(config.gpu_split))
+    rest = [gpu for gpu in gpus if gpu not in ours]
+    parts = [f"GPU: {', '.join(map(_described, ours))}"]
+    if rest:
+        parts.append(f"not used: {', '.join(map(_described, rest))}")
+    if len(ours) > 1:
+        parts.append(f"divided by {config.gpu_split}")
+    return Finding("backend", Level.OK, "; ".join(parts), numbers=numbers)
+
+
+def _without_gpu(built: Sequence[str], vendors: Sequence[str]) -> Finding:
+    beyond = [name for name in built if name in DRIVERS]
+    if beyond:
+        text = f"CPU only: the build is one for {beyond[0]}, which finds no device"
+        return Finding("backend", Level.WARNING, text, DRIVERS[beyond[0]])
+    if vendors:
+        text = f"CPU only, although the machine has a GPU of {' and '.join(vendors)}"
+        return Finding("backend", Level.WARNING, text, BUILD)
     return Finding("backend", Level.OK, "CPU, the only device of this machine")
+
+
+def _described(gpu: Device) -> str:
+    """One without a memory of its own reports that of the CPU."""
+    room = f"{in_words(gpu.free_bytes)} of {in_words(gpu.memory_bytes)} free"
+    return f"{gpu.description} by {gpu.backend} ({room})"
 
 
 def threads_finding(threads: int, cores: int) -> Finding:
@@ -154,7 +184,8 @@ def memory_finding(config: EngineConfig, model: Proportions, draft: Proportions 
         allowance = allow(config, model, draft, room)
     except CannotServe as error:
         return Finding("memory", Level.PROBLEM, error.reason, error.todo, _numbers(error.need, room))
-    return Finding("memory", Level.OK, allowance.text, numbers=_numbers(allowance.need, room))
+    text = "; ".join(filter(None, (allowance.text, allowance.where)))
+    return Finding("memory", Level.OK, text, numbers=_numbers(allowance.need, room))
 
 
 def _numbers(need: Footprint, room: Room) -> dict[str, float]:
@@ -196,9 +227,9 @@ def speed_finding(prefill: float, decode: float) -> Finding:
 
 def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
     """What steps cost with each layout of the KV cache, with and without flash attention."""
-    if config.kv_type == Q8_0:
+    if config.is_quantised:
         used = config.attention(gpu=any(device.is_gpu for device in devices()))
-        return Finding("attention", Level.OK, f"{used}, without which there is no {Q8_0} KV cache")
+        return Finding("attention", Level.OK, f"{used}, without which there is no {config.kv_type} KV cache")
     threads = config.threads or default_threads()
     try:
         paces = attention_bench.measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)

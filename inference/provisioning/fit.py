@@ -37,14 +37,24 @@ def gpu_layers(config: EngineConfig) -> int:
     with closing(LlamaModel.load(config.model_path, weights=False)) as model:
         proportions = Proportions.of(model)
     need = Footprint.of(proportions, config.offloaded, gpu=True)
-    return layers_that_fit(need, proportions.layers, room_of(config).gpu)
+    room = room_of(config)
+    return layers_that_fit(need, proportions.layers, room.gpu, room.gpus)
 
 
-def layers_that_fit(need: Footprint, layers: int, gpu_bytes: float) -> int:
-    """-1 when all of a model's layers fit into `gpu_bytes`, next to their share of the KV cache."""
-    left = gpu_bytes - need.draft - need.working
+def fewer_layers(config: EngineConfig, tried: int) -> int:
+    """What to try after so many layers (-1: all) found no room: three quarters, which comes to none at last."""
+    if tried < 0:
+        with closing(LlamaModel.load(config.model_path, weights=False)) as model:
+            tried = model.kv_shape[0] + 1
+    return tried * 3 // 4
+
+
+def layers_that_fit(need: Footprint, layers: int, gpu_bytes: float, gpus: int = 1) -> int:
+    """-1 when all of a model's layers fit into `gpu_bytes`, next to their share of the KV cache. Each of several GPUs
+    has the results of a step, and may have no room for half a layer."""
+    left = gpu_bytes - need.draft - need.working * gpus
     each = (need.weights + need.kv_cache) / (layers + 1)  # llama.cpp counts the output as one more layer
-    fitting = max(0, int(left / each))
+    fitting = max(0, int(left / each) - (gpus - 1))
     return ALL_LAYERS if fitting > layers else fitting
 
 
@@ -52,13 +62,13 @@ def are_all(offloaded: int, layers: int) -> bool:
     return offloaded == ALL_LAYERS or offloaded > layers
 
 
-def split(need: Footprint, layers: int, offloaded: int) -> tuple[float, float]:
-    """Bytes on the host and on the GPU with that many of a model's layers there; draft and steps go with the first."""
+def split(need: Footprint, layers: int, offloaded: int, gpus: int = 1) -> tuple[float, float]:
+    """Bytes on the host and on the GPUs with that many of a model's layers there; draft and steps go with the first."""
     if not offloaded:
         return float(need.total + need.parked_max), 0.0
     share = 1.0 if are_all(offloaded, layers) else offloaded / (layers + 1)
     divided = need.weights + need.kv_cache
-    return need.parked_max + (1 - share) * divided, share * divided + need.working + need.draft
+    return need.parked_max + (1 - share) * divided, share * divided + need.working * gpus + need.draft
 
 
 class CannotServe(InferenceError):
@@ -78,6 +88,7 @@ class Allowance:
     need: Footprint
     need_wanted: Footprint
     room: Room
+    layers: int = 0  # of the model
 
     @property
     def is_less(self) -> bool:
@@ -96,6 +107,17 @@ class Allowance:
         return f"{described(self.config)}{layers}"
 
     @property
+    def where(self) -> str:
+        """What of it lies on the GPUs, in a line for the user; empty without any."""
+        if self.room.gpu_free is None or not self.config.gpu_layers:
+            return ""
+        offloaded = self.layers + 1 if are_all(self.config.gpu_layers, self.layers) else self.config.gpu_layers
+        share = offloaded / (self.layers + 1)
+        parts = (("weights", self.need.weights * share), ("KV cache", self.need.kv_cache * share))
+        listed = " and ".join(f"{in_words(int(size))} of the {name}" for name, size in parts)
+        return f"{offloaded} of {self.layers + 1} layers on the GPU, with {listed}"
+
+    @property
     def text(self) -> str:
         """All of it, for reports."""
         return "; ".join(filter(None, (f"{self}: {self.need}", self.reason)))
@@ -104,25 +126,25 @@ class Allowance:
 def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, room: Room) -> Allowance:
     """The largest configuration up to `wanted` that fits. Raises CannotServe."""
     wanted = replace(wanted, context=wanted.context_of(model.context))
-    takes_q8_0 = model.takes_q8_0 and (draft is None or draft.takes_q8_0)
+    takes_quantised = model.takes_quantised and (draft is None or draft.takes_quantised)
     on_gpu = room.gpu_free is not None
 
     def need(config: EngineConfig) -> Footprint:
         return Footprint.of(model, config, draft, gpu=on_gpu)
 
-    if wanted.kv_type == Q8_0 and not takes_q8_0:
-        reason = f"{wanted.model_path.name} or its draft has heads that a {Q8_0} KV cache cannot store"
+    if wanted.is_quantised and not takes_quantised:
+        reason = f"{wanted.model_path.name} or its draft has heads that a {wanted.kv_type} KV cache cannot store"
         raise CannotServe(reason, "leave out --kv-type", need(wanted))
-    steps = list(rungs(wanted, takes_q8_0=takes_q8_0))
+    steps = list(rungs(wanted, takes_quantised=takes_quantised))
     for config in _placed(steps, model.layers, need, room):
         needed = need(config)
-        on_host, on_device = split(needed, model.layers, config.gpu_layers if on_gpu else 0)
+        on_host, on_device = split(needed, model.layers, config.gpu_layers if on_gpu else 0, room.gpus)
         if on_host <= room.host and on_device <= room.gpu:
             config = _with_more_parked(config, wanted, needed, room.host - on_host)
             parked_max = max(wanted.parked_bytes_max, config.parked_bytes_max)
             wanted = replace(wanted, parked_bytes_max=parked_max)
-            return Allowance(config, wanted, need(config), need(wanted), room)
-    raise _refusal(steps[-1], need(steps[-1]), room, takes_q8_0=takes_q8_0)
+            return Allowance(config, wanted, need(config), need(wanted), room, model.layers)
+    raise _refusal(steps[-1], need(steps[-1]), room, takes_quantised=takes_quantised)
 
 
 def here(wanted: EngineConfig) -> Allowance:
@@ -137,7 +159,7 @@ def here(wanted: EngineConfig) -> Allowance:
     return allow(wanted, model, draft, room_of(wanted))
 
 
-def rungs(wanted: EngineConfig, *, takes_q8_0: bool) -> Iterator[EngineConfig]:
+def rungs(wanted: EngineConfig, *, takes_quantised: bool) -> Iterator[EngineConfig]:
     """From all that is wanted down to the least, each with one reduction more than the one before.
 
     Slots go several at a time: states on disk belong to a number of slots (see inference.llama.state), and a bit
@@ -155,8 +177,12 @@ def rungs(wanted: EngineConfig, *, takes_q8_0: bool) -> Iterator[EngineConfig]:
         for value in values if name in wanted.adjustable else ():
             changes: dict[str, Any] = {name: value}
             yield (config := replace(config, **changes))
-    if takes_q8_0 and "kv_type" in wanted.adjustable and wanted.kv_type == F16 and wanted.flash_attention != "off":
-        yield from rungs(replace(wanted, kv_type=Q8_0), takes_q8_0=False)
+    if takes_quantised and "kv_type" in wanted.adjustable and _may_quantise(wanted):
+        yield from rungs(replace(wanted, kv_type=Q8_0), takes_quantised=False)
+
+
+def _may_quantise(config: EngineConfig) -> bool:
+    return config.kv_type == F16 and config.flash_attention != "off"
 
 
 def _halves(count: int) -> Iterator[int]:
@@ -180,7 +206,7 @@ def _placed(
     least = steps[-1]
     for step in steps:
         if (step.resident, step.context) == (least.resident, least.context):  # they would push layers out
-            fitting = layers_that_fit(need(step), layers, room.gpu)
+            fitting = layers_that_fit(need(step), layers, room.gpu, room.gpus)
             yield replace(step, gpu_layers=layers if fitting == ALL_LAYERS else fitting)
 
 
@@ -192,7 +218,7 @@ def _with_more_parked(config: EngineConfig, wanted: EngineConfig, need: Footprin
     return replace(config, parked_bytes_max=max(config.parked_bytes_max, suits))
 
 
-def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_q8_0: bool) -> CannotServe:
+def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_quantised: bool) -> CannotServe:
     """`least` is what remains of the wishes when all that may be given up is."""
     reason = f"{least.model_path.name} with {described(least)} needs {need}; {room}"
     lowered = {
@@ -204,7 +230,7 @@ def _refusal(least: EngineConfig, need: Footprint, room: Room, *, takes_q8_0: bo
     todo = [
         "choose a smaller model or quantisation",
         f"lower {', '.join(flag for flag, helps in lowered.items() if helps)}",
-        *(["set --kv-type q8_0"] if takes_q8_0 and least.kv_type == F16 and least.flash_attention != "off" else []),
+        *(["set --kv-type q8_0"] if takes_quantised and _may_quantise(least) else []),
         *(["leave out --draft"] if need.draft else []),
         f"{'raise' if room.given else 'set'} --memory-mb to the memory that may be used",
     ]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.config import EngineConfig
-from inference.llama import devices, has_gpu
+from inference.llama import computing, devices, has_gpu
+from inference.placement import Split
 from inference.provisioning.memory import in_words
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_UNLIMITED_BYTES = 2**60  # version 1 of control groups reports "no limit" as a number of about that size
 # Of free host memory; the rest is for other programs, and for the file cache that keeps everything fast.
@@ -51,10 +51,6 @@ def memory_available() -> int | None:
     free = [int(value.split()[0]) * 1024 for name, value in _lines(MEMINFO) if name == "MemAvailable"]
     group = cgroup_memory_free()
     return min([*free, *([] if group is None else [group])], default=None)
-
-
-def has_nvidia_driver() -> bool:
-    return NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None
 
 
 def disk_free(folder: Path) -> int:
@@ -142,6 +138,7 @@ class Room:
     gpu_free: int | None = None
     beside: int = 0  # host memory that other models of this process will take
     given: int = 0
+    gpus: int = 1  # that `gpu_free` is the memory of
 
     @property
     def host(self) -> float:
@@ -155,7 +152,7 @@ class Room:
     def gpu(self) -> float:
         if self.gpu_free is None:
             return 0.0
-        return self.given or max(0.0, self.gpu_free * GPU_SHARE - GPU_RESERVE_BYTES)
+        return self.given or max(0.0, self.gpu_free * GPU_SHARE - GPU_RESERVE_BYTES * self.gpus)
 
     def __str__(self) -> str:
         """A phrase for messages to the user."""
@@ -173,5 +170,6 @@ def _share_in_words(share: float, free: int, what: str) -> str:
 def room_of(config: EngineConfig) -> Room:
     """The memory of this machine that a configuration may use."""
     uses_gpu = has_gpu() and config.gpu_layers != 0
-    gpu_free = sum(device.free_bytes for device in devices() if device.is_gpu) if uses_gpu else None
-    return Room(memory_available(), gpu_free, config.beside_bytes, config.memory_bytes_max)
+    gpus = computing(devices(), Split.parse(config.gpu_split)) if uses_gpu else []
+    gpu_free = sum(gpu.free_bytes for gpu in gpus) if uses_gpu else None
+    return Room(memory_available(), gpu_free, config.beside_bytes, config.memory_bytes_max, max(1, len(gpus)))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inference.attention import F16, Q8_0, Attention
+from inference.attention import F16, Q4_0, Q8_0, Attention
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
 
-KV_BYTES = {F16: 2.0, Q8_0: 34 / 32}  # of a number; q8_0 adds two bytes of scale to 32 numbers
+KV_BYTES = {F16: 2.0, Q8_0: 34 / 32, Q4_0: 18 / 32}  # of a number; the quantised add two bytes of scale to 32 numbers
 ACTIVATION_BYTES, MASK_BYTES = 4, 2
 # A layer's intermediate results in widths of the model; without flash attention most of them share the scores' memory.
 HIDDEN_WIDTHS, HIDDEN_WIDTHS_BESIDE_SCORES = 10, 4
-Q8_0_BLOCK = 32  # numbers that q8_0 scales together: it stores a head only where they divide its length
+BLOCK = 32  # numbers that share a scale: a head is stored only where they divide its length
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Proportions:
         return self.layers * self.kv_heads * (self.key + self.value)
 
     @property
-    def takes_q8_0(self) -> bool:
-        return self.key % Q8_0_BLOCK == 0 and self.value % Q8_0_BLOCK == 0
+    def takes_quantised(self) -> bool:
+        return self.key % BLOCK == 0 and self.value % BLOCK == 0
 
     @classmethod
     def of(cls, model: LlamaModel) -> Proportions:

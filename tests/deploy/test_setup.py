@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -11,19 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from deploy import setup, toolchain
+from deploy import backend, setup
+from deploy.backend import Backend, advice, cuda_compiler, fitting
 from deploy.commands import Log
 from deploy.failure import SetupFailed
-from deploy.setup import praise, verdict
+from deploy.setup import computes_on, praise, verdict
 from deploy.stamp import Choices, Stamp, choices_of
-from deploy.toolchain import Cpu, compiler_version, cuda_compiler, cuda_version, has_nvidia_gpu
+from deploy.toolchain import Cpu, compiler_version
 from inference.llama import Device
 from inference.provisioning.selftest import place
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST, GPU = Device("CPU", "Some CPU", False, 1, 1), Device("CUDA0", "Some GPU", True, 1, 1)
 CPU = Cpu("x86_64", frozenset({"avx2"}))
-STAMP = Stamp.of(Path("/clone"), "dependencies", CPU, Choices(cuda=False, cmake_args=""), dev=False)
+NO = Choices(Backend.CPU)
+STAMP = Stamp.of(Path("/clone"), "dependencies", CPU, NO, dev=False)
 
 
 def test_an_unchanged_project_has_an_unchanged_stamp(tmp_path: Path) -> None:
@@ -32,16 +35,16 @@ def test_an_unchanged_project_has_an_unchanged_stamp(tmp_path: Path) -> None:
 
 
 def test_whatever_matters_changes_the_stamp() -> None:
-    no = Choices(cuda=False, cmake_args="")
     others = {
-        Stamp.of(Path("/moved"), "dependencies", CPU, no, dev=False),
-        Stamp.of(Path("/clone"), "dependencies, one more", CPU, no, dev=False),
-        Stamp.of(Path("/clone"), "dependencies", Cpu("x86_64", frozenset({"avx512f"})), no, dev=False),
-        Stamp.of(Path("/clone"), "dependencies", CPU, replace(no, cuda=True), dev=False),
-        Stamp.of(Path("/clone"), "dependencies", CPU, replace(no, cmake_args="-DX=1"), dev=False),
-        Stamp.of(Path("/clone"), "dependencies", CPU, no, dev=True),
+        Stamp.of(Path("/moved"), "dependencies", CPU, NO, dev=False),
+        Stamp.of(Path("/clone"), "dependencies, one more", CPU, NO, dev=False),
+        Stamp.of(Path("/clone"), "dependencies", Cpu("x86_64", frozenset({"avx512f"})), NO, dev=False),
+        Stamp.of(Path("/clone"), "dependencies", CPU, replace(NO, backend=Backend.VULKAN), dev=False),
+        Stamp.of(Path("/clone"), "dependencies", CPU, replace(NO, cmake_args="-DX=1"), dev=False),
+        Stamp.of(Path("/clone"), "dependencies", CPU, replace(NO, wheels="/wheels"), dev=False),
+        Stamp.of(Path("/clone"), "dependencies", CPU, NO, dev=True),
     }
-    assert len(others | {STAMP}) == 7
+    assert len(others | {STAMP}) == 8
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"place": "older version"}'])
@@ -51,68 +54,167 @@ def test_an_unreadable_stamp_is_no_stamp(tmp_path: Path, content: str) -> None:
 
 
 def test_a_choice_holds_until_another_is_made() -> None:
-    chosen = choices_of({"FIRSTTOKEN_CUDA": "1", "CMAKE_ARGS": "-DX=1"}, None, gpu=False)
-    assert chosen == Choices(cuda=True, cmake_args="-DX=1")
-    before = replace(STAMP, cuda=True, cmake_args="-DX=1")
-    assert choices_of({}, before, gpu=False) == chosen
-    no = Choices(cuda=False, cmake_args="")
-    assert choices_of({"FIRSTTOKEN_CUDA": "0", "CMAKE_ARGS": ""}, before, gpu=True) == no
-    assert choices_of({}, STAMP, gpu=True) == no
+    said = {"FIRSTTOKEN_BACKEND": "vulkan", "CMAKE_ARGS": "-DX=1", "FIRSTTOKEN_WHEELS": "/wheels"}
+    chosen = choices_of(said, None, best=Backend.CPU)
+    assert chosen == Choices(Backend.VULKAN, "-DX=1", "/wheels")
+    before = Stamp.of(Path("/clone"), "dependencies", CPU, chosen, dev=False)
+    assert choices_of({}, before, best=Backend.CPU) == chosen
+    taken_back = dict.fromkeys(said, "") | {"FIRSTTOKEN_BACKEND": "cpu"}
+    assert choices_of(taken_back, before, best=Backend.CUDA) == NO
+    assert choices_of({"FIRSTTOKEN_BACKEND": "auto"}, before, best=Backend.CUDA).backend is Backend.CUDA
+    assert choices_of({}, STAMP, best=Backend.CUDA) == NO
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-def test_a_gpu_is_used_where_there_is_one_and_nobody_says_otherwise(gpu: bool) -> None:
-    assert choices_of({}, None, gpu=gpu).cuda is gpu
-    assert not choices_of({"FIRSTTOKEN_CUDA": "0"}, None, gpu=gpu).cuda
+@pytest.mark.parametrize("best", Backend)
+def test_what_the_machine_has_is_used_where_nobody_says_otherwise(best: Backend) -> None:
+    assert choices_of({}, None, best=best).backend is best
+    assert choices_of({"FIRSTTOKEN_BACKEND": "cpu"}, None, best=best).backend is Backend.CPU
+
+
+def test_a_backend_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(SetupFailed, match="must be auto, cuda, metal, vulkan, cpu, not 'opencl'"):
+        choices_of({"FIRSTTOKEN_BACKEND": "opencl"}, None, best=Backend.CPU)
+
+
+@pytest.mark.parametrize(
+    ("vendors", "backends"),
+    [
+        ([], ["cpu"]),
+        (["NVIDIA"], ["cuda", "vulkan", "cpu"]),
+        (["AMD"], ["vulkan", "cpu"]),
+        (["Intel"], ["vulkan", "cpu"]),
+        (["Apple"], ["metal", "cpu"]),
+    ],
+)
+def test_each_kind_of_gpu_has_its_backends_best_first(vendors: list[str], backends: list[str]) -> None:
+    assert fitting(vendors) == backends
+
+
+def test_a_mac_is_built_for_metal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Metal is Apple's" in (Backend.METAL.lacking or "")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert Backend.METAL.lacking is None
+    assert Backend.CPU.cmake_args == ("-DGGML_METAL=OFF",)
+
+
+def test_what_a_gpu_needs_is_said_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(backend, "CUDA_FOLDER", tmp_path / "cuda")
+    (tmp_path / "apt-get").touch(mode=0o755)
+    assert "apt-get install glslc libvulkan-dev spirv-headers" in (Backend.VULKAN.lacking or "")
+    with pytest.raises(SetupFailed, match="FIRSTTOKEN_BACKEND=vulkan is not possible here: it needs glslc"):
+        _ = Backend.VULKAN.compiler
+    cuda, vulkan = advice(["NVIDIA"], Backend.CPU)
+    assert "NVIDIA GPU could be used through cuda; it needs nvcc" in cuda and "through vulkan" in vulkan
+    assert len(list(advice(["NVIDIA"], Backend.VULKAN))) == 1
+    assert not list(advice(["NVIDIA"], Backend.CUDA)) and not list(advice([], Backend.CPU))
+
+
+def test_vulkan_finds_the_headers_of_an_sdk_behind_what_older_ones_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CPLUS_INCLUDE_PATH", raising=False)
+    monkeypatch.setenv("VULKAN_SDK", "/sdk")
+    path = Backend.VULKAN.environment["CPLUS_INCLUDE_PATH"].split(os.pathsep)
+    assert path == [str(ROOT / "deploy" / "headers"), "/sdk/include"]
 
 
 def test_the_compiler_of_the_gpu_need_not_be_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(toolchain, "CUDA_FOLDER", tmp_path / "cuda")
+    monkeypatch.setattr(backend, "CUDA_FOLDER", tmp_path / "cuda")
     assert cuda_compiler() is None
     with pytest.raises(SetupFailed, match="needs nvcc"):
-        cuda_version()
+        _ = Backend.CUDA.compiler
     compiler = tmp_path / "cuda" / "bin" / "nvcc"
     compiler.parent.mkdir(parents=True)
     compiler.write_text("#!/bin/sh\necho nvcc: NVIDIA\necho Build cuda_12.9\n")
     compiler.chmod(0o755)
-    assert (cuda_compiler(), cuda_version()) == (str(compiler), "Build cuda_12.9")
+    assert (cuda_compiler(), Backend.CUDA.compiler) == (str(compiler), "Build cuda_12.9")
 
 
-def test_a_gpu_is_there_when_its_driver_lists_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "GPUS_FOLDER", tmp_path / "gpus")
-    assert not has_nvidia_gpu()
-    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
-    assert has_nvidia_gpu()
+@pytest.fixture
+def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
+    """Every build but the one for the CPU fails, on a machine with an NVIDIA GPU and all that compiles for it."""
+    tried: list[Backend] = []
 
-
-@pytest.mark.parametrize(("asked", "builds"), [(None, [True, False]), ("1", [True])])
-def test_a_gpu_build_that_fails_leaves_the_cpu_unless_it_was_asked_for(
-    asked: str | None, builds: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[bool] = []
-
-    def install(version: str, cpu: Cpu, choices: Choices, log: Log, *, dev: bool) -> None:
-        tried.append(choices.cuda)
-        if choices.cuda:
-            raise SetupFailed("nvcc does not know this GPU")
+    def install(version: str, cpu: Cpu, choices: Choices, log: Log, dev: bool, *, insisted: bool) -> None:
+        tried.append(choices.backend)
+        if choices.backend is not Backend.CPU:
+            raise SetupFailed("the compiler does not know this GPU")
 
     monkeypatch.setattr(setup, "ENVIRONMENT", tmp_path)
     monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(setup, "_make_environment", lambda **_: None)
     monkeypatch.setattr(setup, "_install_working_wheel", install)
-    monkeypatch.setattr(setup, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(setup, "cuda_compiler", lambda: "nvcc")
-    monkeypatch.delenv("FIRSTTOKEN_CUDA", raising=False)
-    if asked is None:
+    monkeypatch.setattr(setup, "gpus", lambda: ["NVIDIA"])
+    monkeypatch.setattr(setup, "possible", fitting)
+    monkeypatch.delenv("FIRSTTOKEN_BACKEND", raising=False)
+    return tried
+
+
+def test_a_backend_that_fails_leaves_the_next_best(tried: list[Backend], tmp_path: Path) -> None:
+    setup._set_up(dev=False, force=False)
+    assert tried == [Backend.CUDA, Backend.VULKAN, Backend.CPU]
+    stamp = Stamp.read(tmp_path / "setup.json")
+    assert stamp is not None and stamp.backend == "cpu"
+
+
+def test_a_backend_that_was_asked_for_fails_alone(tried: list[Backend], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRSTTOKEN_BACKEND", "cuda")
+    with pytest.raises(SetupFailed, match="does not know"):
         setup._set_up(dev=False, force=False)
-        stamp = Stamp.read(tmp_path / "setup.json")
-        assert stamp is not None and not stamp.cuda
+    assert tried == [Backend.CUDA]
+
+
+@pytest.mark.parametrize(
+    ("wheels", "insisted", "installed", "fails"),
+    [
+        ("", False, ["native", "portable"], True),
+        ("/wheels", False, ["prebuilt"], False),
+        ("/empty", False, ["native", "portable"], True),
+        ("/wheels", True, ["prebuilt"], False),
+    ],
+)
+def test_a_built_wheel_is_tried_before_compiling(
+    wheels: str, insisted: bool, installed: list[str], fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled here crashes; what others built passes."""
+
+    def download(python: Path, version: str, source: str, folder: Path, log: Log) -> Path:
+        if source == "/empty":
+            raise SetupFailed("there is no wheel")
+        return tmp_path / "prebuilt"
+
+    done: list[str] = []
+    monkeypatch.setattr(setup, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(setup, "download_wheel", download)
+    monkeypatch.setattr(setup, "wheel_of", lambda _, recipe, *__: tmp_path / recipe.name)
+    monkeypatch.setattr(setup, "_install", lambda wheel, *_, **__: done.append(wheel.name))
+    passes = (None, "rows agree on the GPU (x)")
+    monkeypatch.setattr(setup, "_self_test", lambda: passes if done[-1] == "prebuilt" else ("killed", ""))
+    choices = Choices(Backend.VULKAN, wheels=wheels)
+    if fails:
+        with pytest.raises(SetupFailed, match="No build of llama"):
+            setup._install_working_wheel("1", CPU, choices, Log(tmp_path / "log"), False, insisted=insisted)
     else:
-        monkeypatch.setenv("FIRSTTOKEN_CUDA", asked)
-        with pytest.raises(SetupFailed, match="does not know"):
-            setup._set_up(dev=False, force=False)
-    assert tried == builds
+        setup._install_working_wheel("1", CPU, choices, Log(tmp_path / "log"), False, insisted=insisted)
+    assert done == installed
+
+
+@pytest.mark.parametrize("insisted", [False, True])
+def test_a_build_for_a_gpu_that_finds_none_is_kept_only_where_somebody_insists(
+    insisted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "wheel_of", lambda *_: tmp_path)
+    monkeypatch.setattr(setup, "_install", lambda *_, **__: None)
+    monkeypatch.setattr(setup, "_self_test", lambda: (None, "rows agree on the CPU"))
+    arguments = ("1", CPU, Choices(Backend.VULKAN), Log(tmp_path / "log"), False)
+    if insisted:
+        setup._install_working_wheel(*arguments, insisted=True)
+        assert "not on a GPU" in capsys.readouterr().out
+    else:
+        with pytest.raises(SetupFailed, match="no device was found"):
+            setup._install_working_wheel(*arguments, insisted=False)
 
 
 def test_a_passing_self_test_keeps_the_build() -> None:
@@ -121,17 +223,17 @@ def test_a_passing_self_test_keeps_the_build() -> None:
 
 def test_setup_names_the_device_that_the_self_test_computed_on() -> None:
     gpu, cpu = (f"1, 5 and 64 rows agree on {place(found)}" for found in ([GPU, HOST], [HOST]))
-    assert praise("native", gpu, cuda=True).endswith(
+    assert praise("native", gpu, Backend.CUDA).endswith(
         "passed its self-test (1, 5 and 64 rows agree on the GPU (Some GPU))"
     )
-    assert praise("native", cpu, cuda=False).endswith("passed its self-test (1, 5 and 64 rows agree on the CPU)")
+    assert praise("native", cpu, Backend.CPU).endswith("passed its self-test (1, 5 and 64 rows agree on the CPU)")
 
 
-def test_a_build_for_a_gpu_that_found_none_is_not_praised_for_one() -> None:
-    said = praise("native", f"1, 5 and 64 rows agree on {place([HOST])}", cuda=True)
-    assert (
-        "no device was found" in said and "on the CPU" in said and "nvidia-smi" in said and "FIRSTTOKEN_CUDA=0" in said
-    )
+@pytest.mark.parametrize(("kind", "lists"), [(Backend.CUDA, "nvidia-smi"), (Backend.VULKAN, "vulkaninfo")])
+def test_a_build_for_a_gpu_that_found_none_is_not_praised_for_one(kind: Backend, lists: str) -> None:
+    said = praise("native", f"1, 5 and 64 rows agree on {place([HOST])}", kind)
+    assert "no device was found" in said and "on the CPU" in said and lists in said
+    assert "FIRSTTOKEN_BACKEND=cpu" in said and not computes_on(kind, said)
 
 
 def test_a_crash_or_wrong_numbers_are_the_builds_fault() -> None:
@@ -182,7 +284,9 @@ def test_setup_needs_nothing_but_the_standard_library() -> None:
     assert "--dev" in done.stdout
 
 
-@pytest.mark.parametrize(("script", "shell"), [("deploy/browser.sh", "sh"), (".ci/run", "bash")])
+@pytest.mark.parametrize(
+    ("script", "shell"), [("deploy/browser.sh", "sh"), ("deploy/gpu.sh", "sh"), (".ci/run", "bash")]
+)
 def test_shell_scripts_parse_and_can_be_run(script: str, shell: str) -> None:
     assert subprocess.run([shell, "-n", ROOT / script]).returncode == 0
     assert os.access(ROOT / script, os.X_OK)
@@ -201,5 +305,5 @@ def test_the_browser_that_is_found_is_printed(tmp_path: Path) -> None:
 
 def test_make_lists_its_targets() -> None:
     listed = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True).stdout
-    for target in ("run", "setup", "test", "test-builds", "bench", "format", "clean"):
+    for target in ("run", "setup", "test", "test-builds", "test-gpu", "bench", "format", "clean"):
         assert f"make {target}" in listed

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.toolchain import Cpu, features_in, this_cpu
-from deploy.wheel import cache_key, cached_wheel, pinned_version, recipes
+from deploy.wheel import cache_key, cached_wheel, download_wheel, pinned_version, recipes
 
 PLAIN = Cpu("x86_64", frozenset({"avx2"}))
 AMX = Cpu("x86_64", frozenset({"avx2", "amx_tile", "amx_int8"}))
@@ -70,6 +73,21 @@ def test_a_version_that_is_not_pinned_is_an_error() -> None:
 
 def test_an_empty_cache_has_no_wheel(tmp_path: Path) -> None:
     assert cached_wheel(tmp_path / "missing") is None
+
+
+def test_a_built_wheel_of_the_pinned_version_is_taken_from_a_folder(tmp_path: Path) -> None:
+    wheels, place, log = tmp_path / "wheels", tmp_path / "place", Log(tmp_path / "log")
+    wheels.mkdir()
+    for version in ("1.0", "1.1"):
+        with zipfile.ZipFile(wheels / f"llama_cpp_python-{version}-py3-none-any.whl", "w") as wheel:
+            facts = f"llama_cpp_python-{version}.dist-info"
+            wheel.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: {version}\n")
+            wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{facts}/RECORD", "")
+    found = download_wheel(Path(sys.executable), "1.0", str(wheels), place, log)
+    assert (found.parent, found.name) == (place, "llama_cpp_python-1.0-py3-none-any.whl")
+    with pytest.raises(SetupFailed, match=f"there is no wheel of llama-cpp-python 2.0 for this machine at {wheels}"):
+        download_wheel(Path(sys.executable), "2.0", str(wheels), tmp_path / "other", log)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from worker.cli.credentials import (
 from worker.cli.doctor import doctor
 from worker.cli.evaluate import evaluate_retrieval
 from worker.cli.goodput_table import show_goodput
+from worker.cli.kv_quality import compare_kv
 from worker.cli.model_commands import list_models, pull_model, show_model
 from worker.cli.quantize import quantize_model
 from worker.config import VERSION, Config
@@ -48,6 +49,7 @@ from worker.start import open_database, open_embedders, open_owner_dsn, read_sec
 
 __all__ = [
     "FAILURES",
+    "compare_kv",
     "create_key",
     "doctor",
     "drop_secret",

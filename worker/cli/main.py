@@ -224,6 +224,7 @@ def _add_models(commands: Any) -> None:
         "kv_type",
         "memory_mb",
         "gpu_layers",
+        "gpu_split",
     )
     info = _command(models, "info", "show_model", "describe a model and the memory that it takes", also=memory)
     info.add_argument("name", metavar="NAME", help="name from `firsttoken models list`, or a GGUF file")
@@ -244,7 +245,10 @@ def _add_models(commands: Any) -> None:
         help="type of the weights: q8_0, q6_k, q5_k_m, q4_k_m, ...",
     )
     quantize.add_argument("--text", metavar="FILE", help="text to compare both models on (default: a model card)")
-    for command in (listing, info, quantize):
+    kv = _command(models, "kv", "compare_kv", "measure what smaller keys and values do to a model", also=speed)
+    kv.add_argument("name", metavar="NAME", help="name from `firsttoken models list`, or a GGUF file")
+    kv.add_argument("--text", metavar="FILE", help="text to compare on (default: a model card)")
+    for command in (listing, info, quantize, kv):
         command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 

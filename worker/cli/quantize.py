@@ -44,7 +44,7 @@ async def quantize_model(
         raise StartError(f"--type must be one of {', '.join(QUANTISATIONS)}, not {kind}")
     before, after, sample = find(Path(source), Home(config.home).models), Path(target), Path(text or TEXT)
     _check_target(before, after)
-    _check_text(sample)
+    check_text(sample)
     await asyncio.to_thread(_quantize, before, after, kind.lower(), config)
     try:
         report = await asyncio.to_thread(_report, before, after, sample, config)
@@ -64,7 +64,7 @@ def _check_target(source: Path, target: Path) -> None:
         raise StartError(f"up to {in_words(needed)} are needed, but only {in_words(free)} are free in {target.parent}")
 
 
-def _check_text(text: Path) -> None:
+def check_text(text: Path) -> None:
     if not text.is_file():
         raise StartError(f"no text file at {text} (--text)")
 

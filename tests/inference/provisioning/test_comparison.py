@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inference.attention import KV_TYPES
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import InferenceError
 from inference.llama import LlamaModel, quantize
@@ -34,6 +35,13 @@ def test_coarser_weights_diverge_more(tmp_path: Path) -> None:
         divergences.append(compared(DRAFT_MODEL, tmp_path / f"{kind}.gguf").divergence)
     fine, coarse = divergences
     assert 0 < fine < 0.01 < coarse
+
+
+def test_smaller_keys_and_values_diverge_more() -> None:
+    found = [compare(CHAT_MODEL, CHAT_MODEL, TEXT, threads=1, gpu_layers=0, kv_type=kind) for kind in KV_TYPES]
+    same, fine, coarse = (each.divergence for each in found)
+    assert same == 0 < fine < 0.01 and fine * 3 < coarse
+    assert found[1].agreement > found[2].agreement > 0.5
 
 
 def test_another_model_is_another_model() -> None:

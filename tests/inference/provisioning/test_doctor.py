@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,16 +62,37 @@ def test_features_are_spelled_as_llama_cpp_spells_them() -> None:
     assert set(build_features()) & set(FEATURES)
 
 
+def backend_found(found: list[Device], built: list[str], vendors: list[str], **settings: Any) -> Finding:
+    return backend_finding(found, built, vendors, EngineConfig(**settings))
+
+
 def test_an_unused_gpu_is_named_with_the_way_to_use_it() -> None:
-    assert backend_finding([CPU], -1, nvidia=False).level is Level.OK
-    assert "FIRSTTOKEN_CUDA=1" in backend_finding([CPU], -1, nvidia=True).todo
-    assert "--gpu-layers" in backend_finding([GPU, CPU], 0, nvidia=True).todo
-    used = backend_finding([GPU, CPU], -1, nvidia=True)
-    assert (
-        used.level is Level.OK
-        and "79.0 GB of 80.0 GB free" in used.text
-        and used.numbers["gpu_free_bytes"] == 79 * 10**9
-    )
+    assert backend_found([CPU], ["CPU"], []).level is Level.OK
+    unused = backend_found([CPU], ["CPU"], ["AMD"])
+    assert "GPU of AMD" in unused.text and "FIRSTTOKEN_BACKEND=auto" in unused.todo
+    assert "--gpu-layers" in backend_found([GPU, CPU], ["CUDA", "CPU"], ["NVIDIA"], gpu_layers=0).todo
+
+
+@pytest.mark.parametrize(("built", "advice"), [("CUDA", "nvidia-smi"), ("Vulkan", "mesa-vulkan-drivers")])
+def test_a_build_for_a_gpu_that_finds_none_is_told_what_it_lacks(built: str, advice: str) -> None:
+    found = backend_found([CPU], [built, "CPU"], [])
+    assert found.level is Level.WARNING and built in found.text and advice in found.todo
+
+
+def test_the_gpu_that_is_used_is_named_with_its_backend_and_its_memory() -> None:
+    used = backend_found([GPU, CPU], ["CUDA", "CPU"], ["NVIDIA"])
+    assert used.level is Level.OK and "by CUDA (79.0 GB of 80.0 GB free)" in used.text
+    assert used.numbers["gpu_free_bytes"] == 79 * 10**9
+
+
+def test_gpus_that_share_a_model_are_told_apart_from_those_that_wait() -> None:
+    two = [replace(GPU, name=f"CUDA{number}") for number in range(2)]
+    small = replace(GPU, name="CUDA2", is_integrated=True)
+    both = backend_found([*two, small, CPU], ["CUDA", "CPU"], ["NVIDIA"], gpu_split="layer:3,1").text
+    assert "divided by layer:3,1" in both and both.count("free)") == 3
+    assert both.index("not used") > both.index("by CUDA")
+    one = backend_found([*two, CPU], ["CUDA", "CPU"], ["NVIDIA"], gpu_split="none").text
+    assert "divided" not in one and "not used" in one
 
 
 def test_more_threads_than_cores_are_too_many() -> None:

@@ -156,8 +156,8 @@ def test_quantised_values_bring_flash_attention_whatever_was_measured() -> None:
 
 def test_a_head_that_no_block_divides_is_not_quantised() -> None:
     odd = replace(of("qwen3-1.7b"), key=72, value=72)
-    assert not odd.takes_q8_0
-    assert {step.kv_type for step in rungs(WANTED, takes_q8_0=False)} == {"f16"}
+    assert not odd.takes_quantised
+    assert {step.kv_type for step in rungs(WANTED, takes_quantised=False)} == {"f16"}
     with pytest.raises(CannotServe, match="leave out --kv-type"):
         allow(replace(WANTED, kv_type="q8_0"), odd, None, Room(64 * GB))
 

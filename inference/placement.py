@@ -1,0 +1,39 @@
+"""Where the weights of a model go, and how they get there: several GPUs, and the file on disk. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.attention import AUTO
+
+LAYER, ROW, NONE = "layer", "row", "none"
+SPLITS = (LAYER, ROW, NONE)
+DEVICES_MAX = 16  # as many as llama.cpp takes
+# mmap: pages come from the file as they are used, and may leave again. mlock: the same, but they stay. read: a copy.
+LOAD_MODES = (AUTO, "mmap", "mlock", "read")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a model is divided among several GPUs: by whole layers, by the rows of each matrix (where the backend can, as
+    CUDA does), or not at all: the first one gets everything. `shares` are proportions, one for each GPU; without any,
+    free memory decides."""
+
+    mode: str = LAYER
+    shares: tuple[float, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Split:
+        """`layer`, `row`, `none`, or with shares: `layer:3,1`. Raises ValueError."""
+        mode, colon, listed = text.partition(":")
+        if mode not in SPLITS:
+            raise ValueError(f"must be {', '.join(SPLITS)}, or with shares as in layer:3,1, not {text!r}")
+        try:
+            shares = tuple(float(share) for share in listed.split(",")) if colon else ()
+        except ValueError:
+            raise ValueError(f"has shares that are no numbers: {listed!r}") from None
+        if colon and not (0 < len(shares) <= DEVICES_MAX and all(0 <= s < 1e6 for s in shares) and sum(shares) > 0):
+            raise ValueError(f"takes 1 to {DEVICES_MAX} shares, not negative and not all zero, not {listed!r}")
+        if shares and mode == NONE:
+            raise ValueError(f"takes no shares with {NONE}: one GPU gets everything")
+        return cls(mode, shares)
