@@ -32,6 +32,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 # Names that are customary elsewhere; the prefixed variable takes precedence.
 CUSTOMARY = {"database_url": "DATABASE_URL"}
 LOG_LEVELS = ("debug", "info", "warning", "error")
+WORKERS_MAX = 32  # more of them than a machine that they pay for has cores for sockets
 JWT_SECRET_CHARS_MIN = 32  # an HS256 key that is shorter than the hash is open to brute force
 
 
@@ -78,6 +79,16 @@ class Config:
         About(Group.SERVER, "folder for the database, the secret, the local API key and pulled models", every=True),
     ] = Path("~/.firsttoken")
     host: Annotated[str, About(Group.SERVER, "address to listen on")] = "127.0.0.1"
+    workers: Annotated[
+        int,
+        About(
+            Group.SERVER,
+            "worker processes on the port; two or more share an engine that is a process of its own, unless --engines "
+            "names others",
+            least=1,
+            most=WORKERS_MAX,
+        ),
+    ] = 1
     cors_origins: Annotated[
         str | None,
         About(
@@ -521,6 +532,16 @@ def settings() -> Iterator[Setting]:
         if nullable:
             kind = next(part for part in get_args(kind) if part is not types.NoneType)
         yield Setting(each.name, kind, nullable, each.default, about)
+
+
+OF_ENGINES = frozenset({"model", "draft", "draft_tokens", "draft_tokens_min", "queue", "drain_s"})
+
+
+def is_for_engines(name: str) -> bool:
+    """Whether `firsttoken engine` takes the setting too."""
+    setting = next(each for each in settings() if each.name == name)
+    computes = setting.about.group in (Group.ENGINES, Group.COMPUTATION, Group.MEMORY) and name != "engines"
+    return computes or name in OF_ENGINES or setting.about.every
 
 
 def add_settings(parser: argparse.ArgumentParser, *, also: Collection[str] | None = None) -> None:
