@@ -129,6 +129,25 @@ class Config:
             every=True,
         ),
     ] = field(default=None, repr=False)  # it may contain a password
+    database_direct_url: Annotated[
+        str | None,
+        About(
+            Group.DATABASE,
+            "URL of the same server past a pooler such as pgbouncer in transaction mode, to which --database-url leads "
+            "then; for migrations, locks and notifications",
+            fallback="none, --database-url is the server itself",
+            every=True,
+        ),
+    ] = field(default=None, repr=False)
+    database_connections: Annotated[
+        int,
+        About(
+            Group.DATABASE,
+            "connections to the database that a worker keeps at most, besides one that listens",
+            least=1,
+            most=100,
+        ),
+    ] = 8
     secret: Annotated[
         str | None,
         About(
@@ -466,6 +485,8 @@ class Config:
                 read(text) if text is not None else None
             except ValueError as error:
                 raise ConfigError(f"{flag} {error}") from None
+        if self.database_direct_url and not self.database_url:
+            raise ConfigError("--database-direct-url needs --database-url, the one of the pooler")
         if self.file_mb > self.tenant_request_mb or self.tenant_request_mb > self.request_mb:
             raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
         if self.draft_tokens_min > self.draft_tokens:

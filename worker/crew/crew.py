@@ -30,6 +30,7 @@ from worker.ready_file import Ready, ready_files
 from worker.stop import Stop
 
 ENGINE = "engine"
+EMBEDDED_CONNECTIONS = 100  # of the embedded database's, for all workers
 # A worker is gone two seconds after its time to drain, and the last one stops the database; then it is made to.
 LEAVE_S = 15.0
 # Settings of the whole that are another's for each member.
@@ -74,6 +75,9 @@ class Crew:
         self._renewing: asyncio.Task[None] | None = None
         engine = None if config.engines else f"unix:{socket_in(folder, ENGINE)}"
         given = {name: text for name, text in flags.items() if name not in OF_THE_WHOLE}
+        if not config.database_url:
+            fair = EMBEDDED_CONNECTIONS // config.workers - 1  # and one that listens
+            given["database_connections"] = str(min(config.database_connections, fair))
         own = {"host": config.host, "port": str(port), "engines": config.engines or engine or ""}
         self.workers = [
             self._child(f"worker-{number}", "serve", {**given, **own}, "/readyz", transport)

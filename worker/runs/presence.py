@@ -16,7 +16,9 @@ from worker.runs.running_store import CHANNEL, NEWS
 from worker.supervisor import Supervised, Supervisor, Well
 
 if TYPE_CHECKING:
-    from migrations.pool import Connection
+    import asyncpg
+
+    Connection = asyncpg.Connection[asyncpg.Record]
 
 CANCEL = "cancel"
 FOLLOW = "follow"
@@ -92,7 +94,7 @@ class Presence:
 
     async def _keep_listening(self, well: Well) -> None:
         """Raises what ends the connection. Then quickly again: others must not take this worker for dead."""
-        async with self._database.anonymous() as connection:
+        async with self._database.direct() as connection:
             await self._listen(connection, well)
 
     async def _listen(self, connection: Connection, well: Well) -> None:
