@@ -16,6 +16,7 @@ test: setup ## Lint, types, layers and all tests. Options: make test ARGS="-k te
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@deploy/browser.sh >/dev/null
+	@deploy/pooler.sh >/dev/null
 	@$(BIN)/python -m deploy.clients
 	@$(BIN)/pytest -q $(ARGS)
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 # What a caller adds to the transaction of an act that is not its own.
 Also: TypeAlias = "Callable[[Connection], Awaitable[None]]"
 
-# Embedded Postgres allows 40 connections; four workers of eight leave room for migrations and psql.
-POOL_SIZE_MAX = 8
+POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, as none is held while a stream is open
 # Who needs the database waits so long for a connection, then so long for each statement, and is told that it is away.
 # Waiting counts from the moment when somebody was given one: a queue that moves says that the database is there.
 ACQUIRE_S = 5.0
@@ -40,6 +40,7 @@ UNDO_S = 0.5
 AGAIN_S = 0.1  # between two attempts at what must be certain
 # What stands between this machine and another forgets idle connections. On this machine nothing does, and a client
 # after a pause would wait for a new connection that has planned nothing yet.
+STATEMENTS = 100  # that a connection keeps prepared, as asyncpg has it by itself
 IDLE_S_MAX = 300.0
 
 NOT_DURABLE = "set local synchronous_commit = off"
@@ -85,20 +86,34 @@ class UnsafeRole(Exception):
     """The database login could see every tenant's rows. The message says what to use instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """`role` is set on the connection, if the DSN logs in as a more privileged one."""
+
+    dsn: str = field(repr=False)
+    role: str | None = None
+
+
 class Database:
     """A pool of plain-role connections; json columns are Python objects on both sides."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], direct: Login, *, behind_pooler: bool) -> None:
         self._pool = pool
+        self._direct = direct
+        self._behind_pooler = behind_pooler
         self._given_at = float("-inf")  # when somebody was given a connection
 
     @classmethod
-    async def connect(cls, dsn: str, *, role: str | None = None, size_max: int = POOL_SIZE_MAX) -> Database:
-        """Open the pool. `role` is set on every connection when the DSN logs in as a more privileged role.
+    async def connect(
+        cls, dsn: str, *, role: str | None = None, size_max: int = POOL_SIZE_MAX, direct: Login | None = None
+    ) -> Database:
+        """Open the pool. `role` is set on every connection when the DSN logs in as a more privileged role. `direct` is
+        the way past a pooler that gives each transaction any connection, to which the DSN leads then.
 
         Raises UnsafeRole, and OSError or asyncpg.PostgresError when the server cannot be reached.
         """
         logging.getLogger("asyncpg.pool").addFilter(_in_one_line)
+        behind_pooler = direct is not None
         pool = await asyncpg.create_pool(
             dsn,
             min_size=1,
@@ -107,14 +122,16 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             init=_prepare,
             reset=_skip_reset,
-            server_settings={"application_name": "firsttoken", **({"role": role} if role else {})},
+            server_settings=_settings(role),
+            statement_cache_size=0 if behind_pooler else STATEMENTS,  # the next transaction is elsewhere
         )
+        database = cls(pool, direct or Login(dsn, role), behind_pooler=behind_pooler)
         try:
-            await _refuse_privileged_role(pool)
+            await database._refuse_privileged_role()
         except BaseException:
             pool.terminate()
             raise
-        return cls(pool)
+        return database
 
     async def close(self) -> None:
         await self._pool.close()
@@ -122,12 +139,33 @@ class Database:
     @asynccontextmanager
     async def anonymous(self) -> AsyncIterator[Connection]:
         """A connection that sees no tenant's rows: for authentication functions and health checks. What is changed of
-        its session is undone."""
+        its session is undone. Behind a pooler it is a transaction, as statements of one could go to several servers.
+        """
+        if self._behind_pooler:
+            async with self._transaction("begin") as connection:
+                yield connection
+            return
         async with self._connection() as connection:
             try:
                 yield connection
             finally:
                 await _undo(connection, connection.reset)
+
+    @asynccontextmanager
+    async def direct(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+        """A connection to the server that is nobody else's, for what lasts longer than a transaction: LISTEN, and locks
+        of a session. It sees no tenant's rows."""
+        async with asyncio.timeout(ACQUIRE_S):
+            connection = await asyncpg.connect(
+                self._direct.dsn, command_timeout=COMMAND_TIMEOUT_S, server_settings=_settings(self._direct.role)
+            )
+        try:
+            yield connection
+        finally:
+            try:
+                await connection.close(timeout=UNDO_S)
+            except DATABASE_AWAY:
+                connection.terminate()
 
     @asynccontextmanager
     async def tenant(self, tenant_id: UUID, *, durable: bool = True) -> AsyncIterator[Connection]:
@@ -175,6 +213,16 @@ class Database:
         finally:
             with suppress(*DATABASE_AWAY):  # the pool has cut it, and what its user raised counts
                 await self._pool.release(connection, timeout=UNDO_S)
+
+    async def _refuse_privileged_role(self) -> None:
+        async with self.anonymous() as connection:
+            if not await connection.fetchval(MAY_BYPASS_SECURITY):
+                return
+            name = await connection.fetchval("select current_user")
+        raise UnsafeRole(
+            f"The database role '{name}' is a superuser or owns the tables, so tenants would not be separated: "
+            "serve as firsttoken_app, which the migrations create, or as another role that was granted it."
+        )
 
     @asynccontextmanager
     async def _patience(self) -> AsyncIterator[None]:
@@ -228,22 +276,18 @@ def _cut(connection: Connection) -> None:
 
 
 async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    await connection.set_type_codec(
-        "jsonb", schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
-    )
+    async with connection.transaction():  # on one server, also behind a pooler
+        await connection.set_type_codec(
+            "jsonb", schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
+        )
+
+
+def _settings(role: str | None) -> dict[str, str]:
+    return {"application_name": "firsttoken", **({"role": role} if role else {})}
 
 
 async def _skip_reset(_: asyncpg.Connection[asyncpg.Record]) -> None:
     """A transaction that is still open is rolled back all the same, and what it set is forgotten with it."""
-
-
-async def _refuse_privileged_role(pool: asyncpg.Pool[asyncpg.Record]) -> None:
-    if await pool.fetchval(MAY_BYPASS_SECURITY):
-        name = await pool.fetchval("select current_user")
-        raise UnsafeRole(
-            f"The database role '{name}' is a superuser or owns the tables, so tenants would not be separated: "
-            "serve as firsttoken_app, which the migrations create, or as another role that was granted it."
-        )
 
 
 def _is_local(dsn: str) -> bool:

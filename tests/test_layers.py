@@ -18,7 +18,7 @@ PACKAGES = (*LAYERS, "migrations")
 # Folders of a package, the lowest first: each may import those before it and the package's own modules.
 FOLDER_LAYERS = {
     "inference": ("grammar", "llama", "kvcache", "speculative+engine", "provisioning", "embedding", "remote"),
-    "worker": ("edge", "wire+auth", "engines", "runs", "batches", "sockets", "routes", "cli"),
+    "worker": ("edge", "wire+auth", "engines", "crew", "runs", "batches", "sockets", "routes", "cli"),
 }
 # A newcomer who follows imports from the command down reads no more files than this before the bottom is reached.
 CHAIN_MAX = 22

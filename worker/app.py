@@ -40,7 +40,7 @@ from worker.routes import (
 )
 from worker.runs.event_stream import PULSE, Pulse
 from worker.runs.manager import RUNS, Runs
-from worker.services import DRAINING, REQUESTS, SERVICES, Services
+from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES, Services
 from worker.sockets import connection
 from worker.sockets.register import SOCKETS, Sockets
 
@@ -87,6 +87,7 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
     for resource in RESOURCES:
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
+    app[LEAVING] = asyncio.Event()
     app[REQUESTS] = Work()
     app[BUDGET] = Budget(config.request_mb * 2**20, config.tenant_request_mb * 2**20)
     app[SOCKETS] = Sockets()

@@ -33,6 +33,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 # Names that are customary elsewhere; the prefixed variable takes precedence.
 CUSTOMARY = {"database_url": "DATABASE_URL"}
 LOG_LEVELS = ("debug", "info", "warning", "error")
+WORKERS_MAX = 32  # more of them than a machine that they pay for has cores for sockets
 JWT_SECRET_CHARS_MIN = 32  # an HS256 key that is shorter than the hash is open to brute force
 
 
@@ -79,6 +80,16 @@ class Config:
         About(Group.SERVER, "folder for the database, the secret, the local API key and pulled models", every=True),
     ] = Path("~/.firsttoken")
     host: Annotated[str, About(Group.SERVER, "address to listen on")] = "127.0.0.1"
+    workers: Annotated[
+        int,
+        About(
+            Group.SERVER,
+            "worker processes on the port; two or more share an engine that is a process of its own, unless --engines "
+            "names others",
+            least=1,
+            most=WORKERS_MAX,
+        ),
+    ] = 1
     cors_origins: Annotated[
         str | None,
         About(
@@ -119,6 +130,25 @@ class Config:
             every=True,
         ),
     ] = field(default=None, repr=False)  # it may contain a password
+    database_direct_url: Annotated[
+        str | None,
+        About(
+            Group.DATABASE,
+            "URL of the same server past a pooler such as pgbouncer in transaction mode, to which --database-url leads "
+            "then; for migrations, locks and notifications",
+            fallback="none, --database-url is the server itself",
+            every=True,
+        ),
+    ] = field(default=None, repr=False)
+    database_connections: Annotated[
+        int,
+        About(
+            Group.DATABASE,
+            "connections to the database that a worker keeps at most, besides one that listens",
+            least=1,
+            most=100,
+        ),
+    ] = 8
     secret: Annotated[
         str | None,
         About(
@@ -477,6 +507,8 @@ class Config:
                 read(text) if text is not None else None
             except ValueError as error:
                 raise ConfigError(f"{flag} {error}") from None
+        if self.database_direct_url and not self.database_url:
+            raise ConfigError("--database-direct-url needs --database-url, the one of the pooler")
         if self.file_mb > self.tenant_request_mb or self.tenant_request_mb > self.request_mb:
             raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
         if self.draft_tokens_min > self.draft_tokens:
@@ -543,6 +575,16 @@ def settings() -> Iterator[Setting]:
         if nullable:
             kind = next(part for part in get_args(kind) if part is not types.NoneType)
         yield Setting(each.name, kind, nullable, each.default, about)
+
+
+OF_ENGINES = frozenset({"model", "draft", "draft_tokens", "draft_tokens_min", "queue", "drain_s"})
+
+
+def is_for_engines(name: str) -> bool:
+    """Whether `firsttoken engine` takes the setting too."""
+    setting = next(each for each in settings() if each.name == name)
+    computes = setting.about.group in (Group.ENGINES, Group.COMPUTATION, Group.MEMORY) and name != "engines"
+    return computes or name in OF_ENGINES or setting.about.every
 
 
 def add_settings(parser: argparse.ArgumentParser, *, also: Collection[str] | None = None) -> None:

@@ -9,12 +9,19 @@ from aiohttp import web
 
 from worker.batches.batch_worker import BATCHES
 from worker.runs.manager import RUNS
-from worker.services import DRAINING, REQUESTS
+from worker.services import DRAINING, LEAVING, REQUESTS
 
 # The worker has stopped within two seconds after its time to drain, and within one after a second signal.
+MOVE_S = 2.0  # a connection that is used now and then is used within so long
 LEAVE_S = 1.0  # for lines of batches to be given back: nobody waits for them here, and another worker begins them again
 END_S = 0.5  # for ends to be stored and told; a client that reads slowly is not waited for longer
 GIVE_UP_S = 0.2  # for everything else: uploads, embeddings, streams from other workers
+
+
+async def make_room(app: web.Application, stop: asyncio.Event) -> None:
+    """Others take new connections. Clients of those that are open hear of it with the next answer, and go on there."""
+    app[LEAVING].set()
+    await first_of(stop.wait(), within_s=MOVE_S)
 
 
 async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) -> None:
@@ -26,11 +33,11 @@ async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) ->
     requests, runs = app[REQUESTS], app[RUNS]
     app[DRAINING].set()
     runs.backlog.stop()
-    await _first_of(app[BATCHES].stop(), within_s=LEAVE_S)
-    await _first_of(_idle(app), hurried.wait(), within_s=drain_s)
-    await _first_of(_end(app), within_s=END_S)
+    await first_of(app[BATCHES].stop(), within_s=LEAVE_S)
+    await first_of(_idle(app), hurried.wait(), within_s=drain_s)
+    await first_of(_end(app), within_s=END_S)
     requests.interrupt()
-    await _first_of(requests.idle(), within_s=GIVE_UP_S)
+    await first_of(requests.idle(), within_s=GIVE_UP_S)
 
 
 async def _idle(app: web.Application) -> None:
@@ -44,7 +51,7 @@ async def _end(app: web.Application) -> None:
     await app[REQUESTS].idle()
 
 
-async def _first_of(*waits: Awaitable[object], within_s: float) -> None:
+async def first_of(*waits: Awaitable[object], within_s: float | None = None) -> None:
     """Return when one of them is over, or after the time."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:

@@ -22,7 +22,7 @@ from worker.errors import ApiError, ClientGone
 from worker.failures import to_api_error
 from worker.reply import reply
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
-from worker.services import DRAINING, REQUESTS, SERVICES
+from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
 from worker.wire import messages_error
 from worker.wire.ignored import HEADER, Ignored
 
@@ -184,3 +184,5 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.update(request.app[SERVICES].rates.headers(principal, monotonic()))
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
+    if request.app[LEAVING].is_set() or request.app[DRAINING].is_set():
+        response.force_close()  # the next request of this client goes to somebody who stays

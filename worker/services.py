@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from agents.work import Work
+from worker.crew.member import Member
 from worker.runs.run_services import RunServices
 from worker.warmth import Warmth
 
@@ -55,4 +56,6 @@ class Services(RunServices):
 
 SERVICES: web.AppKey[Services] = web.AppKey("services")
 REQUESTS: web.AppKey[Work] = web.AppKey("requests", Work)  # in progress; the turns among them are in `turns` as well
+LEAVING: web.AppKey[asyncio.Event] = web.AppKey("leaving", asyncio.Event)  # set when others take what is new
+CREW: web.AppKey[Member] = web.AppKey("crew", Member)  # only where this process is one of several
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)  # set when the worker is to stop

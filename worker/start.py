@@ -26,7 +26,7 @@ from inference.provisioning.catalogue import find
 from inference.provisioning.fit import here
 from inference.remote.remote_model import RemoteModel
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from migrations.pool import Database
+from migrations.pool import Database, Login
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
 from retrieval.ingest_worker import IngestWorker
@@ -96,7 +96,7 @@ def read_secret(config: Config, home: Home) -> Secret:
 async def open_owner_dsn(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[tuple[str, str | None]]:
     """A running server: the DSN of the tables' owner, and that of the plain role where it has one of its own."""
     if config.database_url:
-        yield config.database_url, None
+        yield config.database_direct_url or config.database_url, None
         return
     postgres = EmbeddedPostgres(config.home)
     try:
@@ -127,7 +127,7 @@ async def open_database(config: Config, supervisor: Supervisor | None = None) ->
     """The migrated database as the worker may see it."""
     async with open_owner_dsn(config, supervisor) as (owner_dsn, app_dsn):
         await migrate(owner_dsn)
-        database = await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE)
+        database = await _connect(config, owner_dsn, app_dsn)
         try:
             yield database
         finally:
@@ -136,6 +136,15 @@ async def open_database(config: Config, supervisor: Supervisor | None = None) ->
                     await database.close()
             except TimeoutError:
                 pass  # a query that hangs must not keep the worker alive; the pool was cut off
+
+
+async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Database:
+    """Behind a pooler, the login must be the plain role itself: no role that is set there would stay."""
+    size_max = config.database_connections
+    if config.database_url and config.database_direct_url:
+        direct = Login(config.database_direct_url, APP_ROLE)
+        return await Database.connect(config.database_url, size_max=size_max, direct=direct)
+    return await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE, size_max=size_max)
 
 
 @asynccontextmanager

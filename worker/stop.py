@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -17,6 +18,16 @@ class Stop:
         self.serving = False
         self.asked = asyncio.Event()
         self.hurried = asyncio.Event()
+
+    @classmethod
+    def by_signals(cls) -> Stop:
+        """Of the task that calls."""
+        task = asyncio.current_task()
+        assert task is not None
+        stop = cls(task)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+        return stop
 
     async def wanted(self, lost: Callable[[], bool]) -> None:
         """Return when somebody asks for it, or the device is lost: only another process can use it again."""

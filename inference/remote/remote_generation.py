@@ -31,6 +31,10 @@ from inference.trace import now_ns
 ELSEWHERE = frozenset({401, 403, 404, 500, 502, 503, 504})
 RETRY_AFTER_S = 1.0  # where an engine that is full does not say when there will be room
 REFUSAL_CHARS_MAX = 500
+# An answer in the middle waits so long for an engine that is begun again; a client sees a pause. Nobody who has seen
+# nothing yet waits: that request is refused, and asked again by its client.
+STRANDED_S = 15.0
+LOSSES_MAX = 3  # what took so many engines along would take another
 
 
 class RemoteGeneration(Delivery):
@@ -62,6 +66,10 @@ class RemoteGeneration(Delivery):
         self._events = Events()
         self._session = session_of(ask.prompt, ask.salt)
         self._tried: list[Upstream] = []
+        self.moves = 0  # how often it went on at another engine, or at one that was begun again
+        self._losses = 0
+        self._stranded: asyncio.TimerHandle | None = None
+        self._give_up_at = float("inf")  # on the clock of the loop, once it makes no progress
         self._exchange: Exchange | None = None
         self._answered = asyncio.Event()
         self._ending: Finish | None = None  # why it ends, told before the end of the stream
@@ -98,10 +106,11 @@ class RemoteGeneration(Delivery):
     def ahead(self) -> bool:
         return self._ask.priority is Priority.AHEAD
 
-    @property
-    def moves(self) -> int:
-        """How often it went on at another engine."""
-        return len(self._tried) - 1
+    def resume(self) -> None:
+        """An engine is there: go on, if this answer waits for one."""
+        if self._stranded is not None:
+            self._tried.clear()
+            self._go_elsewhere(EnginesAway("the engine is gone"))
 
     # --- for the transport ---
 
@@ -111,7 +120,7 @@ class RemoteGeneration(Delivery):
     def refused(self, answer: Answer) -> None:
         self._release()
         error = _refusal(answer)
-        if answer.status not in ELSEWHERE:
+        if answer.status not in ELSEWHERE and not (self.ids and isinstance(error, QueueFull)):
             self._fail(error)
             return
         if answer.status == 503 and not isinstance(error, QueueFull) and self.upstream is not None:
@@ -135,6 +144,7 @@ class RemoteGeneration(Delivery):
 
     def lost(self, reason: str, *, reached: bool) -> None:
         self._release()
+        self._losses += reached
         if not reached and self.upstream is not None:
             self.upstream.away = reason
         self._go_elsewhere(EnginesAway(f"the engine is gone: {reason}"))
@@ -171,7 +181,24 @@ class RemoteGeneration(Delivery):
         try:
             self._begin()
         except InferenceError:
-            self._fail(error)
+            if self.ids and self._losses <= LOSSES_MAX:
+                self._strand(error)
+            else:
+                self._fail(error)
+        else:
+            self.moves += 1
+            self._unstrand()
+
+    def _strand(self, error: InferenceError) -> None:
+        loop = asyncio.get_running_loop()
+        self._give_up_at = min(self._give_up_at, loop.time() + STRANDED_S)
+        if self._stranded is None:
+            self._stranded = loop.call_at(self._give_up_at, self._fail, error)
+
+    def _unstrand(self) -> None:
+        if self._stranded is not None:
+            self._stranded.cancel()
+            self._stranded = None
 
     def _take(self, told: Told) -> None:
         if told.error is not None:
@@ -185,7 +212,7 @@ class RemoteGeneration(Delivery):
         if told.placement is not None and not self.stamps.admitted_ns:
             self.miss, self.forecast = told.placement.miss, told.placement.forecast
             self._stamp(told.placement.queue_ms, told.placement.prefill_ms)
-        if told.cached is not None and not self.cached_tokens and len(self._tried) == 1:
+        if told.cached is not None and not self.cached_tokens and not self.moves:
             self.cached_tokens = told.cached
         if told.counts is not None:
             self.drafted, self.accepted = told.counts
@@ -210,6 +237,7 @@ class RemoteGeneration(Delivery):
                 self._stamp(0.0, (now - stamps.submitted_ns) / 1e6)
             stamps.first_token_ns = now
         stamps.last_token_ns = now
+        self._give_up_at = float("inf")
         for token, logprob in zip_longest(told.ids, told.logprobs):
             if token is None or token in self._end_tokens or self._text.stopped:
                 break
@@ -246,6 +274,7 @@ class RemoteGeneration(Delivery):
     def _leave(self) -> None:
         self._release()
         self._answered.set()
+        self._unstrand()
         if self._timer is not None:
             self._timer.cancel()
         left, self._left = self._left, None

@@ -25,6 +25,7 @@ from inference.text_model import TextModel
 from inference.trace import random_id
 
 LOOK_S = 1.0  # between two looks at the engines: for how long one that is back, or idle and gone, is not noticed
+LOOK_AGAIN_S = 0.1  # while none is there: turns are refused until one is seen
 LOOK_TIMEOUT_S = 2.0
 # Looks in a row without an answer after which an engine's streams are begun elsewhere: a busy machine may miss one.
 MISSES_MAX = 3
@@ -68,7 +69,7 @@ class RemoteModel(TextModel):
     async def watch(self, well: Callable[[], None]) -> None:
         """Look after the engines for ever."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_AGAIN_S if self.failed else LOOK_S)
             await self._look()
             well()
 
@@ -181,6 +182,9 @@ class RemoteModel(TextModel):
         await asyncio.gather(*map(self._look_at, self._fleet.upstreams))
         told = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
         self.context_length = min((self._context_max, *told))  # a session may move to any of them
+        if not self.failed:
+            for generation in tuple(self._going):
+                generation.resume()
 
     async def _look_at(self, upstream: Upstream) -> None:
         try:

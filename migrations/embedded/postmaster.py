@@ -17,7 +17,7 @@ from migrations.embedded.placement import SOCKET_NAME, Placement
 SETTINGS = {
     "listen_addresses": "",  # the socket is the only way in
     "unix_socket_permissions": "0700",
-    "max_connections": "40",  # four workers with a pool of eight, migrations, psql
+    "max_connections": "120",  # 100 for workers, the rest for migrations, commands and psql
     "shared_buffers": "512MB",  # what a search in 100,000 chunks reads; a small database touches little of it
     "maintenance_work_mem": "256MB",
     "max_wal_size": "1GB",

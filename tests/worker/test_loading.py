@@ -8,7 +8,7 @@ import aiohttp
 
 from worker.config import Config
 from worker.loading import Loading
-from worker.serve import bind
+from worker.port import bind
 
 
 async def test_health_tells_how_far_the_model_is_and_everything_else_is_asked_to_come_again() -> None:

@@ -30,8 +30,8 @@ from worker.auth.keys import Keys
 from worker.auth.scope import ALL
 from worker.auth.secret import Secret
 from worker.config import Config, ConfigError, load
+from worker.ready_file import Ready
 from worker.request_keys import PRINCIPAL
-from worker.serve import Ready
 from worker.services import Services
 
 MARK = "s3cr3tm4rk"
@@ -199,7 +199,7 @@ async def test_no_repr_tells_a_secret(caller: Caller) -> None:
         {"Authorization": f"Bearer {caller.key}"}, {}, "GET", Trace()
     )
     parts = [getattr(services, name) for name in services.__dataclass_fields__]
-    ready = Ready("http://x", caller.key, f"http://x/?token={MARK}", "http://x/ops", 1, "1")
+    ready = Ready("http://x", caller.key, f"http://x/?token={MARK}", "http://x/ops", 1)
     server = ServerTable(url="http://x", headers={"Authorization": MARK}, environment={"TOKEN": MARK})
     shown = [services, CONFIG, principal, secret, ready, server, Keys(caller.services.database, secret), *parts]
     assert "Config(" in repr(services)

@@ -8,9 +8,10 @@ import pytest
 
 from worker.config import Config, ConfigError
 from worker.engines.address import Address, engines_in
+from worker.engines.bound import bound
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
-from worker.serve_engine import bound, serve_engine
+from worker.serve_engine import serve_engine
 
 
 async def test_a_network_is_not_served_without_a_token(tmp_path: Path) -> None:

@@ -15,17 +15,15 @@ from typing import Any
 
 from migrations.embedded.errors import remedy
 from worker.auth.scope import Scope
-from worker.config import VERSION, Config, ConfigError, Group, add_settings, load, prepare_process, settings
+from worker.config import VERSION, Config, ConfigError, add_settings, is_for_engines, load, prepare_process, settings
+from worker.crew.member import Member
+from worker.errors import StartError
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+LOG_FORMAT = "%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s"
 ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # as filters take them
 SETTING_NAMES = frozenset(setting.name for setting in settings())
-_OF_ENGINES = (Group.ENGINES, Group.COMPUTATION, Group.MEMORY)
-ENGINE_SETTINGS = (
-    *(setting.name for setting in settings() if setting.about.group in _OF_ENGINES and setting.name != "engines"),
-    *("model", "draft", "draft_tokens", "draft_tokens_min", "queue", "drain_s"),
-)
+ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,15 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load(flags)
     except ConfigError as error:
         return _fail(error)
-    _start_log(config.log_level)
+    command, joins = rest.pop("command"), rest.pop("member", None)
+    member = Member.join(joins) if joins else None
+    _start_log(config.log_level, member)
 
     try:
-        return _run(rest.pop("command"), config, rest)
+        if command == "serve" and config.workers > 1 and member is None:
+            return _run_crew(config, flags, rest["began"])
+        return _run(command, config, {**rest, "member": member} if member else rest, member)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return EXIT_INTERRUPTED
 
 
-def _run(command: str, config: Config, options: dict[str, Any]) -> int:
+def _run(command: str, config: Config, options: dict[str, Any], member: Member | None) -> int:
     """From here on models and servers are imported; what is above answers `--help` at once."""
     import uvloop
 
@@ -55,6 +57,19 @@ def _run(command: str, config: Config, options: dict[str, Any]) -> int:
     try:
         uvloop.run(_stoppable(getattr(commands, command)(config, **options)))
     except commands.FAILURES as error:
+        return _fail(error, member)
+    return 0
+
+
+def _run_crew(config: Config, flags: dict[str, str], began: float) -> int:
+    """Models and servers are for the members alone: this process stays small."""
+    import uvloop
+
+    from worker.crew.crew import serve_crew
+
+    try:
+        uvloop.run(serve_crew(config, began=began, flags=flags))
+    except (StartError, OSError) as error:
         return _fail(error)
     return 0
 
@@ -67,15 +82,20 @@ async def _stoppable(command: Coroutine[Any, Any, None]) -> None:
     await command
 
 
-def _start_log(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format=LOG_FORMAT)
+def _start_log(level: str, member: Member | None) -> None:
+    """Each line is one write, so that those of several processes do not mix."""
+    logging.basicConfig(level=level.upper(), format=LOG_FORMAT.format(who=f"{member.name} " if member else ""))
     if level not in ("debug", "info"):
         # What the library cannot do reaches people as an error of ours; its own remarks are for who looks for more.
         logging.getLogger("firsttoken.llama").setLevel(logging.CRITICAL)
 
 
-def _fail(error: BaseException) -> int:
-    print(f"firsttoken: {' '.join(_sentence(error).split())}", file=sys.stderr)
+def _fail(error: BaseException, member: Member | None = None) -> int:
+    reason = " ".join(_sentence(error).split())
+    if member is None:
+        print(f"firsttoken: {reason}", file=sys.stderr)
+    else:
+        member.fail(reason)
     return EXIT_FAILED
 
 
@@ -103,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
 
     engine = _command(commands, "engine", "serve_engine", "start an engine that workers share", also=ENGINE_SETTINGS)
     engine.set_defaults(began=time.monotonic())
+    for each in (serve, engine):  # how `serve --workers` starts them
+        each.add_argument("--member", help=argparse.SUPPRESS)
 
     doctor = _command(
         commands, "doctor", "doctor", "check whether this machine can serve with these settings", also=None

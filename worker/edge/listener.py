@@ -19,10 +19,10 @@ from worker.edge.connections import Connections, descriptors, limit_for
 from worker.edge.guard import Guard
 from worker.errors import ApiError
 from worker.middleware import error_response
+from worker.port import BACKLOG
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-BACKLOG = 512
 CONTINUE = "100-continue"
 CLEANUP_S = 0.2  # for handlers that go on when everything was answered or given up
 
@@ -100,6 +100,11 @@ class Listener:
     def _make_http(self) -> Http:
         assert self._runner.server is not None
         return Http(self._runner.server, loop=asyncio.get_running_loop(), **HTTP)
+
+    def leave(self) -> None:
+        """Take no more connections; those that are there go on."""
+        if self._server is not None:
+            self._server.close()
 
     async def close(self) -> None:
         """Stop listening and end what is left."""

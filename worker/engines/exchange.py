@@ -11,7 +11,7 @@ from inference.remote.transport import Answer, Receiver
 from worker.engines.address import Address
 from worker.engines.http_answer import BadAnswer, HttpAnswer
 
-ANSWER_BYTES_MAX = 2**20  # of one that is handed on as a whole
+ANSWER_BYTES_MAX = 16 * 2**20  # of one that is handed on as a whole: metrics have labels of many tenants
 # Until the head of an answer is there, which an engine sends when it has taken the request: it may compile a grammar
 # before. Where its machine is gone without a word, nothing would ever come.
 HEAD_S = 30.0

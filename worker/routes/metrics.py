@@ -9,19 +9,30 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from worker.auth.access import needs
 from worker.auth.scope import Scope
+from worker.crew.scrape import scrape_all
 from worker.described import PLAIN, Described
-from worker.services import SERVICES
+from worker.engines.exchange import EngineTransport
+from worker.services import CREW, SERVICES
+
+TEXT = {"Content-Type": CONTENT_TYPE_LATEST}
 
 
 def routes() -> list[web.RouteDef]:
     return needs(Scope.OPS, web.get("/metrics", scrape))
 
 
-@Described(tells=(PLAIN,))
-async def scrape(request: web.Request) -> web.Response:
-    services = request.app[SERVICES]
+async def numbers(app: web.Application) -> bytes:
+    """Of this process."""
+    services = app[SERVICES]
     metrics = services.telemetry.metrics
     metrics.turns_active.set(services.admission.active)
     metrics.tasks.set(len(asyncio.all_tasks()))
-    text = await asyncio.to_thread(metrics.render)
-    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return await asyncio.to_thread(metrics.render)
+
+
+@Described(tells=(PLAIN,))
+async def scrape(request: web.Request) -> web.Response:
+    text, crew = await numbers(request.app), request.app.get(CREW)
+    if crew is not None:
+        text = await scrape_all(crew, text, EngineTransport())
+    return web.Response(body=text, headers=TEXT)

@@ -18,7 +18,6 @@ from worker.described import EVENTS, JSON, Described
 from worker.errors import ApiError, ClientGone
 from worker.reply import reply
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
-from worker.runs.background import enqueue
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import COME_BACK, Once, in_use
@@ -81,7 +80,7 @@ async def _start(
     """The run, or what stands in the queue. Raises what refuses the request."""
     principal, dialect = request[PRINCIPAL], Dialect.of(request.headers)
     if body.background:  # made without us, sooner or later
-        return await enqueue(request.app[SERVICES], principal, body, dialect, id)
+        return await request.app[RUNS].backlog.enqueue(principal, body, dialect, id)
     on_disconnect = Disconnect.parse(request.headers.get(HEADER), usual)
     runs, trace = request.app[RUNS], request[TRACE]
     return await runs.create(principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id)

@@ -43,26 +43,6 @@ BUSY = frozenset({429, 503})  # not the fault of the request: it may be started 
 Complete: TypeAlias = Callable[[ResponseTurn, Ledger, Sequence[WireEvent]], Awaitable[None]]
 
 
-async def enqueue(
-    services: RunServices, principal: Principal, body: ResponseRequest, dialect: Dialect, id: str
-) -> dict[str, Any]:
-    """Store a request for any worker with a free place, and return the response as it is now.
-
-    Raises the errors that refuse the request, as far as they can be known before it starts, and TooManyQueued.
-    """
-    body = entitled(body, principal.best_class)
-    frame = ResponseFrame(body, check_model(body.model, services), id, dialect=dialect)
-    turn = await hydrate(services, principal, frame)
-    await services.agent.count(turn.turn)
-    caller = {"via": principal.via, "subject": principal.subject, "dialect": dialect.value}
-    request = body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
-    queued = frame.queued()
-    job = Job(request, caller, rank_of(body.service_tier))
-    record, events = record_of(turn, queued, ()), Narrator(frame).queue()
-    await certain(lambda: services.queue.add(turn.tenant_id, record, job, events), STORE_S)
-    return queued
-
-
 async def run_queued(services: RunServices, taken: Taken, complete: Complete) -> None:
     """Run a response that this worker took from the queue.
 
@@ -107,6 +87,34 @@ class Backlog:
         self._queued = asyncio.Event()
         self._stopped = False
         self._taking: Supervised | None = None
+        self._untold = False  # others have not heard of what waits
+
+    @property
+    def has_room(self) -> bool:
+        return not self._stopped and self._services.presence.is_alive and len(self._making) < self._places
+
+    async def enqueue(self, principal: Principal, body: ResponseRequest, dialect: Dialect, id: str) -> dict[str, Any]:
+        """Store a request for any worker with a free place, and return the response as it is now. Where this worker has
+        one, the others are not told: they would all ask the database for the same row.
+
+        Raises the errors that refuse the request, as far as they can be known before it starts, and TooManyQueued.
+        """
+        services = self._services
+        body = entitled(body, principal.best_class)
+        frame = ResponseFrame(body, check_model(body.model, services), id, dialect=dialect)
+        turn = await hydrate(services, principal, frame)
+        await services.agent.count(turn.turn)
+        caller = {"via": principal.via, "subject": principal.subject, "dialect": dialect.value}
+        request = body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
+        queued = frame.queued()
+        job = Job(request, caller, rank_of(body.service_tier))
+        record, events = record_of(turn, queued, ()), Narrator(frame).queue()
+        here = self.has_room
+        await certain(lambda: services.queue.add(turn.tenant_id, record, job, events, tell=not here), STORE_S)
+        if here:
+            self._untold = True
+            self.look()
+        return queued
 
     def start(self) -> None:
         if self._places:
@@ -145,13 +153,17 @@ class Backlog:
                     await self._queued.wait()
 
     async def _take_all(self) -> None:
-        while not self._stopped and self._services.presence.is_alive and len(self._making) < self._places:
+        while self.has_room:
             taken = await self._services.queue.take(self._services.presence.worker)
             if taken is None:
+                self._untold = False
                 return
             task = asyncio.create_task(self._make(taken), name="background")
             self._making[task] = taken
             task.add_done_callback(self._free)
+        if self._untold:  # more came at once than there is room for
+            await self._services.queue.tell_workers()
+            self._untold = False
 
     def _free(self, task: asyncio.Task[None]) -> None:
         self._making.pop(task, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -59,6 +59,7 @@ class EventLog:
 
     store: RunningStore
     worker: int
+    is_followed: Callable[[str], bool] = lambda _: False  # at other workers, by the id of a response
     _waiting: dict[str, Journal] = field(default_factory=dict)
     _writer: BatchWriter = field(init=False)
 
@@ -118,7 +119,8 @@ class EventLog:
 
     async def _store_batches(self, tenant_id: UUID, journals: Sequence[Journal]) -> None:
         batches = [journal.batch() for journal in journals]
-        held = await self.store.append(tenant_id, batches, self.worker)
+        followed = [batch.response_id for batch in batches if self.is_followed(batch.response_id)]
+        held = await self.store.append(tenant_id, batches, self.worker, followed)
         for journal, batch in zip(journals, batches, strict=True):
             if journal.response_id in held:
                 journal.stored = batch.number + 1 - journal.first

@@ -54,7 +54,7 @@ class Runs:
         """
         self.services = services
         self.backlog = Backlog(services, background, self._complete)
-        self._event_log = EventLog(services.running, services.presence.worker)
+        self._event_log = EventLog(services.running, services.presence.worker, services.presence.is_followed)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
         self._suspects: set[Taken] = set()
@@ -216,16 +216,18 @@ class Runs:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self, well: Well) -> None:
-        """End abandoned responses, give keys back, and delete expired events."""
+        """End abandoned responses, give keys back, and delete expired events; what is of others, at one worker only."""
         await self.services.claims.settle_all()
-        listed = await self.services.running.abandoned(self.services.presence.worker)
+        running, worker = self.services.running, self.services.presence.worker
+        is_janitor = await running.be_janitor(worker)
+        listed = await running.abandoned(worker, of_others=is_janitor)
         abandoned = {taken for taken in listed if not self._makes(taken)}
         for taken in abandoned & self._suspects:
             await self._give_up(taken)
             well()
         self._suspects = abandoned
-        if time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
-            await self.services.running.forget(self._event_days)
+        if is_janitor and time.monotonic() - self._forgot_at >= FORGET_EVERY_S:
+            await running.forget(self._event_days)
             await self.services.idempotency.forget()
             self._forgot_at = time.monotonic()
 

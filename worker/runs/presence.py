@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,9 +16,13 @@ from worker.runs.running_store import CHANNEL, NEWS
 from worker.supervisor import Supervised, Supervisor, Well
 
 if TYPE_CHECKING:
-    from migrations.pool import Connection
+    import asyncpg
+
+    Connection = asyncpg.Connection[asyncpg.Record]
 
 CANCEL = "cancel"
+FOLLOW = "follow"
+FOLLOWED_S = 10.0  # whoever follows says so again and again, after each pause without news
 BATCH = "batch"
 PROBE_S = 15.0  # a connection that died without a word is noticed within so long
 SILENT_S = 60.0  # the longest that listening may take, or a probe: each waits for its statement's own limit
@@ -37,6 +42,7 @@ class Presence:
         self._database = database
         self._news: dict[str, asyncio.Event] = {}
         self._watchers: Counter[str] = Counter()
+        self._followed: dict[str, float] = {}  # ids, and until when that counts
         self._listening = asyncio.Event()
         self._task: Supervised | None = None
 
@@ -60,6 +66,16 @@ class Presence:
         async with self._database.anonymous() as connection:
             await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{CANCEL} {response_id}")
 
+    async def follow(self, response_id: str) -> None:
+        """Ask whoever makes it to tell of what is new. Where nobody follows, nothing is told: a commit that tells
+        something waits for every other one that does."""
+        async with self._database.anonymous() as connection:
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{FOLLOW} {response_id}")
+
+    def is_followed(self, response_id: str) -> bool:
+        """Whether another worker has asked for what is new of it, lately."""
+        return self._followed.get(response_id, 0.0) > time.monotonic()
+
     def tell_here(self, response_id: str) -> None:
         """There is something new for those who watch at this worker."""
         if response_id in self._news:
@@ -78,7 +94,7 @@ class Presence:
 
     async def _keep_listening(self, well: Well) -> None:
         """Raises what ends the connection. Then quickly again: others must not take this worker for dead."""
-        async with self._database.anonymous() as connection:
+        async with self._database.direct() as connection:
             await self._listen(connection, well)
 
     async def _listen(self, connection: Connection, well: Well) -> None:
@@ -106,9 +122,18 @@ class Presence:
         if word == CANCEL:
             for cancel in self.on_cancel:
                 cancel(response_id)
+        elif word == FOLLOW:
+            self._note_follower(response_id)
         elif word == NEWS:
             self.tell_here(response_id)
         elif word == QUEUED:
             self.on_queued()
         elif word == BATCH:
             self.on_batch()
+
+    def _note_follower(self, response_id: str) -> None:
+        now, followed = time.monotonic(), self._followed
+        followed.pop(response_id, None)
+        followed[response_id] = now + FOLLOWED_S
+        while followed[oldest := next(iter(followed))] <= now:
+            del followed[oldest]

@@ -45,9 +45,11 @@ class QueueStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, tenant_id: UUID, record: ResponseRecord, job: Job, events: Sequence[WireEvent]) -> None:
-        """Store a response that somebody is to make, with the events told so far. Once, however often. Raises
-        TooManyQueued.
+    async def add(
+        self, tenant_id: UUID, record: ResponseRecord, job: Job, events: Sequence[WireEvent], *, tell: bool = True
+    ) -> None:
+        """Store a response that somebody is to make, with the events told so far, and `tell` the workers. Once, however
+        often. Raises TooManyQueued.
 
         Requests of the same moment may pass the limit together, by as many as there are connections.
         """
@@ -78,6 +80,12 @@ class QueueStore:
                 job.request,
                 job.caller,
             )
+            if tell:
+                await _tell_workers(connection)
+
+    async def tell_workers(self) -> None:
+        """Something may wait."""
+        async with self._database.anonymous() as connection:
             await _tell_workers(connection)
 
     async def take(self, worker: int) -> Taken | None:

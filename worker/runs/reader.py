@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from uuid import UUID
 
 from worker.errors import ApiError
 from worker.runs.event_stream import BATCH_FRAMES, Stream
+from worker.runs.presence import FOLLOWED_S
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
 from worker.wire import sse
@@ -84,15 +86,18 @@ async def _follow(
         if chapter.expired:
             message = "The events of this response have expired. Read it without 'stream'."
             raise ApiError(404, message, type="not_found_error", param="stream", code="events_expired")
+        follow_at = 0.0
         while True:
             yield list(chapter.events)
             after = chapter.events[-1]["sequence_number"] if chapter.events else after
             if chapter.sealed:
                 break
-            try:
-                async with asyncio.timeout(POLL_S):
-                    await news.wait()
-            except TimeoutError:
-                pass
+            if time.monotonic() >= follow_at:  # and read at once: something may be new since the last look
+                await services.presence.follow(response_id)
+                follow_at = time.monotonic() + FOLLOWED_S / 3
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):
+                        await news.wait()
             news.clear()
             chapter = await services.running.read(tenant_id, response_id, after)

@@ -6,7 +6,7 @@ is more to read: the payload is `news` and the response's id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -147,9 +147,13 @@ class RunningStore:
                 worker,
             )
 
-    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> set[str]:
+    async def append(
+        self, tenant_id: UUID, batches: Sequence[Batch], worker: int, followed: Collection[str] = ()
+    ) -> set[str]:
         """Add events of responses that this worker makes, and return which those are: one that was deleted meanwhile is
         nobody's, and one that was taken for dead is another's.
+
+        Of those that are `followed` at other workers these are told; of all, when nothing more comes.
         """
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
@@ -169,7 +173,8 @@ class RunningStore:
                 await connection.execute(
                     "update responses set worker = null where tenant_id = $1 and id = any($2)", tenant_id, ended
                 )
-            await tell_news(connection, *held)
+            if told := [*ended, *(held & set(followed) - set(ended))]:
+                await tell_news(connection, *told)
         return held
 
     async def read(self, tenant_id: UUID, response_id: str, after: int) -> Chapter:
@@ -203,10 +208,18 @@ class RunningStore:
                 items = (*record.input, *record.output)
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
 
-    async def abandoned(self, asker: int) -> list[Taken]:
-        """Every response whose worker is gone, and those of the worker that asks: it knows which of them it makes."""
+    async def be_janitor(self, asker: int) -> bool:
+        """Whether this worker is the one that sees to the responses of those that are gone."""
         async with self._database.anonymous() as connection:
-            rows = await connection.fetch("select tenant_id, id, worker from abandoned_responses($1)", asker)
+            return bool(await connection.fetchval("select be_janitor($1)", asker))
+
+    async def abandoned(self, asker: int, *, of_others: bool) -> list[Taken]:
+        """The responses of the worker that asks: it knows which of them it makes. `of_others`: also every one whose
+        worker is gone."""
+        async with self._database.anonymous() as connection:
+            rows = await connection.fetch(
+                "select tenant_id, id, worker from abandoned_responses($1, $2)", asker, of_others
+            )
         return [Taken(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
     async def give_up(self, taken: Taken, error: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from inference.bundled import CHAT_MODEL
 from inference.core import Delta, Due, Finish, Sampling
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
+from inference.remote import remote_generation
 from inference.remote.remote_model import RemoteModel
 from inference.remote.transport import Answer, Receiver
 
@@ -142,6 +143,49 @@ async def test_an_answer_that_would_become_another_one_fails_with_its_half(
     with pytest.raises(InferenceError, match="in the middle"):
         await generation.stream(lambda delta: None)
     assert (generation.ids, generation.finish, len(network.posts)) == ([350], Finish.ERROR, 1)
+
+
+async def test_a_begun_answer_waits_for_an_engine_that_comes_back_and_is_full_at_first(
+    model: RemoteModel, network: Network
+) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.received(tokens(350))
+    network.away.update(URLS)
+    network.last.receiver.lost("killed", reached=True)
+    network.last.receiver.lost("refused", reached=False)  # at the other one
+    await model._look()
+    assert (len(network.posts), model.failed, generation.finish) == (2, "no engine answers", None)
+    network.away.clear()
+    await model._look()
+    network.last.receiver.refused(error(429, "rate_limit_exceeded"))
+    network.last.receiver.refused(error(429, "rate_limit_exceeded"))
+    assert generation.finish is None  # it has said something: it waits for room
+    await model._look()
+    assert network.last.body["token_ids"] == [*PROMPT, 350]
+    network.last.receiver.received(tokens(351, finish="stop") + END)
+    assert generation.ids == [350, 351] and not model._going
+
+
+async def test_an_answer_does_not_wait_for_ever_and_takes_no_more_than_a_few_engines_along(
+    model: RemoteModel, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_generation, "STRANDED_S", 0.0)
+    waiting = model.generate(PROMPT, GREEDY)
+    network.last.receiver.received(tokens(350))
+    for _ in URLS:
+        network.last.receiver.lost("killed", reached=True)
+    with pytest.raises(EnginesAway):
+        await waiting.stream(lambda delta: None)
+
+    monkeypatch.undo()
+    deadly = model.generate(PROMPT, GREEDY)
+    network.last.receiver.received(tokens(350))
+    for _ in range(remote_generation.LOSSES_MAX):
+        assert deadly.finish is None
+        network.last.receiver.lost("it crashed", reached=True)
+        await model._look()
+    network.last.receiver.lost("it crashed", reached=True)
+    assert deadly.finish is Finish.ERROR
 
 
 async def test_what_is_wrong_with_a_request_is_not_tried_elsewhere(model: RemoteModel, network: Network) -> None:

@@ -87,6 +87,26 @@ async def test_an_answer_goes_on_elsewhere_when_its_engine_is_killed_and_all_awa
                 await model.generate(prompt_of(model), LONG).admitted()
 
 
+async def test_an_answer_waits_for_its_only_engine_to_be_begun_again(
+    make_home: Callable[[], Path],
+) -> None:
+    home = make_home()
+    options = ("--streams", "2", "--resident", "1", "--context", "512")
+    with ExitStack() as stack:
+        engine = EngineProcess(home, *options)
+        stack.callback(engine.stop)
+        async with reaching(engine.wait_until_ready()) as model:
+            undisturbed = await ids_of(model.generate(prompt_of(model), LONG))
+            generation = model.generate(prompt_of(model), LONG)
+            answer = asyncio.create_task(ids_of(generation, at=10, then=engine.kill))
+            await until(lambda: model.failed is not None)
+            with pytest.raises(EnginesAway):  # who has seen nothing yet does not wait
+                model.generate(prompt_of(model), LONG)
+            stack.callback(EngineProcess(home, *options).stop)
+            assert await answer == undisturbed
+            assert (generation.finish, generation.moves) == (Finish.LENGTH, 1)
+
+
 async def test_no_engine_that_is_none_of_ours_promises_the_same_tokens(address: str) -> None:
     async with reaching(address) as model:  # without its token
         assert model.failed == "no engine answers"

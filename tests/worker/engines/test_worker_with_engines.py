@@ -52,10 +52,11 @@ async def test_a_worker_refuses_turns_until_its_engine_is_there_and_again_when_i
                 told = await answer.text()
             assert "response.output_text.delta" in told and "response.completed" in told
 
-            # An answer without an end is told as failed when the only engine dies in the middle of it.
+            # One with a seed cannot go on elsewhere: it is told as failed when its engine dies in the middle of it.
             endless = {
                 "messages": [{"role": "user", "content": "hello"}],
                 "stream": True,
+                "seed": 1,
                 "logit_bias": {"0": -100, "2": -100},
             }
             async with http.post("/v1/chat/completions", json=endless) as answer:

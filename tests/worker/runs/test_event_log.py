@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -83,10 +83,12 @@ class Breaking(RunningStore):
         super().__init__(database)
         self._errors = list(errors)
 
-    async def append(self, tenant_id: UUID, batches: Sequence[Batch], worker: int) -> set[str]:
+    async def append(
+        self, tenant_id: UUID, batches: Sequence[Batch], worker: int, followed: Collection[str] = ()
+    ) -> set[str]:
         if self._errors:
             raise self._errors.pop(0)
-        return await super().append(tenant_id, batches, worker)
+        return await super().append(tenant_id, batches, worker, followed)
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,9 @@ async def take(queue: QueueStore, worker: int) -> Taken:
 
 async def test_who_left_it_is_known(queue: QueueStore, running: RunningStore, waiting: ResponseRecord) -> None:
     taken = await take(queue, GONE)
-    assert taken in await running.abandoned(NEXT)
+    assert taken in await running.abandoned(NEXT, of_others=True)
     assert await queue.put_back(taken, died=True)
-    assert waiting.id not in [each.response_id for each in await running.abandoned(NEXT)]
+    assert waiting.id not in [each.response_id for each in await running.abandoned(NEXT, of_others=True)]
 
 
 async def test_a_late_verdict_takes_nothing_from_the_next_worker(

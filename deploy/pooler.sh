@@ -1,0 +1,22 @@
+#!/bin/sh
+# Prints the path of a pgbouncer for the tests of the database; installs Debian's when there is none and we may.
+set -eu
+PATH="$PATH:/usr/sbin:/usr/local/sbin"
+
+command -v pgbouncer && exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing pgbouncer for the tests of the database" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    # Its service is not wanted: each test starts its own.
+    if { apt-get update && apt-get install -y --no-install-recommends pgbouncer; } >"$log" 2>&1; then
+        rm -f "$log"
+        command -v pgbouncer && exit 0
+    else
+        tail -n 5 "$log" >&2
+    fi
+fi
+
+echo "The tests of the database need pgbouncer. Debian: apt-get install pgbouncer; macOS: brew install pgbouncer." >&2
+exit 1

@@ -1,0 +1,187 @@
+"""`firsttoken serve --workers N`: workers on one port, the engine that they share, and the process that keeps them.
+
+This process has neither model nor database nor connections of clients, so what ends others does not end it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from inference.remote.transport import Transport
+from worker.config import Config, is_for_engines
+from worker.crew.child import Child
+from worker.crew.member import socket_in
+from worker.engines.exchange import EngineTransport
+from worker.engines.shared_token import read_token
+from worker.home import Home
+from worker.port import reserve
+from worker.ready_file import Ready, ready_files
+from worker.stop import Stop
+
+ENGINE = "engine"
+EMBEDDED_CONNECTIONS = 100  # of the embedded database's, for all workers
+# A worker is gone two seconds after its time to drain, and the last one stops the database; then it is made to.
+LEAVE_S = 15.0
+# Settings of the whole that are another's for each member.
+OF_THE_WHOLE = frozenset({"workers", "engines", "host", "port", "listen", "ready_file"})
+
+log = logging.getLogger("firsttoken.crew")
+
+
+async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) -> None:
+    """Run until asked to stop. `flags` are the settings of the command line as they were given; those of the
+    environment reach the members by themselves.
+
+    Raises StartError.
+    """
+    stop, home = Stop.by_signals(), Home(config.home)
+    home.prepare()
+    with (
+        closing(reserve(config.host, config.port)) as reserved,
+        tempfile.TemporaryDirectory(prefix="firsttoken-") as folder,
+    ):
+        crew = Crew(config, flags, reserved.getsockname()[1], Path(folder), EngineTransport(read_token(config)))
+        try:
+            introduction = await crew.start()
+            stop.serving = True
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, crew.renew)
+            ready = replace(introduction, pid=os.getpid())
+            files = [path for path in (home.ready_file, config.ready_file) if path]
+            with ready_files(files, ready):
+                print(ready.banner(time.monotonic() - began, f" with {config.workers} workers"), flush=True)
+                await crew.serve_until(stop.asked)
+        finally:
+            await crew.stop(config.drain_s if stop.serving else 0.0, stop.hurried)
+
+
+class Crew:
+    """Who is in it, under which name: `worker-1`, `worker-2`, ..., and `engine` unless there are engines elsewhere."""
+
+    def __init__(self, config: Config, flags: Mapping[str, str], port: int, folder: Path, transport: Transport) -> None:
+        self._folder = folder
+        self._introduction: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._drain_s = config.drain_s
+        self._renewing: asyncio.Task[None] | None = None
+        engine = None if config.engines else f"unix:{socket_in(folder, ENGINE)}"
+        given = {name: text for name, text in flags.items() if name not in OF_THE_WHOLE}
+        if not config.database_url:
+            fair = EMBEDDED_CONNECTIONS // config.workers - 1  # and one that listens
+            given["database_connections"] = str(min(config.database_connections, fair))
+        own = {"host": config.host, "port": str(port), "engines": config.engines or engine or ""}
+        self.workers = [
+            self._child(f"worker-{number}", "serve", {**given, **own}, "/readyz", transport)
+            for number in range(1, config.workers + 1)
+        ]
+        of_engine = {name: text for name, text in given.items() if is_for_engines(name)}
+        self.engines = (
+            [self._child(ENGINE, "engine", {**of_engine, "listen": engine}, "/health", transport)] if engine else []
+        )
+        self._keeping: list[asyncio.Task[None]] = []
+
+    def _child(self, name: str, command: str, settings: Mapping[str, str], path: str, transport: Transport) -> Child:
+        flags = [f"--{setting.replace('_', '-')}={text}" for setting, text in settings.items()]
+
+        def line(descriptor: int) -> Sequence[str]:
+            return [*_this_program(), command, *flags, "--member", f"{name}:{descriptor}"]
+
+        def hello() -> dict[str, Any]:
+            socket_in(self._folder, name).unlink(missing_ok=True)  # of one that was killed
+            introduces = name == self.workers[0].name and not self._introduction.done()
+            return {"folder": str(self._folder), "introduces": introduces}
+
+        return Child(name, line, hello, self._hear, transport, f"unix:{socket_in(self._folder, name)}", path)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "ready" in message and not self._introduction.done():
+            self._introduction.set_result(Ready(**message["ready"]))
+
+    async def start(self) -> Ready:
+        """Return when all are ready. Raises StartError when one of them cannot start."""
+        self._keeping = [asyncio.create_task(child.keep(), name=child.name) for child in self._all]
+        ready = asyncio.create_task(self._ready(), name="ready")
+        try:
+            await asyncio.wait([ready, *self._keeping], return_when=asyncio.FIRST_COMPLETED)
+            for task in self._keeping:
+                if task.done():
+                    task.result()
+            return await ready
+        finally:
+            ready.cancel()
+
+    async def _ready(self) -> Ready:
+        for child in self._all:
+            await child.is_ready.wait()
+        return await self._introduction
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Raises what ends one who keeps a place filled: none should end."""
+        asked = asyncio.create_task(stop.wait(), name="stop")
+        await asyncio.wait([asked, *self._keeping], return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        for task in self._keeping:
+            if task.done():
+                task.result()
+
+    def renew(self) -> None:
+        """Begin all workers again, one after the other, while the others take what comes; engines where there are
+        several. What is in progress is finished first."""
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(), name="renew")
+
+    async def _renew(self) -> None:
+        for worker in self.workers:
+            log.warning("%s makes room for its successor", worker.name)
+            await worker.relieve(self._drain_s)
+
+    async def stop(self, drain_s: float, hurried: asyncio.Event) -> None:
+        """The workers first: until the last answer is out, the engine computes."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        for members in (self.workers, self.engines):
+            names = {child.name for child in members}
+            tasks = [task for task in self._keeping if task.get_name() in names]
+            for child in members:
+                child.ask()
+            if not await _ended(tasks, hurried, drain_s + LEAVE_S):
+                for child in members:
+                    child.ask()  # again: it is urgent
+                await _ended(tasks, None, LEAVE_S)
+            for child, task in zip(members, tasks, strict=False):
+                if not task.done():
+                    child.kill()
+            if tasks:
+                await asyncio.wait(tasks)
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    @property
+    def _all(self) -> Iterable[Child]:
+        return (*self.engines, *self.workers)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]], hurried: asyncio.Event | None, within_s: float) -> bool:
+    """Whether all did within the time, and before somebody was in a hurry."""
+    if not tasks:
+        return True
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(asyncio.wait(tasks))]
+    if hurried is not None:
+        waits.append(asyncio.ensure_future(hurried.wait()))
+    await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    return all(task.done() for task in tasks)
+
+
+def _this_program() -> Sequence[str]:
+    """How this process was started, up to the command."""
+    return sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]

@@ -1,0 +1,84 @@
+"""A process of the crew, as it sees itself: its name, its private socket, and the line to who started it.
+
+The line is one end of a socket pair, at whose other end nobody but the crew's first process is. So a crew whose first
+process was killed ends too, whatever else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from worker.ready_file import Ready
+from worker.stop import Stop
+
+LINE_BYTES_MAX = 64 * 1024  # of a message, in either direction
+HELLO_S = 10.0  # the first process sends it before it starts this one
+LEAVE = b"leave\n"
+SUFFIX = ".sock"
+
+
+def socket_in(folder: Path, name: str) -> Path:
+    """Where a member of that name listens for the others."""
+    return folder / f"{name}{SUFFIX}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`folder` holds the private sockets of all members. `introduces`: this one makes the key and the link for the
+    person at the terminal, and reads the sample documents."""
+
+    name: str
+    folder: Path
+    introduces: bool
+    line: socket.socket = field(repr=False)
+    leaving: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    @classmethod
+    def join(cls, text: str) -> Member:
+        """What `--member NAME:DESCRIPTOR` says. Raises ValueError and OSError: it is for the crew alone."""
+        name, _, descriptor = text.partition(":")
+        line = socket.socket(fileno=int(descriptor))
+        line.settimeout(HELLO_S)
+        hello = orjson.loads(line.recv(LINE_BYTES_MAX).partition(b"\n")[0])
+        line.setblocking(False)
+        return cls(name, Path(hello["folder"]), hello["introduces"], line)
+
+    @property
+    def socket(self) -> Path:
+        return socket_in(self.folder, self.name)
+
+    def introduce(self, ready: Ready) -> None:
+        self._tell({"ready": asdict(ready)})
+
+    def fail(self, reason: str) -> None:
+        """In the place of a line to the terminal: all members may fail of the same reason."""
+        self._tell({"failed": reason})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # nobody is there any more
+            self.line.sendall(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)[-LINE_BYTES_MAX:])
+
+    @asynccontextmanager
+    async def on_duty(self, stop: Stop) -> AsyncIterator[None]:
+        """Meanwhile, what comes by the line is heard."""
+        hearing = asyncio.create_task(self._hear(stop), name="crew")
+        try:
+            yield
+        finally:
+            hearing.cancel()
+
+    async def _hear(self, stop: Stop) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):
+            while message := await loop.sock_recv(self.line, len(LEAVE)):
+                if message == LEAVE:
+                    self.leaving.set()
+        stop.ask()

@@ -1,0 +1,62 @@
+"""How to reach what answers: printed for people, and written for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
+
+from migrations.embedded.errors import remedy
+from worker.config import VERSION
+from worker.errors import StartError
+from worker.home import write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """How to reach a worker that answers, or several on one port; the content of the ready file. `pid` is that of the
+    process to stop."""
+
+    url: str
+    api_key: str = field(repr=False)
+    chat_url: str = field(repr=False)  # it signs a browser in
+    ops_url: str
+    pid: int
+    version: str = VERSION
+
+    def banner(self, seconds: float, who: str = "") -> str:
+        return f"""
+Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Ctrl-C stops it.
+
+  Chat     {self.chat_url}
+           signs one browser in, once; for another one: firsttoken link
+  Latency  {self.ops_url}
+  API      curl {self.url}/v1/responses -H 'Content-Type: application/json' \\
+             -H 'Authorization: Bearer {self.api_key}' -d '{{"input": "Hello!"}}'
+"""
+
+
+@contextmanager
+def ready_files(paths: list[Path], ready: Ready) -> Iterator[None]:
+    """Present while requests are taken. Another worker of this home may have written its own since."""
+    content = orjson.dumps(asdict(ready), option=orjson.OPT_INDENT_2)
+    try:
+        for path in paths:
+            _write(path, content)
+        yield
+    finally:
+        for path in paths:
+            with suppress(OSError):
+                if path.read_bytes() == content:
+                    path.unlink()
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        todo = remedy(error, "choose another with --ready-file")
+        raise StartError(f"{path} cannot be written: {error.strerror}; {todo}") from error
