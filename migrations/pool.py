@@ -120,7 +120,7 @@ class Database:
             max_size=size_max,
             max_inactive_connection_lifetime=0 if _is_local(dsn) else IDLE_S_MAX,
             command_timeout=COMMAND_TIMEOUT_S,
-            init=_prepare,
+            init=_prepare_behind_pooler if behind_pooler else _prepare,
             reset=_skip_reset,
             server_settings=_settings(role),
             statement_cache_size=0 if behind_pooler else STATEMENTS,  # the next transaction is elsewhere
@@ -276,10 +276,14 @@ def _cut(connection: Connection) -> None:
 
 
 async def _prepare(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    async with connection.transaction():  # on one server, also behind a pooler
-        await connection.set_type_codec(
-            "jsonb", schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
-        )
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=lambda v: orjson.dumps(v).decode(), decoder=orjson.loads
+    )
+
+
+async def _prepare_behind_pooler(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    async with connection.transaction():  # all of it on one server
+        await _prepare(connection)
 
 
 def _settings(role: str | None) -> dict[str, str]:

@@ -27,6 +27,7 @@ class Stop:
         stop = cls(task)
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # renews a crew; there is nobody to take over from one process
         return stop
 
     async def wanted(self, lost: Callable[[], bool]) -> None:
