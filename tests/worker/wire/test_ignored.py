@@ -56,7 +56,7 @@ def test_a_response_names_what_it_ignores(body: Any, header: str) -> None:
         ({"reasoning_effort": "high", "verbosity": "low"}, "reasoning_effort,verbosity"),
         (
             {"ignore_eos": True, "stream_options": {"continuous_usage_stats": True}},
-            "ignore_eos,stream_options.continuous_usage_stats",
+            "stream_options.continuous_usage_stats",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]}]},

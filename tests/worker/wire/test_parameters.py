@@ -98,7 +98,7 @@ HONOURED = [
     Row("repetition_penalty", 1.1, {"sampling.repeat_penalty": 1.1}),
     Row("chat_template_kwargs", {"enable_thinking": False}, {"switches.variables": {"enable_thinking": False}}),
     Row("chat_template_kwargs", {"enable_thinking": None}, {"switches.variables": {}}),
-    Row("ignore_eos", True),
+    Row("ignore_eos", True, {"sampling.ignore_eos": True}),
     Row("client_metadata", {"x-codex-installation-id": "7"}),
     Row("top_logprobs", 4, {"sampling.top_logprobs": 4}, {"top_logprobs": 4}),
     Row("text", {"format": {"type": "text"}}, {"answer_format": None}, {"text": {"format": {"type": "text"}}}),
