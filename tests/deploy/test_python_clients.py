@@ -1,4 +1,4 @@
-"""The Python packages of clients that the tests run: exactly those of the lock files, or a line that says what failed."""
+"""Python packages of clients that the tests run: exactly those of the lock files, or a line that says what is wrong."""
 
 from __future__ import annotations
 

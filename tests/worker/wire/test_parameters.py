@@ -127,11 +127,13 @@ HONOURED = [
     Row("service_tier", "priority", {"priority": Priority.INTERACTIVE}, {"service_tier": "priority"}),
     Row("prompt_cache_key", "k", says={"prompt_cache_key": "k"}),
     Row("prompt_cache_retention", "in_memory"),
+    Row("prompt_cache_retention", "24h"),
     Row("safety_identifier", "s", says={"safety_identifier": "s"}),
     Row("user", "u", says={"user": "u"}),
     Row("background", False, says={"background": False}),
     Row("stream", True),
     Row("stream_options", {"include_obfuscation": False}),
+    Row("stream_options", {"include_obfuscation": True}),
 ]
 BEYOND = "above_max_value"
 BELOW = "below_min_value"
@@ -168,14 +170,14 @@ REFUSED = [
     Refusal("truncation", "always", "invalid_value"),
     Refusal("service_tier", "fast", "invalid_value"),
     Refusal("prompt_cache_key", "k" * 65, LONG),
-    Refusal("prompt_cache_retention", "24h", UNSUPPORTED),
+    Refusal("prompt_cache_retention", "for ever", "invalid_value"),
     Refusal("prompt_cache_options", {"mode": "explicit"}, UNSUPPORTED),
     Refusal("safety_identifier", "s" * 65, LONG),
     Refusal("user", "u" * 257, LONG),
     Refusal("background", "yes", "invalid_type"),
     Refusal("store", False, "invalid_value", also={"background": True}),
     Refusal("stream", "yes", "invalid_type"),
-    Refusal("stream_options", {"include_obfuscation": True}, UNSUPPORTED, "stream_options.include_obfuscation"),
+    Refusal("stream_options", {"include_obfuscation": 1}, "invalid_type", "stream_options.include_obfuscation"),
     Refusal("context_management", [{"type": "forget"}], "invalid_value", "context_management[0].type"),
     Refusal(
         "context_management",
