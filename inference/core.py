@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -59,6 +59,9 @@ class Grammar(Protocol):
     def start(self) -> Constraint: ...
 
 
+NEVER = -100.0  # the least bias that the wire has; logits of one position are some tens apart
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to pick the next token. Temperature 0 is greedy. `stop` strings never reach the text.
@@ -78,12 +81,22 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     deterministic: bool = False
+    ignore_eos: bool = False  # goes on to `max_tokens`: benchmarks want answers of one length
     top_logprobs: int | None = None  # number of alternatives per token; None: no log probabilities at all
     grammar: Grammar | None = None
 
     def at_most(self, tokens: int) -> Sampling:
         """The same for an answer of at most so many tokens."""
         return self if self.max_tokens <= tokens else replace(self, max_tokens=tokens)
+
+    def kept_from(self, end_tokens: Iterable[int]) -> Sampling:
+        """The same, with the tokens that end an answer out of reach if they are to be ignored.
+
+        A grammar that leaves nothing else still takes one.
+        """
+        if not self.ignore_eos:
+            return self
+        return replace(self, logit_bias={**self.logit_bias, **dict.fromkeys(end_tokens, NEVER)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ class ChatModel(TextModel):
     ) -> Handle:
         return self._engine.submit(
             prompt,
-            sampling,
+            sampling.kept_from(self._end_tokens),
             salt=salt,
             priority=priority,
             due=due,

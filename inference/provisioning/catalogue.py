@@ -39,6 +39,7 @@ class Preset:
     shape: tuple[int, int, int, int, int]  # layers, width, heads, those with keys and values, numbers in a key or value
     licence: str
     sha256: str | None = None  # None: unknown offline
+    sees: bool = False  # it was trained on pictures too; the file holds the half that reads and writes text
     draft: str | None = None  # the preset that can propose tokens for this one: same vocabulary, much smaller
     note: str = ""
     package: str | None = None  # NAME==VERSION of the package that `file` is in; the repository is then the package's
@@ -208,6 +209,7 @@ PRESETS = (
         shape=(34, 2560, 8, 4, 256),
         licence="Gemma Terms of Use",
         sha256="882e8d2db44dc554fb0ea5077cb7e4bc49e7342a1f0da57901c0802ea21a0863",
+        sees=True,
         draft="gemma-3-270m",
     ),
     Preset(

@@ -109,7 +109,7 @@ class RemoteModel(TextModel):
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
-        return self._send(prompt, sampling.at_most(room), salt, priority, due, deadline_ns)
+        return self._send(prompt, sampling.at_most(room).kept_from(self._end_tokens), salt, priority, due, deadline_ns)
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         """What engines expect is known to them alone. Raises EnginesAway."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from anthropic import Anthropic, AsyncAnthropic
+from anthropic import Anthropic, AsyncAnthropic, beta_tool
 from anthropic.types import MessageParam, TextBlock, ToolParam, ToolUseBlock
 
 from tests.clients.conftest import MODEL
@@ -80,6 +80,32 @@ def test_a_loop_of_tools_runs_over_two_rounds(client: Anthropic, streamed: bool)
             {"role": "assistant", "content": said.content},
             {"role": "user", "content": "Get the weather for Rome."},
         ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_loop_of_the_client_itself_comes_to_an_answer(client: Anthropic, streamed: bool) -> None:
+    """It asks the server to keep the conversation, is told that this one does not, and sends it whole from then on."""
+    cities: list[str] = []
+
+    @beta_tool
+    def get_weather(city: str) -> str:
+        """Get the weather for a city.
+
+        Args:
+            city: The city
+        """
+        cities.append(city)
+        return '{"weather": "rain"}'
+
+    runner: Any = client.beta.messages.tool_runner(
+        messages=[ASK],
+        tools=[get_weather],
+        max_iterations=4,
+        stream=streamed,
+        **GREEDY,
+    )
+    final = runner.until_done()
+    assert cities == ["Oslo"] and "rain" in final.content[-1].text
 
 
 def test_a_tool_can_be_demanded(client: Anthropic) -> None:

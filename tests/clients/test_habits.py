@@ -91,7 +91,7 @@ def test_the_body_of_a_benchmark_is_taken(server: Mapping[str, Any]) -> None:
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
-        "max_completion_tokens": 8,
+        "max_completion_tokens": 24,  # more than an answer to this has by itself
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
@@ -99,7 +99,26 @@ def test_the_body_of_a_benchmark_is_taken(server: Mapping[str, Any]) -> None:
     headers = {"Authorization": f"Bearer {server['api_key']}"}
     answer = httpx.post(f"{server['url']}/v1/chat/completions", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
-    assert set(answer.headers[IGNORED].split(",")) == {"ignore_eos", "stream_options.continuous_usage_stats"}
+    assert answer.headers[IGNORED] == "stream_options.continuous_usage_stats"
+    assert '"completion_tokens":24' in answer.text
+
+
+@pytest.mark.any_answer("here the question is how long it is")
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "completions"])
+def test_an_answer_that_ignores_its_end_is_as_long_as_it_may_be(server: Mapping[str, Any], path: str) -> None:
+    hello = [{"role": "user", "content": "hello"}]
+    asked: Mapping[str, dict[str, Any]] = {
+        "chat/completions": {"messages": hello, "max_tokens": 24},
+        "responses": {"input": hello, "max_output_tokens": 24, "store": False},
+        "messages": {"messages": hello, "max_tokens": 24},
+        "completions": {"prompt": "hello", "max_tokens": 24},
+    }
+    body = {"model": MODEL, "ignore_eos": True, "temperature": 0, **asked[path]}
+    headers = {"Authorization": f"Bearer {server['api_key']}"}
+    answer = httpx.post(f"{server['url']}/v1/{path}", json=body, headers=headers, timeout=60)
+    usage = answer.json()["usage"]
+    assert IGNORED not in answer.headers
+    assert usage.get("completion_tokens", usage.get("output_tokens")) == 24
 
 
 def test_a_turn_may_consist_of_references_to_what_is_stored(client: OpenAI) -> None:

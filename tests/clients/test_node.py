@@ -101,6 +101,36 @@ def test_the_ai_sdk_makes_objects_of_the_everyday_types_of_zod(run: Scenario) ->
     assert made["shape"]["type"] in ("circle", "square") and len(made["place"]) == 2
 
 
+def test_anthropics_client_streams_messages(run: Scenario) -> None:
+    told = run("anthropic", "messages")
+    assert told["text"] == told["final"] == told["whole"] == HELLO
+    assert told["stop"] == "end_turn"
+
+
+@pytest.mark.parametrize("scenario", ["tools", "tools_streamed"])
+def test_anthropics_client_runs_its_own_loop_of_tools(run: Scenario, scenario: str) -> None:
+    told = run("anthropic", scenario)
+    assert told["calls"] == [{"city": "Oslo"}]
+    assert RAIN in told["text"]
+    assert {"input_json_delta", "text_delta"} <= set(told.get("types", ("input_json_delta", "text_delta")))
+
+
+def test_anthropics_client_counts_the_tokens_of_a_prompt(run: Scenario) -> None:
+    told = run("anthropic", "count")
+    assert told["counted"] == told["read"] > 0
+
+
+def test_anthropics_client_reads_what_is_wrong_with_a_request(run: Scenario) -> None:
+    told = run("anthropic", "refused")
+    assert {name: (error["name"], error["status"], error["type"]) for name, error in told.items()} == {
+        "key": ("AuthenticationError", 401, "authentication_error"),
+        "model": ("NotFoundError", 404, "not_found_error"),
+        "field": ("BadRequestError", 400, "invalid_request_error"),
+        "late_field": ("BadRequestError", 400, "invalid_request_error"),
+    }
+    assert "max_tokens" in told["field"]["text"] and "temperature" in told["late_field"]["text"]
+
+
 @pytest.mark.parametrize("transport", ["responses", "chat", "websocket"])
 def test_the_agents_sdk_runs_an_agent_with_a_tool(run: Scenario, transport: str) -> None:
     told = run("agents-sdk", transport)

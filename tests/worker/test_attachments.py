@@ -1,4 +1,4 @@
-"""Pictures and files in a request: what the model reads of them, and what is refused by its place."""
+"""Files and pictures in a request: what the model reads of them, and what is refused by its place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from uuid import uuid4
 import orjson
 import pytest
 
+from inference.provisioning.catalogue import PRESETS
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from retrieval.errors import UnreadableFile
@@ -72,11 +73,23 @@ async def test_the_model_reads_the_text_of_a_file(client: Client, model: Scripte
     assert "The port is 8080." in item["content"][0]["text"]
 
 
-async def test_a_picture_is_named_to_a_model_that_reads_text(client: Client, model: ScriptedModel) -> None:
-    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
-    async with client.post(URL, json=asking(picture)) as answer:
-        assert (answer.status, answer.headers["X-Firsttoken-Ignored"]) == (200, "input_image")
-    assert "<user>[An image]\nWhat is this?" in model.prompts[0]
+@pytest.mark.parametrize(
+    "picture", [{"image_url": "data:image/png;base64,AAAA", "detail": "low"}, {"file_id": "file_0"}, {}]
+)
+async def test_a_picture_is_refused_with_those_models_of_the_catalogue_that_could_see(
+    client: Client, model: ScriptedModel, picture: dict[str, Any]
+) -> None:
+    asked = asking({"type": "input_text", "text": "Look:"}, {"type": "input_image", **picture})
+    for url in (URL, f"{URL}/input_tokens", f"{URL}/compact"):
+        error = (await post(client, url, {"model": MODEL, **asked}, 400))["error"]
+        assert (error["param"], error["code"]) == ("input[0].content[1]", "unsupported_image")
+        assert all((preset.name in error["message"]) == preset.sees for preset in PRESETS)
+    items = {"items": asked["input"]}
+    assert (await post(client, "/v1/conversations", items, 400))["error"]["param"] == "items[0].content[1]"
+    call = {"type": "function_call", "call_id": "c", "name": "read", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", **picture}]}
+    assert (await post(client, URL, {"input": [call, output]}, 400))["error"]["param"] == "input[1].output[0]"
+    assert model.prompts == []
 
 
 async def test_a_file_that_keeps_its_reader_busy_is_refused_with_the_reason_and_keeps_nobody_waiting(
@@ -124,8 +137,6 @@ async def test_a_conversation_takes_a_file_too(client: Client) -> None:
         (file(filename="a.txt", file_data=""), "input[0].content[0]"),
         (file(filename="../../etc/passwd", file_data=NOTE), "input[0].content[0]"),
         (file(file_url="http://127.0.0.1/secret"), "input[0].content[0].file_url"),
-        ({"type": "input_image"}, "input[0].content[0]"),
-        ({"type": "input_image", "image_url": "file:///etc/passwd"}, "input[0].content[0].image_url"),
         ({"type": "input_audio"}, "input[0].content[0]"),
     ],
 )

@@ -24,7 +24,16 @@ from worker.wire.chat_tools import ChatTool, ChatToolChoice
 from worker.wire.formats import ChatFormat
 from worker.wire.generation import GenerationParameters, Verbosity
 from worker.wire.ignored import without_effect
-from worker.wire.options import Metadata, ServiceTier, TopLogprobs, asks_for_same_bytes, caps_of, priority_of
+from worker.wire.options import (
+    CacheRetention,
+    Metadata,
+    Obfuscation,
+    ServiceTier,
+    TopLogprobs,
+    asks_for_same_bytes,
+    caps_of,
+    priority_of,
+)
 from worker.wire.response_request import ShortKey
 from worker.wire.strict import Strict, Unsupported, only
 from worker.wire.tools import as_choice, distinct
@@ -39,7 +48,7 @@ def as_list(value: Any) -> Any:
 class ChatStreamOptions(Strict):
     include_usage: bool | None = None
     continuous_usage_stats: Annotated[bool | None, without_effect("stream_options.continuous_usage_stats")] = None
-    include_obfuscation: Annotated[bool | None, only(None, False)] = None
+    include_obfuscation: Obfuscation = None
 
 
 Stop: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
@@ -76,12 +85,12 @@ class ChatRequest(GenerationParameters):
 
     n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] | None = None
     response_format: ChatFormat | None = None
-    store: Annotated[bool | None, only(None, False)] = None
+    store: Annotated[bool | None, without_effect("store", False)] = None  # no list of completions is kept
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
     service_tier: ServiceTier | None = None
     modalities: Annotated[list[str] | None, only(None, ["text"])] = None
-    prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
+    prompt_cache_retention: CacheRetention = None
     prompt_cache_options: Unsupported = None
     audio: Unsupported = None
     function_call: Unsupported = None

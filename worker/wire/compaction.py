@@ -13,10 +13,10 @@ from agents.message import Item
 from agents.payload import to_payload
 from worker.wire import limits
 from worker.wire.items import InputItem, as_items
-from worker.wire.options import ServiceTier
+from worker.wire.options import CacheRetention, ServiceTier
 from worker.wire.response import usage_object
 from worker.wire.response_request import ResponseRequest, ShortKey
-from worker.wire.strict import Id, Strict, Text, Unsupported, only
+from worker.wire.strict import Id, Strict, Text, Unsupported
 
 
 class CompactRequest(Strict):
@@ -26,7 +26,7 @@ class CompactRequest(Strict):
     previous_response_id: Id | None = None
     prompt_cache_key: ShortKey | None = None
     service_tier: ServiceTier | None = None
-    prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
+    prompt_cache_retention: CacheRetention = None
     prompt_cache_options: Unsupported = None
     image: Unsupported = None
 

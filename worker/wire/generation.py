@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from inference.core import Sampling
 from inference.switches import VERBOSITY, Switches, have_effort
 from worker.wire import limits
-from worker.wire.ignored import Ignored, without_effect
+from worker.wire.ignored import Ignored
 from worker.wire.strict import Strict
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
@@ -41,7 +41,7 @@ class GenerationParameters(Strict):
         ]
         | None
     ) = None
-    ignore_eos: Annotated[bool | None, without_effect("ignore_eos")] = None  # of benchmarks
+    ignore_eos: bool | None = None  # of benchmarks
 
     EFFORT_PARAM: ClassVar[str]  # where a request has its effort
     VERBOSITY_PARAM: ClassVar[str]
@@ -76,4 +76,5 @@ class GenerationParameters(Strict):
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             repeat_penalty=self.repetition_penalty or 1.0,
+            ignore_eos=bool(self.ignore_eos),
         )

@@ -35,11 +35,12 @@ def note(info: ValidationInfo, name: str) -> None:
         info.context.add(name)
 
 
-def without_effect(name: str) -> AfterValidator:
-    """A parameter that passes without being acted on. `name` is its whole path in the body."""
+def without_effect(name: str, *neutral: object) -> AfterValidator:
+    """A parameter that passes without being acted on. `name` is its whole path in the body; `neutral` values ask for
+    what happens anyway."""
 
     def told(value: Any, info: ValidationInfo) -> Any:
-        if value is not None:
+        if value is not None and value not in neutral:
             note(info, name)
         return value
 

@@ -14,7 +14,8 @@ from worker.wire.ignored import note, without_effect
 from worker.wire.items import CallId
 from worker.wire.lenient import Lenient
 from worker.wire.messages_tools import ToolName
-from worker.wire.parts import FilePart, ImagePart
+from worker.wire.parts import FilePart
+from worker.wire.pictures import NoPicture
 from worker.wire.strict import UNSUPPORTED, Echoed, Text
 
 ERROR = "Error"
@@ -73,7 +74,7 @@ class ToolUseBlock(Echoed):
 
 
 def _as_parts(content: Any, info: ValidationInfo) -> Any:
-    """A text is one block. Pictures and documents have the form of the other surfaces from here on, so that they are
+    """A text is one block. Documents have the form of the other surfaces from here on, so that they are
     read as these are."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -82,25 +83,14 @@ def _as_parts(content: Any, info: ValidationInfo) -> Any:
 
 def _as_part(block: Any, info: ValidationInfo) -> Any:
     match block:
-        case {"type": "image" | "document" | "search_result" as kind}:
+        case {"type": "document" | "search_result" as kind}:
             rest: dict[str, Any] = {key: value for key, value in block.items() if key != "type"}
             if rest.pop("cache_control", None) is not None:
                 note(info, "cache_control")
             if rest.pop("citations", None) is not None:
                 note(info, "citations")
-            return {"image": _image, "document": _document, "search_result": _search_result}[kind](rest) or block
+            return {"document": _document, "search_result": _search_result}[kind](rest) or block
     return block
-
-
-def _image(block: Mapping[str, Any]) -> dict[str, Any] | None:
-    match block.get("source"):
-        case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
-            return {"type": "input_image", "image_url": f"data:{media_type};base64,{data}"}
-        case {"type": "url", "url": url}:
-            return {"type": "input_image", "image_url": url}
-        case {"type": "file", "file_id": file_id}:
-            return {"type": "input_image", "file_id": file_id}
-    return None
 
 
 def _document(block: dict[str, Any]) -> dict[str, Any] | None:
@@ -135,13 +125,13 @@ def _among(kinds: Sequence[str], advice: str) -> Discriminator:
     return Discriminator(kind, custom_error_type=UNSUPPORTED, custom_error_message=advice)
 
 
-ONLY_RESULTS = "A result has blocks of the types text and image, and documents as text."
-ONLY_USERS = (
-    "A block must have the type text, image, document, search_result or tool_result, as the API reference has them."
-)
+ONLY_USERS = "A block must have the type text, document, search_result or tool_result, as the API reference has them."
 ONLY_SAID = "A block of the assistant must have the type text, thinking or tool_use."
-_Told: TypeAlias = Annotated[TextBlock, Tag("text")] | Annotated[ImagePart, Tag("input_image")]
-_Given: TypeAlias = _Told | Annotated[FilePart, Tag("input_file")] | Annotated[ToolResultBlock, Tag("tool_result")]
+_Given: TypeAlias = (
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[FilePart, Tag("input_file")]
+    | Annotated[ToolResultBlock, Tag("tool_result")]
+)
 _Said: TypeAlias = (
     Annotated[TextBlock, Tag("text")]
     | Annotated[ThinkingBlock, Tag("thinking")]
@@ -149,11 +139,10 @@ _Said: TypeAlias = (
     | Annotated[ToolUseBlock, Tag("tool_use")]
 )
 _SEVERAL = (BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX))
-_BY_RESULT = _among(("text", "input_image"), ONLY_RESULTS)
-_BY_USER = _among(("text", "input_image", "input_file", "tool_result"), ONLY_USERS)
+_BY_USER = _among(("text", "input_file", "tool_result"), ONLY_USERS)
 _BY_ASSISTANT = _among(("text", "thinking", "redacted_thinking", "tool_use"), ONLY_SAID)
-ResultContent: TypeAlias = Annotated[list[Annotated[_Told, _BY_RESULT]], *_SEVERAL]
-GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER]], *_SEVERAL]
+ResultContent: TypeAlias = Annotated[list[Annotated[TextBlock, NoPicture]], *_SEVERAL]
+GivenContent: TypeAlias = Annotated[list[Annotated[_Given, _BY_USER, NoPicture]], *_SEVERAL]
 SaidContent: TypeAlias = Annotated[list[Annotated[_Said, _BY_ASSISTANT]], *_SEVERAL]
 SystemContent: TypeAlias = Annotated[list[TextBlock], *_SEVERAL]
 

@@ -20,6 +20,11 @@ TYPES = {
 }
 TOO_LONG = "prompt is too long"  # coding agents look for these words, and shorten the conversation
 
+THREAD = "thread"
+# By this, loops of tools in Anthropic's clients, which ask the server to keep the conversation, see that they must send
+# it whole.
+UNTHREADED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
+
 
 def is_for(path: str) -> bool:
     return path == PATH or path.startswith(f"{PATH}/")
@@ -37,7 +42,7 @@ def body(error: ApiError) -> dict[str, Any]:
     elif error.param and error.param not in message:
         message = f"{error.param}: {message}"
     told = {**error.body["error"], "type": type_of(error.status), "message": storable(message)}
-    return {"type": "error", "error": told}
+    return {"type": "error", "error": {**told, "details": UNTHREADED} if error.param == THREAD else told}
 
 
 def event(message: str) -> dict[str, Any]:

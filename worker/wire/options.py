@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from agents.turn import Caps
 from inference.core import Priority
 from worker.wire import limits
+from worker.wire.ignored import without_effect
 from worker.wire.strict import only
 
 RESULTS = "file_search_call.results"
@@ -40,6 +41,11 @@ TOP_MAX = 20  # top_logprobs, as in the public contract
 
 Include: TypeAlias = Annotated[
     list[Annotated[str, only(RESULTS, LOGPROBS, SOURCES, TRACE, *sorted(WITHOUT_EFFECT))]], Field(max_length=16)
+]
+# The padding of a stream, and how long a prompt stays in the cache, change nothing of an answer.
+Obfuscation: TypeAlias = Annotated[bool | None, without_effect("stream_options.include_obfuscation", False)]
+CacheRetention: TypeAlias = Annotated[
+    Literal["in_memory", "24h"] | None, without_effect("prompt_cache_retention", "in_memory")
 ]
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=TOP_MAX)]
 ServiceTier: TypeAlias = Literal["auto", "default", "flex", "priority"]

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.ignored import Ignored
+from worker.wire.pictures import UNSUPPORTED_IMAGE
 from worker.wire.strict import UNSUPPORTED, Strict
 
 M = TypeVar("M", bound=Strict)
@@ -19,6 +20,7 @@ M = TypeVar("M", bound=Strict)
 # The public contract's words for what is wrong with a value, by the validator's.
 CODES = {
     UNSUPPORTED: UNSUPPORTED,
+    UNSUPPORTED_IMAGE: UNSUPPORTED_IMAGE,
     "extra_forbidden": "unknown_parameter",
     "missing": "missing_required_parameter",
     "string_too_long": "string_above_max_length",

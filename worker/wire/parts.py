@@ -1,4 +1,4 @@
-"""Parts of a message's content as callers send them: text, pictures and files."""
+"""Parts of a message's content as callers send them: text and files."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
     StringConstraints,
     Tag,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
-from worker.wire.ignored import note, without_effect
+from worker.wire.ignored import without_effect
+from worker.wire.pictures import NoPicture
 from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
 
-PICTURE = "[An image]"  # all that a model which reads only text can be told of one
 SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, where the name has none
 
 
@@ -52,32 +50,6 @@ class RefusalPart(Echoed):
     @property
     def text(self) -> str:
         return self.refusal
-
-
-def _address(value: str | None) -> str | None:
-    if value is not None and not value.startswith(("data:image/", "https://", "http://")):
-        raise ValueError("image_url must be a data URL of an image or a web address")
-    return value
-
-
-class ImagePart(Strict):
-    """A picture. The model reads text, so it learns that one was there; nothing is fetched or kept."""
-
-    type: Literal["input_image"]
-    image_url: Annotated[str | None, AfterValidator(_address)] = None
-    file_id: Id | None = None
-    detail: Literal["auto", "low", "high", "original"] | None = None
-    prompt_cache_breakpoint: Unsupported = None
-
-    @model_validator(mode="after")
-    def _has_a_source(self) -> ImagePart:
-        if (self.image_url is None) == (self.file_id is None):
-            raise ValueError("an image needs either image_url or file_id")
-        return self
-
-    @property
-    def text(self) -> str:
-        return PICTURE
 
 
 class FilePart(Strict):
@@ -127,7 +99,7 @@ def _decoded(file_data: str) -> bytes:
 
 WRITTEN = {"input_text": "text", "text": "text", "output_text": "said", "refusal": "refusal"}
 SAID = {**WRITTEN, "text": "said"}
-RICH = {**WRITTEN, "input_image": "image", "input_file": "file"}
+RICH = {**WRITTEN, "input_file": "file"}
 
 
 def _told_apart_by(tags: Mapping[str, str], advice: str) -> Discriminator:
@@ -144,8 +116,9 @@ _Text: TypeAlias = (
     Annotated[TextPart, Tag("text")] | Annotated[SaidPart, Tag("said")] | Annotated[RefusalPart, Tag("refusal")]
 )
 Part: TypeAlias = Annotated[
-    _Text | Annotated[ImagePart, Tag("image")] | Annotated[FilePart, Tag("file")],
-    _told_apart_by(RICH, "A part must have the type text, image or file, as the API reference has them."),
+    _Text | Annotated[FilePart, Tag("file")],
+    _told_apart_by(RICH, "A part must have the type text or file, as the API reference has them."),
+    NoPicture,
 ]
 
 
@@ -154,33 +127,20 @@ def _as_parts(content: Any) -> Any:
 
 
 def _as_in_responses(content: Any) -> Any:
-    """Pictures and files of chat completions, which have them one level deeper, as responses have them."""
+    """Files of chat completions, which have them one level deeper, as responses have them."""
     return [_flattened(part) for part in content] if isinstance(content, list) else content
 
 
 def _flattened(part: Any) -> Any:
     match part:
-        case {"type": "image_url", "image_url": {"url": _} as image, **rest}:
-            return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail"), **rest}
         case {"type": "file", "file": {} as file, **rest}:
             return {"type": "input_file", **file, **rest}
     return part
 
 
-def _unseen(type: str) -> BeforeValidator:
-    """Names pictures to the caller, as the model only learns that there was one."""
-
-    def told(content: Any, info: ValidationInfo) -> Any:
-        if isinstance(content, list) and any(isinstance(part, dict) and part.get("type") == type for part in content):
-            note(info, type)
-        return content
-
-    return BeforeValidator(told)
-
-
 _Several = (BeforeValidator(_as_parts), Field(max_length=limits.PARTS_MAX))
-Content: TypeAlias = Annotated[list[Part], *_Several, _unseen("input_image")]
-ChatContent: TypeAlias = Annotated[list[Part], *_Several, BeforeValidator(_as_in_responses), _unseen("image_url")]
+Content: TypeAlias = Annotated[list[Part], *_Several]
+ChatContent: TypeAlias = Annotated[list[Part], *_Several, BeforeValidator(_as_in_responses)]
 TextContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(WRITTEN, ONLY_TEXT)]], *_Several]
 SaidContent: TypeAlias = Annotated[list[Annotated[_Text, _told_apart_by(SAID, ONLY_TEXT)]], *_Several]
 

@@ -27,15 +27,17 @@ from worker.wire.items import InputItem, as_items
 from worker.wire.options import (
     LOGPROBS,
     RESULTS,
+    CacheRetention,
     Include,
     Metadata,
+    Obfuscation,
     ServiceTier,
     TopLogprobs,
     asks_for_same_bytes,
     caps_of,
     priority_of,
 )
-from worker.wire.strict import Id, Strict, Text, Unsupported, only
+from worker.wire.strict import Id, Strict, Text, Unsupported
 from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]
@@ -62,7 +64,7 @@ class Reasoning(Strict):
 
 
 class StreamOptions(Strict):
-    include_obfuscation: Annotated[bool | None, only(None, False)] = None
+    include_obfuscation: Obfuscation = None
 
 
 class ContextManagement(Strict):
@@ -106,7 +108,7 @@ class ResponseRequest(GenerationParameters):
     reasoning: Reasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
     service_tier: ServiceTier | None = None
-    prompt_cache_retention: Annotated[str | None, only(None, "in_memory")] = None
+    prompt_cache_retention: CacheRetention = None
     prompt_cache_options: Unsupported = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     moderation: Unsupported = None

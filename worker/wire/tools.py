@@ -25,7 +25,8 @@ from worker.wire.schemas import bounded, constrainable
 from worker.wire.strict import UNSUPPORTED, Strict, Unsupported, only
 
 SERVER_PREFIX = "firsttoken:"
-ABSENT = ("namespace", "web_search", "web_search_preview")  # coding agents send them along with every request
+# Coding agents send them along with every request.
+ABSENT = ("namespace", "web_search", "web_search_preview", "tool_search", "image_generation")
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 

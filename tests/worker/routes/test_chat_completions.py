@@ -51,24 +51,24 @@ async def test_a_completion_as_a_whole(database: Database) -> None:
     assert completion["usage"]["total_tokens"] > completion["usage"]["completion_tokens"] > 0
 
 
-async def test_pictures_and_files_are_read_as_in_responses(database: Database) -> None:
+async def test_files_are_read_as_in_responses_and_pictures_refused(database: Database) -> None:
     model = ScriptedModel(["I see."], name=MODEL)
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}}
     note = base64.b64encode(b"The port is 8080.").decode()
     file = {"type": "file", "file": {"filename": "note.md", "file_data": f"data:text/markdown;base64,{note}"}}
     async with answering(database, model=model) as client:
-        async with client.post(URL, json={"messages": [{"role": "user", "content": [picture, file]}]}) as answer:
-            assert (answer.status, answer.headers["X-Firsttoken-Ignored"]) == (200, "image_url")
+        await post(client, URL, {"messages": [{"role": "user", "content": [file]}]})
+        refused = await post(client, URL, {"messages": [USER, {"role": "user", "content": [file, picture]}]}, 400)
+        assert (refused["error"]["param"], refused["error"]["code"]) == ("messages[1].content[1]", "unsupported_image")
         for part, param in (
             ({"type": "file", "file": {"file_id": "file_0"}}, "messages[0].content[0].file_id"),
             ({"type": "file", "file": {"filename": "a.md"}}, "messages[0].content[0].file"),
-            ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "messages[0].content[0].image_url"),
             ({"type": "input_audio", "input_audio": {}}, "messages[0].content[0]"),
         ):
             status = 404 if "file_id" in str(part) else 400
             refused = await post(client, URL, {"messages": [{"role": "user", "content": [part]}]}, status)
             assert refused["error"]["param"] == param
-    assert "<user>[An image]\nFile note.md:\nThe port is 8080." in model.prompts[0]
+    assert "<user>File note.md:\nThe port is 8080." in model.prompts[0]
 
 
 async def test_a_list_of_allowed_tools_holds_the_answer(database: Database) -> None:

@@ -19,6 +19,8 @@ URL = "/v1/messages"
 USER = {"role": "user", "content": "hello"}
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 100, "messages": [USER]}
 TOOL = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 THINKING = "{% if enable_thinking %}<think></think>{% endif %}"
 THOUGHT = "<think>\nHm.\n</think>\n\nYes."
@@ -144,14 +146,13 @@ async def test_a_choice_of_tools_is_kept(database: Database, choice: Any, forced
 
 async def test_what_was_said_becomes_one_message_for_each_side(database: Database) -> None:
     model = ScriptedModel(["Yes."], name=MODEL)
-    picture = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     note = base64.b64encode(b"The port is 8080.").decode()
     body = {
         **ASK,
         "system": [{"type": "text", "text": "x-anthropic-billing-header: a=1;"}, {"type": "text", "text": "Be kind."}],
         "messages": [
             USER,
-            {"role": "user", "content": [{"type": "image", "source": picture}]},
+            {"role": "user", "content": [_text("again")]},
             {
                 "role": "assistant",
                 "content": [
@@ -185,7 +186,7 @@ async def test_what_was_said_becomes_one_message_for_each_side(database: Databas
         assert answer.headers["X-Firsttoken-Ignored"] == "system.x-anthropic-billing-header"
         assert answer.headers["Request-Id"] == answer.headers["X-Request-Id"]
     assert model.prompts[0] == (
-        "<system>Be kind.\n<user>hello\n[An image]\n<assistant>One.Two.\n"
+        "<system>Be kind.\n<user>hello\nagain\n<assistant>One.Two.\n"
         "<user>File a.md:\nText.\nFile b.md:\nThe port is 8080.\nT (S):\nfound\n<assistant>"
     )
 
@@ -265,6 +266,13 @@ async def test_thinking_is_switched_where_the_template_has_a_switch(database: Da
         ({"messages": [USER, {"role": "assistant", "content": "{"}]}, 400, "invalid_request_error", "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_request_error", "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, 400, "invalid_request_error", "[0].content"),
+        ({"messages": [USER, {"role": "user", "content": [PICTURE]}]}, 400, "invalid_request_error", "[1].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{**RESULT, "content": [PICTURE]}]}]},
+            400,
+            "invalid_request_error",
+            "'messages[0].content[0].content[0]': No model of this worker sees",
+        ),
         (
             {
                 "messages": [

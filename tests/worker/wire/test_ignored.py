@@ -30,7 +30,9 @@ def named(request: type[ResponseRequest | ChatRequest], body: Any, *switches: st
 def test_a_request_that_is_honoured_in_full_has_no_header() -> None:
     assert not Ignored()
     assert named(ResponseRequest, {"input": "x", "temperature": 0.5, "reasoning": {"effort": None}}) == ""
-    assert named(ChatRequest, {**QUESTION, "top_k": 20, "reasoning_effort": None}) == ""
+    assert named(ChatRequest, {**QUESTION, "top_k": 20, "reasoning_effort": None, "ignore_eos": True}) == ""
+    asks_for_nothing = {"store": False, "prompt_cache_retention": "in_memory", "stream_options": {}}
+    assert named(ChatRequest, {**QUESTION, **asks_for_nothing}) == ""
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,12 @@ def test_a_request_that_is_honoured_in_full_has_no_header() -> None:
         ({"reasoning": {"effort": "high", "summary": "auto"}}, "reasoning.summary,reasoning.effort"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"client_metadata": {"id": "7"}}, "client_metadata"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"prompt_cache_retention": "24h"}, "prompt_cache_retention"),
+        (
+            {"tools": [{"type": "tool_search"}, {"type": "image_generation"}]},
+            "tools.tool_search,tools.image_generation",
+        ),
         (
             {"tools": [{"type": "web_search"}, FUNCTION, {"type": "namespace", "tools": []}]},
             "tools.web_search,tools.namespace",
@@ -54,9 +62,10 @@ def test_a_response_names_what_it_ignores(body: Any, header: str) -> None:
     ("body", "header"),
     [
         ({"reasoning_effort": "high", "verbosity": "low"}, "reasoning_effort,verbosity"),
+        ({"store": True, "prompt_cache_retention": "24h"}, "store,prompt_cache_retention"),
         (
             {"ignore_eos": True, "stream_options": {"continuous_usage_stats": True}},
-            "ignore_eos,stream_options.continuous_usage_stats",
+            "stream_options.continuous_usage_stats",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]}]},

@@ -98,7 +98,6 @@ def test_a_response_request_is_refused_by_the_name_of_its_field(body: Any, param
     [
         ({"text": {"format": {"type": "grammar"}}}, "text.format"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
     ],
 )
 def test_what_is_not_acted_on_is_refused_and_not_ignored(body: Any, param: str) -> None:

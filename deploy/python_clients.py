@@ -1,0 +1,51 @@
+"""The Python packages that the tests run as clients, each with what it wants: they want different versions of the same,
+and more than a clone should install. `python -m deploy.clients` has them all.
+
+For each client `tests/clients/python` holds a list `NAME.in` of what is wanted and a lock file `NAME.txt` with the
+hashes of everything, made by `uv pip compile --universal --generate-hashes`. Packages are kept in the user's cache
+folder. A client runs with this Python, without the packages of its environment: `python -S` with the folder as
+PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from deploy.commands import Log
+from deploy.setup import ROOT, alone, cache_folder
+
+FOLDER = ROOT / "tests" / "clients" / "python"
+CLIENTS = tuple(sorted(lock.stem for lock in FOLDER.glob("*.txt")))
+# pip checks the hash of each file against the lock file, which names everything that is installed; nothing is built.
+INSTALL = ("install", "--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:", "--no-compile")
+
+
+def packages_of(client: str, folder: Path = FOLDER, cache: Path | None = None) -> Path:
+    """The folder with the packages that its lock file pins; at once if they are there already.
+
+    Raises SetupFailed, saying which package could not be had.
+    """
+    lock = folder / f"{client}.txt"
+    # Wheels are of one version of Python.
+    digest = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    kept = (cache or cache_folder() / "clients") / f"{client}-{digest}"
+    if not kept.exists():
+        with alone(kept.parent):
+            if not kept.exists():
+                _download(lock, kept)
+    return kept
+
+
+def _download(lock: Path, kept: Path) -> None:
+    print(f"installing the Python packages of {lock.stem} for the tests", file=sys.stderr, flush=True)
+    with TemporaryDirectory(dir=kept.parent) as scratch:
+        made = Path(scratch) / "made"
+        failure = f"The packages of {lock.stem} could not be installed (is the registry of pip reachable?)"
+        command = [sys.executable, "-m", "pip", *INSTALL, f"--target={made}", f"--requirement={lock}"]
+        Log(kept.parent / f"pip-{lock.stem}.log").run(command, failure)
+        shutil.rmtree(kept, ignore_errors=True)
+        made.rename(kept)

@@ -1,0 +1,25 @@
+"""Pictures in a request, which no model here sees: they are refused at their place, on all surfaces alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+
+UNSUPPORTED_IMAGE = "unsupported_image"
+TYPES = frozenset({"input_image", "image_url", "image"})  # as responses, chat completions and messages have them
+ADVICE = (  # which models these are, the catalogue says: a test compares
+    "No model of this worker sees images, and an answer that passed over one would be about something else. Say in "
+    "words what it shows. Of the catalogue, the weights of gemma-3-4b could see, and so far only their text is served"
+)
+
+
+def _refuse(part: Any) -> Any:
+    if isinstance(part, dict) and isinstance(kind := part.get("type"), str) and kind in TYPES:
+        raise PydanticCustomError(UNSUPPORTED_IMAGE, ADVICE)
+    return part
+
+
+# For a part among several. Nothing of a picture is fetched, kept or passed over in silence.
+NoPicture = BeforeValidator(_refuse)
