@@ -37,6 +37,7 @@ MEDIA_TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
     ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
 }
 COMPRESS_BYTES_MIN = 512  # below this the gzip header costs more than it saves
 VERSION_DIGITS = 16
@@ -63,8 +64,9 @@ class Asset:
     @classmethod
     def of(cls, path: str, body: bytes) -> Asset:
         """Raises KeyError for a kind of file that the pages do not use."""
-        compressed = gzip.compress(body, mtime=0) if len(body) >= COMPRESS_BYTES_MIN else None
-        return cls(body, compressed, MEDIA_TYPES[PurePosixPath(path).suffix])
+        media_type = MEDIA_TYPES[PurePosixPath(path).suffix]
+        smaller = len(body) >= COMPRESS_BYTES_MIN and not media_type.startswith("font/")  # which are compressed already
+        return cls(body, gzip.compress(body, mtime=0) if smaller else None, media_type)
 
 
 @dataclass(frozen=True, slots=True)
