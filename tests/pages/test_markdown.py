@@ -36,9 +36,9 @@ FORBIDDEN = """(node) => {
   const allowed = new Set(["p", "h3", "h4", "h5", "h6", "br", "hr", "em", "strong", "del", "code", "pre", "a", "span",
     "ul", "ol", "li", "blockquote", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption",
     "button", "svg", "path"]);
-  const attributes = new Set(["class", "href", "target", "rel", "start", "dir", "data-align", "data-language", "tabindex",
-    "role", "aria-label", "aria-hidden", "type", "viewBox", "fill", "stroke", "stroke-width", "stroke-linecap",
-    "stroke-linejoin", "d"]);
+  const attributes = new Set(["class", "href", "target", "rel", "start", "dir", "data-align", "data-language",
+    "tabindex", "role", "aria-label", "aria-hidden", "type", "viewBox", "fill", "stroke", "stroke-width",
+    "stroke-linecap", "stroke-linejoin", "d"]);
   return [...node.querySelectorAll("*")].flatMap((element) => [
     ...(allowed.has(element.localName) ? [] : [element.localName]),
     ...element.getAttributeNames().filter((name) => !attributes.has(name)),

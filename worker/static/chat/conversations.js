@@ -10,7 +10,7 @@ const ITEMS_MAX = 2000; // a transcript longer than this would make the page slo
 const TITLE_CHARS_MAX = 80;
 const PINNED_MAX = 100; // shown; more are no help
 // Without the first, passages stay out.
-const INCLUDED = ["file_search_call.results", "firsttoken:response_id", "firsttoken:versions"];
+const INCLUDED = ["file_search_call.results", "firsttoken:response_id", "firsttoken:feedback", "firsttoken:versions"];
 
 const path = (id, rest = "") => `/v1/conversations/${encodeURIComponent(id)}${rest}`;
 

@@ -38,10 +38,10 @@ export class Transcript {
   }
 
   load(items) {
-    for (const { question, responseId, versions, items: all } of exchanges(items)) {
+    for (const { question, responseId, rated, versions, items: all } of exchanges(items)) {
       const answer = question === null ? all : all.slice(1);
       const itemIds = all.map(({ id }) => id);
-      this.add(new Exchange(question, this.does, { responseId, itemIds, versions })).replay(answer);
+      this.add(new Exchange(question, this.does, { responseId, rated, itemIds, versions })).replay(answer);
     }
   }
 
