@@ -19,6 +19,7 @@ from worker.auth.access import needs
 from worker.auth.audit import Note
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
+from worker.config import VERSION
 from worker.described import Described
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
@@ -26,6 +27,7 @@ from worker.latency import contents
 from worker.latency.listing import Cache, Order, Search
 from worker.latency.rollups import Slice
 from worker.latency.views import Asked
+from worker.otlp.spans import otlp_json, spans_of
 from worker.reply import reply
 from worker.request_keys import PRINCIPAL
 from worker.services import SERVICES, Services
@@ -103,6 +105,10 @@ class TracesQuery(WindowQuery):
         return Search(
             *self.moments, self.order, self.limit, self.after, self.status, self.cache, self.slower_ms, text, self.slice
         )
+
+
+class TraceQuery(Query):
+    format: Literal["page", "otlp"] = "page"
 
 
 class AuditQuery(Query):
@@ -186,14 +192,20 @@ async def list_traces(request: web.Request) -> web.Response:
     )
 
 
+@Described(query=TraceQuery.parameters())
 async def get_trace(request: web.Request) -> web.Response:
-    """With what is usual on its surface; with the question and the tool calls for its own tenant."""
+    """With what is usual on its surface; with the question and the tool calls for its own tenant. With `format=otlp` as
+    a collector of OpenTelemetry takes it, without any text.
+    """
+    query = TraceQuery.model_validate(dict(request.query))
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     await services.telemetry.flush()
     traces = services.telemetry.traces
     trace = await traces.get(principal, request.match_info["id"])
     if trace is None:
         raise ApiError(404, "There is no trace with this id.", type="not_found_error", code="trace_not_found")
+    if query.format == "otlp":
+        return reply(otlp_json(spans_of(trace), VERSION))
     said: dict[str, Any] = {"question": None, "calls": []}
     if (response_id := trace["response_id"]) and _may_read(principal, trace):
         questions = await contents.questions(services.database, principal.tenant_id, [response_id])
