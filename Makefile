@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test test-long test-builds bench format docs clean help
+.PHONY: run setup test test-long test-builds screenshots bench format docs clean help
 
 run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -24,6 +24,10 @@ test-long: setup ## Tests that repeat a fault at many moments; takes many minute
 
 test-builds: setup ## All tests on each build of llama.cpp for this CPU, with one thread and with two; takes hours
 	@$(BIN)/python -m deploy.builds $(ARGS)
+
+screenshots: setup ## Take the pictures of docs/images anew
+	@deploy/browser.sh >/dev/null
+	@$(BIN)/pytest -q -m screenshots tests/pages/test_screenshots.py
 
 bench: setup ## Measure the spans of a turn
 	@$(BIN)/python -m benchmarks.turn $(ARGS)

@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(reason): it passes whatever the model answers")
     config.addinivalue_line("markers", "long: takes minutes; `make test-long` runs these")
+    config.addinivalue_line("markers", "screenshots: writes into docs/images; `make screenshots` runs these")
     config.pluginmanager.register(Margins(config.getoption("--margins")))
 
 

@@ -6,6 +6,7 @@ the tenant.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -89,6 +90,44 @@ class WindowQuery(Query):
         return time.time() - self.window_s, SECONDS_MAX
 
 
+class ComparisonQuery(WindowQuery):
+    """Against another stretch or another slice; without either, against the time of the same length before."""
+
+    against_start: Seconds | None = None
+    against_end: Seconds | None = None
+    against_surface: Name | None = None
+    against_model: Name | None = None
+    against_agent: Name | None = None
+    against_tenant: UUID | None = None
+
+    @model_validator(mode="after")
+    def against_in_order(self) -> Self:
+        if (self.against_start is None) != (self.against_end is None):
+            raise ValueError("against_start and against_end are given together")
+        length = (self.against_end or 0) - (self.against_start or 0)
+        if self.against_start is not None and not 0 < length <= WINDOW_S_MAX:
+            raise ValueError("against_end is after against_start, and at most 400 days")
+        return self
+
+    @property
+    def against(self) -> Asked:
+        other = Slice(
+            self.against_surface or self.surface,
+            self.against_model or self.model,
+            self.against_agent or self.agent,
+            self.against_tenant or self.tenant,
+        )
+        start, end = self.against_start, self.against_end
+        if start is None and other == self.slice:
+            until = time.time() if self.end is None else self.end
+            length = self.window_s if self.start is None else until - self.start
+            # Of whole seconds, so that who asks within the same moment asks the same.
+            start, end = math.floor(until - 2 * length), math.floor(until - length)
+        elif start is None:
+            start, end = self.start, self.end
+        return Asked(self.window_s, other, start, end)
+
+
 class TracesQuery(WindowQuery):
     window_s: Annotated[float, Field(ge=1, le=WINDOW_S_MAX)] = WINDOW_S_MAX
     limit: Annotated[int, Field(ge=1, le=TRACES_MAX)] = 50
@@ -123,6 +162,7 @@ def routes() -> list[web.RouteDef]:
             (Scope.CHAT, Scope.OPS),
             web.get("/ops/api/summary", summary),
             web.get("/ops/api/series", series),
+            web.get("/ops/api/comparison", comparison),
             web.get("/ops/api/traces", list_traces),
             web.get("/ops/api/traces/{id}", get_trace),
         ),
@@ -168,6 +208,16 @@ async def series(request: web.Request) -> web.Response:
         for turn in await traces.list(principal, search)
     ]
     return reply(found | {"late": late})
+
+
+@Described(query=ComparisonQuery.parameters())
+async def comparison(request: web.Request) -> web.Response:
+    """Each span's median and 95th percentile here and there, and whether the difference is more than chance."""
+    query = ComparisonQuery.model_validate(dict(request.query))
+    services = request.app[SERVICES]
+    await services.telemetry.flush()
+    views = services.telemetry.traces.views
+    return reply(await views.comparison(request[PRINCIPAL], query.asked, query.against))
 
 
 @Described(query=TracesQuery.parameters())
