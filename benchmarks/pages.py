@@ -72,7 +72,9 @@ async def load(browser: Browser, worker: ScriptedWorker, path: str) -> Load:
     network.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
     await network.send("Network.enable")
     await page.goto(worker.url + path, wait_until="networkidle")
-    painted = await page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    entry = "performance.getEntriesByName('first-contentful-paint')[0]"
+    await page.wait_for_function(f"() => {entry} !== undefined")
+    painted = await page.evaluate(f"() => {entry}.startTime")
     await context.close()
     return Load(path, len(sizes), round(sum(sizes) / 1e3, 1), round(painted, 1))
 
@@ -100,7 +102,7 @@ async def stream(browser: Browser, worker: ScriptedWorker, turns: int, tokens: i
     await page.locator("#question").fill("Go on")
     await page.evaluate(WATCH)
     await page.locator("#question").press("Enter")
-    await page.get_by_role("button", name="Send the question").wait_for(timeout=60_000 + 2e3 * tokens / rate)
+    await page.locator(".turn:last-child > .actions").wait_for(timeout=60_000 + 2e3 * tokens / rate)
     found = await told(page)
     await context.close()
     return summed(turns, rate, sent_ms, found["frames"], found["tasks"])

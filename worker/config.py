@@ -55,6 +55,7 @@ class Group(StrEnum):
     LIMITS = "Limits"
     TELEMETRY = "Telemetry"
     JWT = "JSON Web Tokens"
+    OIDC = "Sign-in by OpenID Connect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +441,27 @@ class Config:
     jwt_audience: Annotated[str | None, About(Group.JWT, "audience (aud) that a token must name")] = None
     jwt_tenant_claim: Annotated[str, About(Group.JWT, "claim of a token that names its tenant")] = "sub"
 
+    oidc_issuer: Annotated[
+        str | None, About(Group.OIDC, "URL of the provider at which people of an organisation sign in", fallback="none")
+    ] = None
+    oidc_client_id: Annotated[str | None, About(Group.OIDC, "what the provider calls this worker")] = None
+    oidc_client_secret: Annotated[str | None, About(Group.OIDC, "what it gave for that; public clients have none")] = (
+        field(default=None, repr=False)
+    )
+    oidc_tenant_claim: Annotated[str, About(Group.OIDC, "claim of the ID token that names a person's tenant")] = "sub"
+    oidc_operator: Annotated[
+        str | None,
+        About(Group.OIDC, "claim=value of who sees the latencies of all tenants, as groups=ops", fallback="nobody"),
+    ] = None
+    oidc_url: Annotated[
+        str | None,
+        About(
+            Group.OIDC,
+            "public URL of the worker, behind a proxy; the provider sends back to its /sign-in/organisation/callback",
+            fallback="as the browser asked for it",
+        ),
+    ] = None
+
     @property
     def otlp_header_map(self) -> dict[str, str]:
         """Raises ValueError for what is no name=value."""
@@ -488,12 +510,18 @@ class Config:
             raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
         if (self.kv_type, self.flash_attention) == ("q8_0", "off"):
             raise ConfigError("--kv-type q8_0 needs flash attention: leave out --flash-attention off")
+        if (self.oidc_issuer is None) != (self.oidc_client_id is None):
+            raise ConfigError("--oidc-issuer and --oidc-client-id are given together")
+        if self.oidc_operator is not None and not all(self.oidc_operator.partition("=")):
+            raise ConfigError(f"--oidc-operator must be claim=value, not {self.oidc_operator!r}")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
         for flag, url in (
             ("--hub", self.hub),
             ("--jwt-jwks-url", self.jwt_jwks_url),
             ("--otlp-endpoint", self.otlp_endpoint),
+            ("--oidc-issuer", self.oidc_issuer),
+            ("--oidc-url", self.oidc_url),
         ):
             if url is not None and not url.startswith(("https://", "http://")):
                 raise ConfigError(f"{flag} must be an http(s) URL")  # not quoted: it may contain a password

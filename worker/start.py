@@ -39,6 +39,7 @@ from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
+from worker.auth.provider import Provider
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SecretFile
@@ -346,6 +347,7 @@ def _assemble(
         authenticator=Authenticator(
             *(Keys(database, secret), Sessions(database, secret), Tokens(config), secret, AuditLog(database)),
             audit_days=config.audit_days,
+            provider=Provider.of(config),
         ),
         seals=seals,
         loaders=loaders,

@@ -21,6 +21,7 @@ from aiohttp import web
 from worker.auth.access import EVERYBODY, VISITORS, declare
 from worker.described import BYTES, HTML, Described
 from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"
 # Stricter than what the worker sends with everything else: here the browser also refuses strings as markup.
@@ -108,6 +109,10 @@ def _version(bodies: Mapping[str, bytes]) -> str:
 class Pages:
     def __init__(self, assets: Assets) -> None:
         self._assets = assets
+        body = assets.files["sign-in.html"].body
+        self._organised = Asset.of(
+            "sign-in.html", body.replace(b'class="sign-in"', b'class="sign-in has-organisation"')
+        )
         self._preloads = {page: _preload(assets.addresses(*places)) for page, places in MODULES.items()}
 
     @Described(tells=(HTML,))
@@ -134,8 +139,14 @@ class Pages:
 
     def _page(self, request: web.Request, name: str) -> web.Response:
         if request.get(PRINCIPAL) is None:
-            return _answer(request, self._assets.files["sign-in.html"], NEVER, status=401)
+            return _answer(request, self._sign_in(request), NEVER, status=401)
         return self._open(request, name)
+
+    def _sign_in(self, request: web.Request) -> Asset:
+        """With the way to the organisation's provider, where there is one."""
+        services = request.app.get(SERVICES)
+        organised = services is not None and services.authenticator.provider is not None
+        return self._organised if organised else self._assets.files["sign-in.html"]
 
     def _open(self, request: web.Request, name: str) -> web.Response:
         response = _answer(request, self._assets.files[name], REVALIDATE)
