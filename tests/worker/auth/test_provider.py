@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
+import json
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
@@ -16,22 +20,44 @@ from tests.worker.harness import SECRET, Client, make_services, serving
 from worker.auth.provider import ATTEMPT_S, Attempt
 from worker.config import Config
 from worker.routes.oidc import CALLBACK, LIFETIME_S, PATH
+from worker.services import SERVICES
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it uses what its own library calls old
-    import oidc_provider_mock
-
-ALICE = oidc_provider_mock.User(sub="alice", claims={"org": "acme", "groups": ["staff", "ops"]})
-BOB = oidc_provider_mock.User(sub="bob", claims={"org": "acme", "groups": ["staff"]})
-STRAY = oidc_provider_mock.User(sub="stray", claims={})
+ALICE = {"sub": "alice", "org": "acme", "groups": ["staff", "ops"]}
+BOB = {"sub": "bob", "org": "acme", "groups": ["staff"]}
+STRAY = {"sub": "stray"}
+START_S = 60.0
 
 Served: TypeAlias = Callable[..., AbstractAsyncContextManager[Client]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def issuer() -> Iterator[str]:
-    with oidc_provider_mock.run_server_in_thread(require_nonce=True, user_claims=[ALICE, BOB, STRAY]) as server:
-        yield f"http://localhost:{server.server_port}"
+    """The URL of a provider; its people need no password."""
+    port = free_port()
+    people = [part for person in (ALICE, BOB, STRAY) for part in ("--user-claims", json.dumps(person))]
+    command = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port), "-n", "true", *people]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        give_up_at = time.monotonic() + START_S
+        while not _listens(port):
+            assert process.poll() is None and time.monotonic() < give_up_at, "the provider did not start"
+            time.sleep(0.02)
+        yield f"http://localhost:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
@@ -73,12 +99,14 @@ async def test_who_signed_in_there_has_a_session_of_the_tenant_that_the_claim_na
         assert (await client.get("/")).status == 200
         [session] = (await (await client.get("/v1/sessions")).json())["data"]
         assert set(session["scopes"]) == {"chat", "ingest", "ops"}
-        await client.post("/v1/conversations", json={}, headers={"Sec-Fetch-Site": "same-origin"})
         client.session.cookie_jar.clear()
         await sign_in(client, "bob")  # of the same organisation, but no operator
         [session] = (await (await client.get("/v1/sessions")).json())["data"]
         assert set(session["scopes"]) == {"chat", "ingest"}
-        assert len((await (await client.get("/v1/conversations")).json())["data"]) == 1
+        assert client.app is not None
+        authenticator = client.app[SERVICES].authenticator
+        acme = await authenticator.keys.known_tenant("oidc:acme")
+        assert acme is not None and len(await authenticator.sessions.list(acme)) == 2
 
 
 async def test_the_request_has_a_challenge_of_which_only_the_browser_has_the_verifier(served: Served) -> None:
@@ -132,7 +160,7 @@ async def test_who_says_no_there_is_not_signed_in(served: Served) -> None:
 
 
 async def test_a_provider_that_calls_itself_otherwise_is_not_asked(served: Served, issuer: str) -> None:
-    async with served(oidc_issuer=issuer.replace("localhost", "127.0.0.1")) as client:
+    async with served(oidc_issuer=f"{issuer}/") as client:
         await refused(client, PATH)
 
 

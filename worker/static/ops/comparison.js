@@ -1,7 +1,7 @@
 // Which span got slower: one stretch or slice of answers beside another.
 
 import { el } from "../shared/dom.js";
-import { count, duration } from "../shared/format.js";
+import { count, duration, signed } from "../shared/format.js";
 import { kindOf } from "../shared/segments.js";
 import { words } from "./words.js";
 
@@ -12,9 +12,9 @@ const TIMES = { ttft: "first token", tpot: "time per token", duration: "whole an
 /** What there is to compare with: [value, label]. `facets` as in /ops/api/summary; a slice is compared with another one. */
 export function choices(state, facets) {
   const slices = ["surface", "model", "agent"].flatMap((name) =>
-    facets[name].filter((value) => facets[name].length > 1 && value !== state[name]).map((value) => [`${name}:${value}`, `${name} ${value}`]),
+    facets[name].filter((value) => facets[name].length > 1 && value !== state[name]).map((value) => [`${name}:${value}`, `vs ${name} ${value}`]),
   );
-  return [["", "Compare with…"], ["before", "the time before"], ["day", "a day earlier"], ["week", "a week earlier"], ...slices];
+  return [["", "Compare with…"], ["before", "vs the time before"], ["day", "vs a day earlier"], ["week", "vs a week earlier"], ...slices];
 }
 
 /** The query of /ops/api/comparison; `query` is that of the summary. */
@@ -41,7 +41,7 @@ export function comparisonTable(rows) {
     el(
       "table",
       { class: "numeric comparison" },
-      el("thead", {}, row("th", ["Median of", "Now", "Then", "Change", "95 % confidence"])),
+      el("thead", {}, row("th", ["Median of", "Now", "Then", "Change, and 95 % confidence"])),
       el("tbody", {}, ...times.map(comparedRow)),
       el("tbody", {}, ...spans.map(comparedRow)),
     ),
@@ -63,15 +63,11 @@ function comparedRow({ name, turns, turns_then: then, p50 }) {
   const swatch = name in TIMES ? null : el("span", { class: "swatch", "data-span": kindOf(name) });
   const label = el("span", { class: "name" }, swatch, TIMES[name] ?? name);
   const change = el("span", { class: `change is-${p50.verdict}` }, p50.change_ms === null ? "–" : signed(p50.change_ms));
-  const between = p50.low_ms === null ? "–" : `${signed(p50.low_ms)} to ${signed(p50.high_ms)}`;
-  const node = row("td", [label, duration(p50.ms), duration(p50.then_ms), change, between]);
+  const between = p50.low_ms === null ? null : el("small", {}, `${signed(p50.low_ms)} to ${signed(p50.high_ms)}`);
+  const node = row("td", [label, duration(p50.ms), duration(p50.then_ms), el("span", { class: "changed" }, change, between)]);
   node.title = `${count(turns)} answers now, ${count(then)} then`;
   node.dataset.name = name;
   return node;
-}
-
-function signed(ms) {
-  return `${ms < 0 ? "−" : "+"}${duration(Math.abs(ms))}`;
 }
 
 function row(tag, cells) {

@@ -2,7 +2,7 @@
 
 import { lanes } from "../shared/bar.js";
 import { el } from "../shared/dom.js";
-import { duration, moment } from "../shared/format.js";
+import { duration, moment, signed } from "../shared/format.js";
 import { kindOf, tile, totals } from "../shared/segments.js";
 import { status } from "./traces.js";
 
@@ -77,7 +77,7 @@ function row({ name, a, b, change }, most) {
   const swatch = most === Infinity ? null : el("span", { class: "swatch", "data-span": kindOf(name) });
   const meter = el("span", { class: `meter ${change > 0 ? "is-slower" : "is-faster"}` });
   meter.style.width = `${(50 * Math.abs(change)) / most}%`;
-  const told = el("span", { class: "meter-value" }, `${change < 0 ? "−" : "+"}${duration(Math.abs(change))}`);
+  const told = el("span", { class: "meter-value" }, signed(change));
   return el(
     "tr",
     { "data-name": name },
