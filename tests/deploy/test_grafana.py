@@ -58,7 +58,7 @@ async def test_every_metric_of_a_dashboard_is_one_that_a_worker_tells(path: Path
     asked = [each for expr in expressions(path) for each in selectors(expr)]
     assert len(asked) >= 10
     for selector in asked:
-        name = selector.name
+        name = selector.name or ""
         assert types.get(name) in ("counter", "gauge") or types.get(PARTS.sub("", name)) == "histogram", name
         for matcher in selector.matchers.matchers:
             assert any(line.startswith(f"{name}{{") and f'{matcher.name}="' in line for line in lines), (name, matcher)

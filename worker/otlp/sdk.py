@@ -28,7 +28,7 @@ class Sdk:
         return self._exporter.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _readable(self, span: OtelSpan) -> ReadableSpan:
         return ReadableSpan(

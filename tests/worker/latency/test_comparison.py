@@ -47,5 +47,4 @@ def test_a_span_that_only_one_side_has_is_shown_without_a_change() -> None:
 
 
 def test_the_interval_of_a_difference_is_wider_than_those_of_its_sides() -> None:
-    low, high = difference(Estimate(10, 7, 13), Estimate(4, 0, 8))
-    assert (low, high) == (pytest.approx(1.0), pytest.approx(11.0))
+    assert difference(Estimate(10, 7, 13), Estimate(4, 0, 8)) == pytest.approx((1.0, 11.0))
