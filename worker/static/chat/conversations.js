@@ -83,6 +83,12 @@ export async function listItems(id) {
   return items;
 }
 
+/** The newest item of a conversation, or null. */
+export async function lastItem(id) {
+  const query = new URLSearchParams({ order: "desc", limit: "1", "include[]": "firsttoken:response_id" });
+  return (await json("GET", path(id, `/items?${query}`))).data[0] ?? null;
+}
+
 /** Delete the items of exchanges ({responseId, itemIds}), the newest first: what is left makes sense at any moment. */
 export async function dropTurns(id, gone) {
   const responseIds = new Set(gone.map(({ responseId }) => responseId).filter((responseId) => responseId !== null));

@@ -45,6 +45,19 @@ export class Transcript {
     }
   }
 
+  /** Whether what is shown ends with this item, of a turn that was made here or was loaded. */
+  endsWith(item) {
+    const last = this.exchanges.at(-1);
+    if (item === null || last === undefined) return item === null && last === undefined;
+    return last.itemIds.includes(item.id) || (last.responseId !== null && last.responseId === item.firsttoken_response_id);
+  }
+
+  /** Show what the worker has now. */
+  replace(items) {
+    this.hide([...this.exchanges]);
+    this.load(items);
+  }
+
   add(exchange) {
     this.exchanges.push(exchange);
     this.node.append(exchange.node);
@@ -151,8 +164,7 @@ export class Transcript {
     await chooseVersion(this.id, itemId);
     ended(this.id); // what waited for an answer beside it is given up
     const items = await listItems(this.id);
-    this.hide([...this.exchanges]);
-    this.load(items);
+    this.replace(items);
     this.exchanges[at]?.focusVersion();
     this.host.changed(this);
   }
