@@ -27,6 +27,8 @@ HUES = """(nodes) => new Set(nodes.map((node) => getComputedStyle(node).backgrou
 
 
 async def check(page: Page) -> None:
+    await expect(page.locator(".is-loading")).to_have_count(0)
+    await page.wait_for_function("() => document.getAnimations().length === 0")  # what fades in has its colours
     results = await Axe().run(page)
     assert results.violations_count == 0, results.generate_report()
 

@@ -30,6 +30,9 @@ pytestmark = pytest.mark.screenshots
 
 async def keep(page: Page, name: str) -> None:
     await page.mouse.move(0, 0)
+    if await page.locator("#live").count():
+        await page.locator("#live").uncheck(force=True)  # nothing is dimmed while it is refreshed
+    await expect(page.locator(".is-loading")).to_have_count(0)
     await page.evaluate("() => document.fonts.ready")
     await page.screenshot(path=IMAGES / f"{name}.png", animations="disabled")
 
@@ -48,7 +51,7 @@ async def test_chat(open_page: OpenPage, server: dict[str, Any], session: Storag
 async def test_latency(open_page: OpenPage, latency: Latency, database: Database, look: str) -> None:
     tenant_id = latency.slow.tenant_id
     await remember(Traces(database), tenant_id, *a_week(tenant_id))
-    page = await open_page(f"{latency.url}?window=604800", **LOOKS[look], **latency.options)
+    page = await open_page(f"{latency.url}?window=86400", **LOOKS[look], **latency.options)
     await expect(page.locator(".chart canvas")).to_be_visible()
     await expect(page.locator(".traces li")).to_have_count(25)
     await keep(page, f"latency-{look}")

@@ -50,7 +50,7 @@ class Ops {
     byId("more").addEventListener("click", () => this.more());
     byId("choose-none").addEventListener("click", () => this.compareWith(null));
     byId("live").addEventListener("change", () => this.schedule());
-    document.addEventListener("visibilitychange", () => !document.hidden && this.refresh());
+    document.addEventListener("visibilitychange", () => !document.hidden && this.refresh(true));
     document.addEventListener("keydown", (event) => this.step(event));
     addEventListener("hashchange", () => this.route());
     addEventListener("popstate", () => this.restore());
@@ -94,7 +94,8 @@ class Ops {
     this.refresh();
   }
 
-  refresh() {
+  /** `quietly`: by itself, and not because somebody asks for something else. */
+  refresh(quietly = false) {
     if (!this.onOverview) return;
     this.showChoices();
     const query = windowQuery(this.state);
@@ -103,10 +104,11 @@ class Ops {
       this.asking.view.run(
         (signal) => Promise.all([ask("summary", signal), ask("series", signal), this.comparison(query, signal)]),
         ([summary, series, comparison]) => this.show(summary, series, comparison),
+        quietly,
       ),
     );
     // Who reads further down the list is not pulled back by newer answers.
-    if (this.turns.length <= TRACES) this.list();
+    if (this.turns.length <= TRACES) this.list(quietly);
     this.schedule();
   }
 
@@ -119,7 +121,7 @@ class Ops {
     clearTimeout(this.timer);
     const stands = this.state.end && Number(this.state.end) * 1000 < Date.now(); // a past that does not change
     if (byId("live").checked && this.onOverview && !stands) {
-      this.timer = setTimeout(() => !document.hidden && this.refresh(), REFRESH_MS);
+      this.timer = setTimeout(() => !document.hidden && this.refresh(true), REFRESH_MS);
     }
   }
 
@@ -167,11 +169,12 @@ class Ops {
     if (at) byId("clear-step").textContent = `${at.split("-").map((s) => moment(Number(s))).join(" to ")} ×`;
   }
 
-  list() {
+  list(quietly = false) {
     this.guarded(() =>
       this.asking.list.run(
         (signal) => json("GET", `/ops/api/traces?${listQuery(this.state, TRACES)}`, { signal }),
         (page) => this.showList(page.data, page),
+        quietly,
       ),
     );
   }
