@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run setup test test-long test-builds test-gpu bench format docs clean help
+.PHONY: run setup test test-long test-builds test-gpu screenshots bench format docs clean help
 
 run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -28,6 +28,10 @@ test-builds: setup ## All tests on each build of llama.cpp for this CPU, with on
 
 test-gpu: setup ## The engine's tests on a GPU in software (Vulkan on llvmpipe); compiles for minutes the first time
 	@$(BIN)/python -m deploy.gpu_tests $(ARGS)
+
+screenshots: setup ## Take the pictures of docs/images anew
+	@deploy/browser.sh >/dev/null
+	@$(BIN)/pytest -q -m screenshots tests/pages/test_screenshots.py
 
 bench: setup ## Measure the spans of a turn
 	@$(BIN)/python -m benchmarks.turn $(ARGS)

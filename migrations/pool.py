@@ -35,12 +35,12 @@ POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, as none is held 
 ACQUIRE_S = 5.0
 QUEUE_S_MAX = 20.0  # but nobody waits longer than clients do
 COMMAND_TIMEOUT_S = 30.0
+STATEMENTS = 100  # that a connection keeps prepared, as asyncpg has it by itself
 # A connection that takes longer to undo what was left on it is cut: a server that hangs would hold up who returns it.
 UNDO_S = 0.5
 AGAIN_S = 0.1  # between two attempts at what must be certain
 # What stands between this machine and another forgets idle connections. On this machine nothing does, and a client
 # after a pause would wait for a new connection that has planned nothing yet.
-STATEMENTS = 100  # that a connection keeps prepared, as asyncpg has it by itself
 IDLE_S_MAX = 300.0
 
 NOT_DURABLE = "set local synchronous_commit = off"

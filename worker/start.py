@@ -39,6 +39,7 @@ from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
+from worker.auth.provider import Provider
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SecretFile
@@ -47,7 +48,7 @@ from worker.batches.batch_store import BatchStore
 from worker.batches.batch_worker import BatchWorker
 from worker.batches.line_answer import answer_body
 from worker.calibrator import Calibrator
-from worker.config import Config
+from worker.config import VERSION, Config, ConfigError
 from worker.engine_config import engine_config
 from worker.engines.address import engines_in
 from worker.engines.exchange import EngineTransport
@@ -57,6 +58,7 @@ from worker.goodput import WAIT, Targets
 from worker.home import Home
 from worker.latency.minutes import Minutes
 from worker.loading import Loading
+from worker.otlp.exporter import Exporter, SdkMissing
 from worker.prometheus import Metrics
 from worker.roster import read_roster
 from worker.runs.admission import Admission
@@ -275,11 +277,15 @@ async def open_services(
             tuple[Database, Served, Embedders, CrossEncoder | None, ToolServers], opened
         )
         parts = (database, model, embedders, reranker, servers)
-        services = _assemble(config, roster, secret, supervisor, *parts)
+        exporter = _exporter(config)
+        services = _assemble(config, roster, secret, supervisor, *parts, exporter)
         stack.callback(services.loaders.close)
         services.loaders.start()
         stack.push_async_callback(services.authenticator.close)
         await services.authenticator.start(supervisor)
+        if exporter is not None:
+            stack.push_async_callback(exporter.close)
+            exporter.start(supervisor)
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start(supervisor)
         minutes = Minutes(database, services.presence.worker, services.engine_stats)
@@ -295,6 +301,16 @@ async def open_services(
         yield services, runs, batch_worker
 
 
+def _exporter(config: Config) -> Exporter | None:
+    """Raises ConfigError where its packages are missing."""
+    if config.otlp_endpoint is None:
+        return None
+    try:
+        return Exporter(config.otlp_endpoint, config.otlp_header_map, VERSION)
+    except SdkMissing as error:
+        raise ConfigError(f"--otlp-endpoint needs the package {error}: pip install 'firsttoken[otlp]'") from error
+
+
 def _assemble(
     config: Config,
     roster: Roster,
@@ -305,6 +321,7 @@ def _assemble(
     embedders: Embedders,
     reranker: CrossEncoder | None,
     servers: ToolServers,
+    exporter: Exporter | None,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         return {**model.stats(), "failed": model.failed, "query_cache_bytes": embedders.kept_bytes}
@@ -351,6 +368,7 @@ def _assemble(
         authenticator=Authenticator(
             *(Keys(database, secret), Sessions(database, secret), Tokens(config), secret, AuditLog(database)),
             audit_days=config.audit_days,
+            provider=Provider.of(config),
         ),
         seals=seals,
         loaders=loaders,
@@ -359,6 +377,7 @@ def _assemble(
             *(Traces(database), Metrics(engine_stats, supervisor, config.objective)),
             trace_days=config.trace_days,
             tenant_traces=config.tenant_traces,
+            export=exporter.offer if exporter else None,
         ),
         targets=Targets.parse(config.targets).with_those_of(surfaces),
         surfaces=surfaces,

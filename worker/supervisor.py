@@ -29,6 +29,7 @@ Part: TypeAlias = Literal[
     "janitor",
     "jwks",
     "minutes",
+    "otlp",
     "postgres",
     "presence",
     "queue",

@@ -6,7 +6,9 @@ import logging
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
 from uuid import UUID
 
 from inference.trace import Trace
@@ -19,6 +21,8 @@ from worker.traces import Traces
 
 log = logging.getLogger("firsttoken.telemetry")
 
+Export: TypeAlias = Callable[[TurnRecord], None]
+
 WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailable; then the oldest are dropped
 BATCH_MAX = 128
 ROLL_UP_EVERY_S = 300.0  # minutes of an hour that is over are read one by one until then
@@ -29,11 +33,15 @@ NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 class Telemetry:
     """`record` costs microseconds, never waits and never raises; what cannot be stored is dropped and counted."""
 
-    def __init__(self, traces: Traces, metrics: Metrics, *, trace_days: float, tenant_traces: int) -> None:
+    def __init__(
+        self, traces: Traces, metrics: Metrics, *, trace_days: float, tenant_traces: int, export: Export | None = None
+    ) -> None:
+        """`export` is given every turn as well."""
         self.traces = traces
         self.metrics = metrics
         self._trace_days = trace_days
         self._tenant_traces = tenant_traces
+        self._export = export
         self._waiting: deque[TurnRecord] = deque()
         self._done_at: dict[str, float] = {}
         self._writer = BatchWriter("telemetry", self._store_waiting)
@@ -52,6 +60,8 @@ class Telemetry:
         if not record.trace.end_ns:
             record.trace.finish()
         self.metrics.observe(record)
+        if self._export is not None:
+            self._export(record)
         if len(self._waiting) >= WAITING_MAX:
             self._waiting.popleft()
             self._drop(1)

@@ -106,6 +106,20 @@ class ResponseStore:
         if not done:
             raise InvalidTurn(f"The response '{response_id}' is still being generated: try again in a moment.")
 
+    async def notes(
+        self, tenant_id: UUID, response_ids: Sequence[str], keys: Sequence[str]
+    ) -> dict[str, dict[str, str]]:
+        """What `annotate` has set of these keys, by response; those without any are left out."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                """select id, body->'metadata' as metadata from responses
+                   where tenant_id = $1 and id = any($2::text[]) and body->'metadata' ?| $3::text[]""",
+                tenant_id,
+                list(response_ids),
+                list(keys),
+            )
+        return {row["id"]: {key: row["metadata"][key] for key in keys if key in row["metadata"]} for row in rows}
+
     async def history(self, tenant_id: UUID, response_id: str) -> tuple[Item, ...]:
         """Everything up to and including this response, oldest first, by walking `previous_response_id`.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
 from tests.pages.scripted import ScriptedWorker, hello, serving
 
@@ -30,6 +30,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+TIMEOUT_MS = 15_000  # for what takes a moment, on a machine that does much else
 PHONE: dict[str, Any] = {
     "viewport": {"width": 390, "height": 844},
     "is_mobile": True,
@@ -44,6 +45,7 @@ OpenPage: TypeAlias = Callable[..., Awaitable[Page]]
 async def browser() -> AsyncIterator[Browser]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     assert path is not None, "These tests need Chromium. deploy/browser.sh installs it or says how."
+    expect.set_options(timeout=TIMEOUT_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
@@ -68,7 +70,7 @@ async def open_page(browser: Browser, complaints: list[str]) -> AsyncIterator[Op
     async def open_page(url: str, **options: Any) -> Page:
         context = await browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
         contexts.append(context)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(TIMEOUT_MS)
         page = await context.new_page()
         page.on("console", hear)
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -266,7 +266,9 @@ class ScriptedWorker:
     async def list_items(self, request: web.Request) -> web.Response:
         if request.match_info["id"] not in self.conversations:
             return _error(404, "No such conversation.", {})
-        return web.json_response({"object": "list", "data": self.items, "has_more": False})
+        newest_first = request.query.get("order") == "desc"
+        data = self.items[::-1][: int(request.query["limit"])] if newest_first else self.items
+        return web.json_response({"object": "list", "data": data, "has_more": False})
 
     async def delete_item(self, request: web.Request) -> web.Response:
         self.deleted.append(request.match_info["item_id"])

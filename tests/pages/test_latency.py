@@ -185,3 +185,59 @@ async def test_operators_see_no_questions_of_others(
     await expect(page.locator(f"[data-trace='{latency.slow.id}']")).to_be_visible()
     await expect(page.locator(".traces")).not_to_contain_text(QUESTION)
     await expect(page.locator("#tenant")).to_have_value(str(latency.slow.tenant_id))
+
+
+async def test_two_answers_stand_beside_each_other_from_their_arrival_on(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(f"{latency.url}#/trace/{latency.failed.id}", **latency.options)
+    await page.get_by_role("button", name="Compare").click()
+    await expect(page.locator("#choosing")).to_be_visible()
+    await page.locator(f"[data-trace='{latency.slow.id}'] a").click()
+    await expect(page).to_have_url(re.compile(f"#/compare/{latency.failed.id}/{latency.slow.id}$"))
+    await expect(page.locator("#pair h2")).to_have_text(re.compile(r"^B took .* longer, most of it in queue\.$"))
+    await expect(page.locator(".pair-table [data-name=queue] .meter")).to_have_class(re.compile("is-slower"))
+    bars = page.locator(".pair-bar")
+    first, second = [await bars.nth(n).bounding_box() for n in (0, 1)]
+    assert first is not None and second is not None
+    assert first["x"] == second["x"] and first["width"] < second["width"]
+    await page.reload()
+    await expect(page.locator("#pair h2")).to_contain_text("most of it in queue")
+    await keep_screenshot(page, "latency-pair")
+
+
+async def test_a_window_is_compared_with_the_one_before(
+    latency: Latency, open_page: OpenPage, database: Database
+) -> None:
+    tenant = latency.slow.tenant_id
+    slower = [answer(tenant, age_s=950 + 10 * n, number=300 + n, prefill=30.0) for n in range(60)]
+    await remember(Traces(database), tenant, *slower)
+    page = await open_page(f"{latency.url}?window=900", **latency.options)
+    await page.locator("#against").select_option("before")
+    await expect(page.locator(".verdict")).to_contain_text("Slower: reading the prompt")
+    await expect(page.locator(".comparison [data-name=prefill] .change")).to_have_class(re.compile("is-slower"))
+    await expect(page.locator(".comparison [data-name=tokenize] .change")).to_have_class(re.compile("is-same"))
+    await expect(page).to_have_url(re.compile("against=before"))
+    await page.reload()
+    await expect(page.locator(".verdict")).to_contain_text("Slower: reading the prompt")
+    await keep_screenshot(page, "latency-comparison")
+
+
+async def test_newer_answers_leave_the_selection_in_the_list_alone(
+    latency: Latency, open_page: OpenPage, database: Database
+) -> None:
+    page = await open_page(latency.url, **latency.options)
+    marked = page.locator(f"[data-trace='{latency.slow.id}'] .trace-what")
+    await marked.evaluate("(node) => getSelection().selectAllChildren(node)")
+    newer = answer(latency.slow.tenant_id, age_s=1, number=400)
+    await remember(Traces(database), latency.slow.tenant_id, newer)
+    await expect(page.locator(f"[data-trace='{newer.id}']")).to_be_visible(timeout=20_000)
+    assert await page.evaluate("() => getSelection().toString()") == QUESTION
+
+
+async def test_a_trace_is_had_as_a_collector_takes_it(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(f"{latency.url}#/trace/{latency.slow.id}", **latency.options)
+    href = await page.get_by_role("link", name="OTLP").get_attribute("href")
+    answered = await page.request.get(f"{latency.url.removesuffix('/ops')}{href}")
+    [resource] = (await answered.json())["resourceSpans"]
+    spans = resource["scopeSpans"][0]["spans"]
+    assert {span["traceId"] for span in spans} == {latency.slow.trace.id}
+    assert QUESTION not in await answered.text()

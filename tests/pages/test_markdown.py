@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from playwright.async_api import Page
@@ -35,9 +36,9 @@ FORBIDDEN = """(node) => {
   const allowed = new Set(["p", "h3", "h4", "h5", "h6", "br", "hr", "em", "strong", "del", "code", "pre", "a", "span",
     "ul", "ol", "li", "blockquote", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption",
     "button", "svg", "path"]);
-  const attributes = new Set(["class", "href", "target", "rel", "start", "dir", "data-align", "tabindex", "role",
-    "aria-label", "aria-hidden", "type", "viewBox", "fill", "stroke", "stroke-width", "stroke-linecap",
-    "stroke-linejoin", "d"]);
+  const attributes = new Set(["class", "href", "target", "rel", "start", "dir", "data-align", "data-language",
+    "tabindex", "role", "aria-label", "aria-hidden", "type", "viewBox", "fill", "stroke", "stroke-width",
+    "stroke-linecap", "stroke-linejoin", "d"]);
   return [...node.querySelectorAll("*")].flatMap((element) => [
     ...(allowed.has(element.localName) ? [] : [element.localName]),
     ...element.getAttributeNames().filter((name) => !attributes.has(name)),
@@ -108,6 +109,8 @@ UNITS = [
         "$a",
         "~~a",
         "\\",
+        "$a$\n\n",
+        "```js\n" + "`${" * 50 + "\n```\n",
     ),
 ]
 
@@ -115,9 +118,54 @@ UNITS = [
 FORMULAS = [r"\(\frac{a_1}{b_1}\)", r"\[\sum_{i=1}^n *i* \\ x\]", r"$$\alpha * \beta$$", r"$x_1 + y_1$"]
 
 
+# What KaTeX has made of the formula of a text, once it is there.
+TYPESET = """
+async (text) => {
+  const base = document.querySelector('script[type="module"]').src.replace("/chat/main.js", "");
+  const { MarkdownStream } = await import(`${base}/markdown/stream.js`);
+  const node = document.createElement("div");
+  document.body.append(node);
+  const stream = new MarkdownStream(node, { cite: () => null });
+  stream.append(text);
+  stream.finish();
+  while (!node.querySelector(".katex")) await new Promise(requestAnimationFrame);
+  const glyph = node.querySelector(".katex-html .mord");
+  while (!getComputedStyle(glyph).fontFamily.startsWith("KaTeX")) await new Promise(requestAnimationFrame);
+  await document.fonts.ready;
+  const loaded = [...document.fonts].some(({ family, status }) => family.startsWith("KaTeX") && status === "loaded");
+  return { source: node.querySelector("annotation").textContent, font: getComputedStyle(glyph).fontFamily, loaded };
+}
+"""
+MARKED = """
+async ({ text, start, end }) => {
+  const base = document.querySelector('script[type="module"]').src.replace("/chat/main.js", "");
+  const { markedDocument } = await import(`${base}/markdown/document.js`);
+  const { node, mark } = markedDocument(text, start, end);
+  const words = [...node.querySelectorAll("mark")].map((each) => each.textContent).join("|");
+  return { words, first: mark.nodeName, headings: node.querySelectorAll("h3").length };
+}
+"""
+COLOURED = """
+async (text) => {
+  const base = document.querySelector('script[type="module"]').src.replace("/chat/main.js", "");
+  const { MarkdownStream } = await import(`${base}/markdown/stream.js`);
+  const node = document.createElement("div");
+  document.body.append(node);
+  const stream = new MarkdownStream(node, { cite: () => null });
+  for (const letter of text) { stream.append(letter); stream.draw(false); }
+  stream.finish();
+  while (!node.querySelector("code span")) await new Promise(requestAnimationFrame);
+  const classes = [...node.querySelectorAll("code span")].map((span) => span.className);
+  return { text: node.querySelector("code").textContent, classes, markup: node.querySelectorAll("code b").length };
+}
+"""
+
+
 @pytest.fixture
-async def page(open_page: OpenPage, scripted: ScriptedWorker) -> Page:
-    return await open_page(scripted.url)
+async def page(open_page: OpenPage, scripted: ScriptedWorker) -> AsyncIterator[Page]:
+    page = await open_page(scripted.url)
+    yield page
+    await page.close()  # it may still be fetching colours for code
 
 
 async def draw(page: Page, *pieces: str, sources: tuple[int, ...] = (1,)) -> str:
@@ -156,9 +204,48 @@ async def test_a_citation_stays_on_the_line_of_its_word_and_its_full_stop(page: 
 
 
 @pytest.mark.parametrize("formula", FORMULAS)
-async def test_formulas_keep_their_backslashes_and_marks(page: Page, formula: str) -> None:
+async def test_a_formula_is_typeset_and_keeps_its_source_for_whoever_copies_it(page: Page, formula: str) -> None:
+    typeset = await page.evaluate(TYPESET, f"So {formula} holds.")
+    assert typeset["source"] in formula and len(formula) - len(typeset["source"]) <= 4
+    assert typeset["font"].startswith("KaTeX") and typeset["loaded"]
+
+
+@pytest.mark.parametrize("formula", [r"\(\frac{1}\)", r"$\unknown_x$", "$$a & b$$"])
+async def test_a_formula_that_cannot_be_read_keeps_its_backslashes_and_marks(page: Page, formula: str) -> None:
+    await page.evaluate(TYPESET, r"First \(x\).")  # KaTeX is there
     html = await draw(page, f"So {formula} holds.")
-    assert html == f'<p>So <span class="math" dir="ltr">{formula}</span> holds.</p>'
+    assert re.sub(r"<[^>]*>", "", html).replace("&amp;", "&") == f"So {formula} holds."
+
+
+async def test_a_page_without_formulas_and_code_fetches_neither_katex_nor_highlight(page: Page) -> None:
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    await draw(page, "It costs $5, and `code` is no block.")
+    await page.wait_for_load_state("networkidle")
+    assert [url for url in fetched if "/vendor/" in url] == []
+
+
+async def test_closed_code_gets_colours_and_stays_the_same_text(page: Page) -> None:
+    code = 'def f(x):\n    return "<b>" + x  # done\n'
+    coloured = await page.evaluate(COLOURED, f"```python\n{code}```\n\nAnd on.")
+    assert coloured["text"] == code.rstrip("\n")
+    assert {"hl-keyword", "hl-title", "hl-string", "hl-comment"} <= set(coloured["classes"])
+    assert coloured["markup"] == 0
+
+
+async def test_code_in_a_language_that_is_not_known_stays_plain(page: Page) -> None:
+    html = await draw(page, "```klingon\nlet x = 1\n```\n")
+    assert "<code>let x = 1</code>" in html
+
+
+async def test_a_cited_span_is_marked_in_the_formatted_document(page: Page) -> None:
+    document = "# Title\n\nFirst *words* here. The **cited** sentence\nhas two lines. Last.\n\n"
+    document += "| a | b |\n|---|---|\n| 1 | 2 |\n"
+    start, end = document.index("The **"), document.index(" Last.")
+    marked = await page.evaluate(MARKED, {"text": document, "start": start, "end": end})
+    assert marked == {"words": "The |cited| sentence|has two lines.", "first": "MARK", "headings": 1}
+    table = await page.evaluate(MARKED, {"text": document, "start": document.index("| 1"), "end": len(document)})
+    assert table["first"] in ("DIV", "MARK"), "a part that reads otherwise when it stands alone is marked as a whole"
 
 
 async def test_prices_are_no_formula(page: Page) -> None:
@@ -263,6 +350,31 @@ async def test_a_hostile_answer_stays_text(page: Page) -> None:
     for text in HOSTILE:
         assert await page.evaluate(drawing(FORBIDDEN), {"pieces": list(text), "sources": [1]}) == [], text
     assert not await page.evaluate("() => window.wasAttacked === true")
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        r"\href{javascript:alert(1)}{x}",
+        r"\url{javascript:alert(1)}",
+        r"\includegraphics{https://evil.example/pixel.png}",
+        r"\htmlClass{is-danger}{x}",
+        r"\def\a{\a\a}\a",
+        r"\rule{9999em}{9999em}",
+        "{" * 900 + "x" + "}" * 900,
+    ],
+)
+async def test_a_hostile_formula_makes_no_link_no_picture_and_no_curtain(page: Page, formula: str) -> None:
+    await page.evaluate(TYPESET, r"First \(x\).")
+    found = await page.evaluate(
+        drawing("""(node) => ({
+          links: node.querySelectorAll("a, img, .is-danger").length,
+          width: node.scrollWidth - node.clientWidth,
+          height: node.getBoundingClientRect().height,
+        })"""),
+        {"pieces": [f"$${formula}$$"], "sources": []},
+    )
+    assert found["links"] == 0 and found["width"] == 0 and found["height"] < 2_000
 
 
 async def test_a_hostile_answer_costs_no_more_than_a_moment(page: Page) -> None:

@@ -109,3 +109,15 @@ async def test_an_answer_is_rated_with_a_word(page: Page, scripted: ScriptedWork
     await expect(last.locator(".feedback")).to_contain_text("Thank you")
     about = {"response": "resp_2", "rating": "down"}
     assert scripted.ratings == [about, {**about, "comment": "Not true."}]
+
+
+async def test_a_pressed_thumb_is_still_pressed_after_a_reload(page: Page, scripted: ScriptedWorker) -> None:
+    for item in scripted.items[2:]:
+        item["firsttoken_feedback"] = {"rating": "up", "comment": None}
+    await page.reload()
+    thumbs = page.get_by_role("button", name="Good answer")
+    await expect(thumbs.last).to_have_attribute("aria-pressed", "true")
+    await expect(thumbs.first).to_have_attribute("aria-pressed", "false")
+    await thumbs.last.click()  # and can be taken back
+    await expect(thumbs.last).to_have_attribute("aria-pressed", "false")
+    assert scripted.ratings == [{"response": "resp_2", "rating": None}]

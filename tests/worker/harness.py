@@ -27,6 +27,7 @@ from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
 from worker.auth.keys import Keys
+from worker.auth.provider import Provider
 from worker.auth.scope import Scope
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
@@ -109,6 +110,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         authenticator=Authenticator(
             *(Keys(database, SECRET), Sessions(database, SECRET), Tokens(config), SECRET, AuditLog(database)),
             audit_days=config.audit_days,
+            provider=Provider.of(config),
         ),
         seals=seals,
         loaders=loaders,

@@ -61,6 +61,9 @@ def test_the_home_is_absolute() -> None:
         ({"cors_origins": "example.com"}, {}, "--cors-origins must be \\* or origins such as"),
         ({"jwt_secret": "short"}, {}, "--jwt-secret must have 32 characters"),
         ({"jwt_jwks_url": "file:///etc/passwd"}, {}, "--jwt-jwks-url must be an http"),
+        ({"otlp_headers": "x-team"}, {}, "--otlp-headers must be name=value"),
+        ({"oidc_issuer": "https://login.test"}, {}, "--oidc-issuer and --oidc-client-id are given together"),
+        ({"oidc_operator": "ops"}, {}, "--oidc-operator must be claim=value"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(flags: dict[str, str], environment: dict[str, str], message: str) -> None:
@@ -97,6 +100,11 @@ def test_every_setting_can_be_given_by_its_variable() -> None:
         "alias": "gpt-4o=demo-chat",
         "engines": "http://engine.test:9000",
         "listen": "127.0.0.1:9000",
+        "otlp_endpoint": "http://collector.test:4318",
+        "otlp_headers": "x-team=edge",
+        "oidc_issuer": "https://login.test",
+        "oidc_operator": "groups=ops",
+        "oidc_url": "https://chat.test",
     }
     environment = {s.variable: special.get(s.name, samples[s.kind]) for s in settings()}
     config = load({}, environment)

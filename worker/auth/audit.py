@@ -33,8 +33,9 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts. `via` is how somebody got in (`api_key`, `jwt`, `session`, `link`), or `command` or `worker`; `subject`
-    the id of a key or session, the subject of a JWT, or an account of this machine; `address` that of the client.
+    """Who acts. `via` is how somebody got in (`api_key`, `jwt`, `session`, `link`, `oidc`), or `command` or `worker`;
+    `subject` the id of a key or session, the subject of a token, or an account of this machine; `address` that of the
+    client.
     """
 
     via: str

@@ -15,6 +15,7 @@ from worker.auth.jwks import KeysUnavailable
 from worker.auth.jwt import InvalidToken, Tokens
 from worker.auth.keys import KEY_PREFIX, Grant, Keys
 from worker.auth.principal import Principal, Via
+from worker.auth.provider import Provider
 from worker.auth.secret import Secret
 from worker.auth.session import Sessions, require_same_origin
 from worker.auth.throttle import Throttle
@@ -30,14 +31,24 @@ class Authenticator:
     """Answers "who is this?" for every request, mostly from what it let in lately."""
 
     def __init__(
-        self, keys: Keys, sessions: Sessions, tokens: Tokens, secret: Secret, audit: AuditLog, *, audit_days: float
+        self,
+        keys: Keys,
+        sessions: Sessions,
+        tokens: Tokens,
+        secret: Secret,
+        audit: AuditLog,
+        *,
+        audit_days: float,
+        provider: Provider | None = None,
     ) -> None:
+        """`provider` is that of an organisation, where there is one."""
         self.keys = keys
         self.sessions = sessions
         self.audit = audit
         self.throttle = Throttle()
         self._tokens = tokens
-        self._secret = secret
+        self.secret = secret
+        self.provider = provider
         self._audit_days = audit_days
         self._admitted = Admitted()
         self._tidied_at = -TIDY_EVERY_S
@@ -81,7 +92,7 @@ class Authenticator:
     async def _identify_cookie(self, cookie: str | None) -> Principal | None:
         if cookie is None or len(cookie) > CREDENTIAL_CHARS_MAX:
             return None
-        mark = self._secret.cache_key("session", cookie)
+        mark = self.secret.cache_key("session", cookie)
         principal = self._admitted.get(mark)
         if principal is not None:
             return principal
@@ -94,7 +105,7 @@ class Authenticator:
         return principal
 
     async def _identify_bearer(self, credential: str, trace: Trace, address: str) -> Principal:
-        mark = self._secret.cache_key("credential", credential)
+        mark = self.secret.cache_key("credential", credential)
         principal = self._admitted.get(mark)
         if principal is None:
             async with self.throttle.checking(address):
@@ -165,7 +176,7 @@ class Authenticator:
     async def _recheck_forever(self, well: Well) -> None:
         while True:
             await asyncio.sleep(RECHECK_S)
-            await asyncio.to_thread(self._secret.reread)
+            await asyncio.to_thread(self.secret.reread)
             await self.recheck()
             await self._tidy()
             well()

@@ -32,7 +32,7 @@ class Jwks:
     """Keys of one JWKS document. A failing refresh keeps the old keys: an issuer's outage signs nobody out."""
 
     def __init__(self, url: str, *, refetch_min_s: float = REFETCH_MIN_S) -> None:
-        self._url = url
+        self.url = url
         self._shown = urlsplit(url).netloc.rpartition("@")[2]  # what stands before the host may be a password
         self._refetch_min_s = refetch_min_s
         self._keys: list[RSAKey | ECKey] = []
@@ -87,7 +87,7 @@ class Jwks:
         self._tried_at = time.monotonic()
         try:
             timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
-            async with aiohttp.ClientSession(timeout=timeout) as client, client.get(self._url) as response:
+            async with aiohttp.ClientSession(timeout=timeout) as client, client.get(self.url) as response:
                 self._keys = parse(await _read(response))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             log.warning("the keys at %s could not be fetched, the old ones stay: %r", self._shown, error)

@@ -78,7 +78,7 @@ class Tokens:
 
     async def verify(self, token: str, trace: Trace) -> Bearer:
         """Raises InvalidToken, or KeysUnavailable when the issuer cannot be asked."""
-        header = _header(token)
+        header = header_of(token)
         algorithm = str(header.get("alg"))
         key = await self._key(algorithm, header.get("kid"), trace)
         registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)  # issuers add headers of their own
@@ -105,13 +105,13 @@ class Tokens:
         tenant, subject, scope = claims.get(self._tenant_claim), claims.get("sub", ""), claims.get("scope", "")
         if not isinstance(tenant, str) or not 1 <= len(tenant) <= TENANT_CHARS_MAX:
             raise InvalidToken(f"the claim '{self._tenant_claim}' must name the tenant")
-        if not isinstance(subject, str) or not _is_storable(tenant + subject):
+        if not isinstance(subject, str) or not is_storable(tenant + subject):
             raise InvalidToken("its claims are not plain text")
         # The prefix keeps an issuer's names apart from ours: a subject called "local" is not the local tenant.
         return Bearer(f"jwt:{tenant}", subject, _scopes(scope), float(claims["exp"]))
 
 
-def _is_storable(text: str) -> bool:
+def is_storable(text: str) -> bool:
     """JSON may spell halves of characters, and NUL."""
     return not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
 
@@ -124,7 +124,7 @@ def _scopes(claim: object) -> frozenset[Scope]:
     return granted | {Scope.OPS} if OPERATOR in named else granted
 
 
-def _header(token: str) -> dict[str, Any]:
+def header_of(token: str) -> dict[str, Any]:
     encoded = token.split(".", 1)[0]
     try:
         header = orjson.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))

@@ -70,10 +70,17 @@ class Sessions:
         return self._cookie_names()[0]
 
     async def start(
-        self, response: web.StreamResponse, grant: Grant, browser: Actor, agent: str, *, secure: bool
+        self,
+        response: web.StreamResponse,
+        grant: Grant,
+        browser: Actor,
+        agent: str,
+        *,
+        secure: bool,
+        lifetime_s: int = LIFETIME_S,
     ) -> None:
         """Sign the browser in that gets this response. `agent` is what it calls itself."""
-        id, expires_at = f"sess_{secrets.token_hex(ID_BYTES)}", int(time.time()) + LIFETIME_S
+        id, expires_at = f"sess_{secrets.token_hex(ID_BYTES)}", int(time.time()) + lifetime_s
         async with self._database.tenant(grant.tenant_id) as connection:
             await connection.execute(
                 "insert into browser_sessions (tenant_id, id, scopes, address, agent, expires_at) "
@@ -84,7 +91,7 @@ class Sessions:
             await note(connection, grant.tenant_id, browser, Act.SESSION_CREATED, id, scopes=sorted(grant.scopes))
         signed = self._secret.sign(PURPOSE, orjson.dumps({"t": str(grant.tenant_id), "s": id, "e": expires_at}))
         response.set_cookie(
-            self.cookie_name, signed, max_age=LIFETIME_S, path="/", httponly=True, samesite="Strict", secure=secure
+            self.cookie_name, signed, max_age=lifetime_s, path="/", httponly=True, samesite="Strict", secure=secure
         )
 
     def forget(self, response: web.StreamResponse) -> None:

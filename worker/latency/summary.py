@@ -46,9 +46,14 @@ def span_table(tally: Tally, span_names: Iterable[str]) -> list[dict[str, Any]]:
     """Spans of one name are summed within a turn."""
     return [
         {"name": name, "turns": turns, **_percentiles(tally, SPAN + name)}
-        for name in sorted(span_names, key=lambda name: (_place(name), name))
+        for name in in_order(span_names)
         if (turns := tally.amount(SPAN + name))
     ]
+
+
+def in_order(span_names: Iterable[str]) -> list[str]:
+    """As they happen."""
+    return sorted(span_names, key=lambda name: (_place(name), name))
 
 
 def usual(groups: Sequence[Group], span_names: Iterable[str], turns_min: int) -> dict[str, dict[str, float | None]]:

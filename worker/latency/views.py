@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.latency import rollups
-from worker.latency.rollups import Slice
+from worker.latency.comparison import compared
+from worker.latency.histogram import Tally
+from worker.latency.rollups import Group, Slice
 from worker.latency.shared import Shared
 from worker.latency.sight import Sight
 from worker.latency.stretch import DAY_S, Stretch
@@ -80,6 +82,22 @@ class Views:
 
         return await self._share("series", principal, asked, compute)
 
+    async def comparison(self, principal: Principal, asked: Asked, against: Asked) -> View:
+        """Which spans took longer in one stretch and slice than in the other."""
+
+        async def compute() -> View:
+            now = time.time()
+            stretches = [each.stretch(now) for each in (asked, against)]
+            async with Sight.of(principal).open(self._database) as connection:
+                one = await rollups.groups(connection, stretches[0], asked.slice)
+                other = await rollups.groups(connection, stretches[1], against.slice)
+                names = await rollups.span_names(connection)
+            rows = await asyncio.to_thread(_compare, one, other, names)
+            told = [{"start": stretch.start, "end": stretch.end} for stretch in stretches]
+            return {"now": told[0], "then": told[1], "rows": rows}
+
+        return await self._share(f"comparison with {against}", principal, asked, compute)
+
     async def usual(self, principal: Principal, surface: str) -> dict[str, dict[str, float]]:
         """Median and 95th percentile of each span on a surface, and of `tpot`, where enough turns had it."""
 
@@ -98,6 +116,11 @@ class Views:
     ) -> View:
         found: View = await self._shared.get((what, Sight.of(principal), asked), compute)
         return dict(found)
+
+
+def _compare(one: Sequence[Group], other: Sequence[Group], names: list[str]) -> list[dict[str, Any]]:
+    now, then = (Tally(b"".join(group.measures for group in groups)) for groups in (one, other))
+    return compared(now, then, names)
 
 
 def _columns(workers: list[dict[str, Any]], at: list[int]) -> Mapping[str, Any]:

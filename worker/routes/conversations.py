@@ -9,7 +9,14 @@ from aiohttp import web
 from agents.store import ConversationStore
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.checks import INCLUDE, includes_response_ids, includes_results, includes_versions, path_id
+from worker.checks import (
+    INCLUDE,
+    includes_feedback,
+    includes_response_ids,
+    includes_results,
+    includes_versions,
+    path_id,
+)
 from worker.described import JSON, Described
 from worker.errors import ApiError
 from worker.reply import reply
@@ -24,6 +31,7 @@ from worker.wire.conversation import (
     deleted_object,
     found_object,
 )
+from worker.wire.feedback import COMMENT, RATING, told
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parse
 from worker.wire.shown import shown
@@ -127,9 +135,12 @@ async def list_items(request: web.Request) -> web.Response:
         tenant_id, _conversation_id(request), after=query.after, limit=query.limit, order=query.order
     )
     items = [shown(item, with_results) for item in page.data]
-    if includes_response_ids(request):
+    if includes_response_ids(request) or includes_feedback(request):
         responses = await store.responses_of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_response_id": responses.get(item["id"])} for item in items]
+    if includes_feedback(request):
+        rated = await request.app[SERVICES].responses.notes(tenant_id, list(set(responses.values())), (RATING, COMMENT))
+        items = [{**item, "firsttoken_feedback": told(rated.get(responses.get(item["id"], "")))} for item in items]
     if includes_versions(request):
         versions = await store.versions.of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]

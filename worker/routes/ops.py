@@ -6,6 +6,7 @@ the tenant.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -19,6 +20,7 @@ from worker.auth.access import needs
 from worker.auth.audit import Note
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
+from worker.config import VERSION
 from worker.described import Described
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
@@ -26,6 +28,7 @@ from worker.latency import contents
 from worker.latency.listing import Cache, Order, Search
 from worker.latency.rollups import Slice
 from worker.latency.views import Asked
+from worker.otlp.spans import otlp_json, spans_of
 from worker.reply import reply
 from worker.request_keys import PRINCIPAL
 from worker.services import SERVICES, Services
@@ -87,6 +90,44 @@ class WindowQuery(Query):
         return time.time() - self.window_s, SECONDS_MAX
 
 
+class ComparisonQuery(WindowQuery):
+    """Against another stretch or another slice; without either, against the time of the same length before."""
+
+    against_start: Seconds | None = None
+    against_end: Seconds | None = None
+    against_surface: Name | None = None
+    against_model: Name | None = None
+    against_agent: Name | None = None
+    against_tenant: UUID | None = None
+
+    @model_validator(mode="after")
+    def against_in_order(self) -> Self:
+        if (self.against_start is None) != (self.against_end is None):
+            raise ValueError("against_start and against_end are given together")
+        length = (self.against_end or 0) - (self.against_start or 0)
+        if self.against_start is not None and not 0 < length <= WINDOW_S_MAX:
+            raise ValueError("against_end is after against_start, and at most 400 days")
+        return self
+
+    @property
+    def against(self) -> Asked:
+        other = Slice(
+            self.against_surface or self.surface,
+            self.against_model or self.model,
+            self.against_agent or self.agent,
+            self.against_tenant or self.tenant,
+        )
+        start, end = self.against_start, self.against_end
+        if start is None and other == self.slice:
+            until = time.time() if self.end is None else self.end
+            length = self.window_s if self.start is None else until - self.start
+            # Of whole seconds, so that who asks within the same moment asks the same.
+            start, end = math.floor(until - 2 * length), math.floor(until - length)
+        elif start is None:
+            start, end = self.start, self.end
+        return Asked(self.window_s, other, start, end)
+
+
 class TracesQuery(WindowQuery):
     window_s: Annotated[float, Field(ge=1, le=WINDOW_S_MAX)] = WINDOW_S_MAX
     limit: Annotated[int, Field(ge=1, le=TRACES_MAX)] = 50
@@ -105,6 +146,10 @@ class TracesQuery(WindowQuery):
         )
 
 
+class TraceQuery(Query):
+    format: Literal["page", "otlp"] = "page"
+
+
 class AuditQuery(Query):
     limit: Annotated[int, Field(ge=1, le=AUDIT_MAX)] = 50
     before: Annotated[int, Field(ge=1, le=POSITION_MAX)] | None = None
@@ -117,6 +162,7 @@ def routes() -> list[web.RouteDef]:
             (Scope.CHAT, Scope.OPS),
             web.get("/ops/api/summary", summary),
             web.get("/ops/api/series", series),
+            web.get("/ops/api/comparison", comparison),
             web.get("/ops/api/traces", list_traces),
             web.get("/ops/api/traces/{id}", get_trace),
         ),
@@ -164,6 +210,16 @@ async def series(request: web.Request) -> web.Response:
     return reply(found | {"late": late})
 
 
+@Described(query=ComparisonQuery.parameters())
+async def comparison(request: web.Request) -> web.Response:
+    """Each span's median and 95th percentile here and there, and whether the difference is more than chance."""
+    query = ComparisonQuery.model_validate(dict(request.query))
+    services = request.app[SERVICES]
+    await services.telemetry.flush()
+    views = services.telemetry.traces.views
+    return reply(await views.comparison(request[PRINCIPAL], query.asked, query.against))
+
+
 @Described(query=TracesQuery.parameters())
 async def list_traces(request: web.Request) -> web.Response:
     """The questions are told to their own tenant alone, if the credential may read them."""
@@ -186,14 +242,20 @@ async def list_traces(request: web.Request) -> web.Response:
     )
 
 
+@Described(query=TraceQuery.parameters())
 async def get_trace(request: web.Request) -> web.Response:
-    """With what is usual on its surface; with the question and the tool calls for its own tenant."""
+    """With what is usual on its surface; with the question and the tool calls for its own tenant. With `format=otlp` as
+    a collector of OpenTelemetry takes it, without any text.
+    """
+    query = TraceQuery.model_validate(dict(request.query))
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     await services.telemetry.flush()
     traces = services.telemetry.traces
     trace = await traces.get(principal, request.match_info["id"])
     if trace is None:
         raise ApiError(404, "There is no trace with this id.", type="not_found_error", code="trace_not_found")
+    if query.format == "otlp":
+        return reply(otlp_json(spans_of(trace), VERSION))
     said: dict[str, Any] = {"question": None, "calls": []}
     if (response_id := trace["response_id"]) and _may_read(principal, trace):
         questions = await contents.questions(services.database, principal.tenant_id, [response_id])

@@ -21,6 +21,7 @@ from aiohttp import web
 from worker.auth.access import EVERYBODY, VISITORS, declare
 from worker.described import BYTES, HTML, Described
 from worker.request_keys import PRINCIPAL
+from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"
 # Stricter than what the worker sends with everything else: here the browser also refuses strings as markup.
@@ -37,6 +38,7 @@ MEDIA_TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
     ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
 }
 COMPRESS_BYTES_MIN = 512  # below this the gzip header costs more than it saves
 VERSION_DIGITS = 16
@@ -63,8 +65,9 @@ class Asset:
     @classmethod
     def of(cls, path: str, body: bytes) -> Asset:
         """Raises KeyError for a kind of file that the pages do not use."""
-        compressed = gzip.compress(body, mtime=0) if len(body) >= COMPRESS_BYTES_MIN else None
-        return cls(body, compressed, MEDIA_TYPES[PurePosixPath(path).suffix])
+        media_type = MEDIA_TYPES[PurePosixPath(path).suffix]
+        smaller = len(body) >= COMPRESS_BYTES_MIN and not media_type.startswith("font/")  # which are compressed already
+        return cls(body, gzip.compress(body, mtime=0) if smaller else None, media_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,10 @@ def _version(bodies: Mapping[str, bytes]) -> str:
 class Pages:
     def __init__(self, assets: Assets) -> None:
         self._assets = assets
+        body = assets.files["sign-in.html"].body
+        self._organised = Asset.of(
+            "sign-in.html", body.replace(b'class="sign-in"', b'class="sign-in has-organisation"')
+        )
         self._preloads = {page: _preload(assets.addresses(*places)) for page, places in MODULES.items()}
 
     @Described(tells=(HTML,))
@@ -132,8 +139,14 @@ class Pages:
 
     def _page(self, request: web.Request, name: str) -> web.Response:
         if request.get(PRINCIPAL) is None:
-            return _answer(request, self._assets.files["sign-in.html"], NEVER, status=401)
+            return _answer(request, self._sign_in(request), NEVER, status=401)
         return self._open(request, name)
+
+    def _sign_in(self, request: web.Request) -> Asset:
+        """With the way to the organisation's provider, where there is one."""
+        services = request.app.get(SERVICES)
+        organised = services is not None and services.authenticator.provider is not None
+        return self._organised if organised else self._assets.files["sign-in.html"]
 
     def _open(self, request: web.Request, name: str) -> web.Response:
         response = _answer(request, self._assets.files[name], REVALIDATE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import StringConstraints
@@ -21,3 +22,8 @@ class Feedback(Strict):
     @property
     def notes(self) -> dict[str, str | None]:
         return {RATING: self.rating, COMMENT: (self.comment or None) if self.rating else None}
+
+
+def told(notes: Mapping[str, str] | None) -> dict[str, str | None] | None:
+    """As items show it."""
+    return None if notes is None else {"rating": notes.get(RATING), "comment": notes.get(COMMENT)}

@@ -18,7 +18,8 @@ LOGPROBS = "message.output_text.logprobs"
 # allows them.
 SOURCES = "firsttoken:sources"
 TRACE = "firsttoken:trace"
-RESPONSE_ID, VERSIONS = "firsttoken:response_id", "firsttoken:versions"  # of the items of a conversation
+# Of the items of a conversation.
+RESPONSE_ID, VERSIONS, FEEDBACK = "firsttoken:response_id", "firsttoken:versions", "firsttoken:feedback"
 # Values of the public contract for parts of items that this server never creates: accepted without effect.
 WITHOUT_EFFECT = frozenset(
     {

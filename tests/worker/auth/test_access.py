@@ -19,6 +19,7 @@ from worker.auth.scope import USUAL, Scope
 
 OPEN = {
     **dict.fromkeys(("/health", "/healthz", "/readyz", "/openapi.json", "/shared", "/v1/shared/{token}"), EVERYBODY),
+    **dict.fromkeys(("/sign-in/organisation", "/sign-in/organisation/callback"), EVERYBODY),
     **dict.fromkeys(("/", "/ops"), VISITORS),
 }
 STATIC = "/static/{version}/{path}"

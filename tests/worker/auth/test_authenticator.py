@@ -238,7 +238,8 @@ async def test_the_pages_show_how_to_sign_in_to_nobody(client: Client, path: str
         assert response.content_type == "text/html"
 
 
-OPEN = ("/", "/ops", "/shared", "/v1/shared/{token}", "/health", "/healthz", "/readyz", "/openapi.json")
+ORGANISATION = ("/sign-in/organisation", "/sign-in/organisation/callback")
+OPEN = ("/", "/ops", "/shared", "/v1/shared/{token}", "/health", "/healthz", "/readyz", "/openapi.json", *ORGANISATION)
 
 
 async def test_no_address_is_open_by_oversight(client: Client) -> None:

@@ -32,6 +32,16 @@ async def test_feedback_is_part_of_the_response_until_it_is_taken_back(client: C
     assert (await get(client, f"{URL}/{id}"))["metadata"] == {"mine": "1"}
 
 
+async def test_a_conversation_read_later_tells_how_its_answers_were_rated(client: Client) -> None:
+    conversation = (await post(client, "/v1/conversations", {}))["id"]
+    ids = [(await post(client, URL, {"input": "hello", "conversation": conversation}))["id"] for _ in range(2)]
+    await post(client, f"{URL}/{ids[1]}/feedback", {"rating": "up", "comment": "Short."})
+    query = "order=asc&include[]=firsttoken:feedback"
+    items = (await get(client, f"/v1/conversations/{conversation}/items?{query}"))["data"]
+    given = {item["firsttoken_response_id"]: item["firsttoken_feedback"] for item in items}
+    assert given == {ids[0]: None, ids[1]: {"rating": "up", "comment": "Short."}}
+
+
 @pytest.mark.parametrize("body", [{}, {"rating": "sideways"}, {"rating": "up", "comment": "x" * 513}])
 async def test_feedback_is_up_or_down_and_short(client: Client, body: dict[str, Any]) -> None:
     await post(client, f"{URL}/resp_none/feedback", body, 400)

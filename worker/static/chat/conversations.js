@@ -10,7 +10,7 @@ const ITEMS_MAX = 2000; // a transcript longer than this would make the page slo
 const TITLE_CHARS_MAX = 80;
 const PINNED_MAX = 100; // shown; more are no help
 // Without the first, passages stay out.
-const INCLUDED = ["file_search_call.results", "firsttoken:response_id", "firsttoken:versions"];
+const INCLUDED = ["file_search_call.results", "firsttoken:response_id", "firsttoken:feedback", "firsttoken:versions"];
 
 const path = (id, rest = "") => `/v1/conversations/${encodeURIComponent(id)}${rest}`;
 
@@ -81,6 +81,12 @@ export async function listItems(id) {
     after = page.last_id;
   }
   return items;
+}
+
+/** The newest item of a conversation, or null. */
+export async function lastItem(id) {
+  const query = new URLSearchParams({ order: "desc", limit: "1", "include[]": "firsttoken:response_id" });
+  return (await json("GET", path(id, `/items?${query}`))).data[0] ?? null;
 }
 
 /** Delete the items of exchanges ({responseId, itemIds}), the newest first: what is left makes sense at any moment. */

@@ -15,10 +15,11 @@ export class Exchange {
   /** `question` is null for an answer that nobody asked for. `does`: {announce, open, again(exchange, question),
    *  remove(exchange), choose(exchange, itemId), warn(error), startNew}. `versions` are the ids of the first items of all versions,
    *  null for this one while it has none. */
-  constructor(question, does, { responseId = null, itemIds = [], versions = [] } = {}) {
+  constructor(question, does, { responseId = null, rated = null, itemIds = [], versions = [] } = {}) {
     this.question = question;
     this.does = does;
     this.responseId = responseId;
+    this.rated = rated; // {rating, comment}
     this.itemIds = itemIds; // of the items it was shown from; those of a turn made here have its response
     this.versions = versions;
     this.answer = null;

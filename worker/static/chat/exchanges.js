@@ -1,6 +1,6 @@
 // The items of a conversation, grouped: each message of the user begins an exchange.
 
-/** Items, oldest first -> [{question, responseId, versions, items}]. `question` is null for items before the first one, and
+/** Items, oldest first -> [{question, responseId, rated, versions, items}]. `question` is null for items before the first one, and
  *  `responseId` for what was added without a response; `versions` are the ids of the first item's. */
 export function exchanges(items) {
   const list = [];
@@ -9,10 +9,11 @@ export function exchanges(items) {
     if (item.type === "message" && !asks && item.role !== "assistant") continue;
     if (asks || list.length === 0) {
       const versions = item.firsttoken_versions ?? [item.id];
-      list.push({ question: asks ? textOf(item) : null, responseId: null, versions, items: [] });
+      list.push({ question: asks ? textOf(item) : null, responseId: null, rated: null, versions, items: [] });
     }
     list.at(-1).items.push(item);
     list.at(-1).responseId ??= item.firsttoken_response_id ?? null;
+    list.at(-1).rated ??= item.firsttoken_feedback ?? null;
   }
   return list;
 }

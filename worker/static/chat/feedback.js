@@ -6,9 +6,10 @@ import { icon } from "../shared/icons.js";
 
 const COMMENT_CHARS_MAX = 512; // what the worker keeps
 
-/** Two buttons, and a field for a word once one of them is pressed; `failed(error)` when the worker does not take it. */
-export function feedback(responseId, failed) {
-  let rating = null;
+/** Two buttons, and a field for a word once one of them is pressed. `rated` is {rating, comment} of earlier, or null;
+ *  `failed(error)` is called when the worker does not take what is chosen. */
+export function feedback(responseId, rated, failed) {
+  let rating = rated?.rating ?? null;
   const group = el("span", { class: "feedback", role: "group", "aria-label": "Feedback" });
   const field = el("input", { type: "text", maxlength: COMMENT_CHARS_MAX, "aria-label": "Comment", placeholder: "Say why, if you like", dir: "auto" });
   const form = el("form", { class: "feedback-word", hidden: true, submit: (event) => { event.preventDefault(); comment(); } }, field);
@@ -23,10 +24,14 @@ export function feedback(responseId, failed) {
   async function rate(chosen) {
     if (!(await send({ rating: chosen }))) return;
     rating = chosen;
-    for (const [name, button] of Object.entries(thumbs)) button.setAttribute("aria-pressed", String(name === rating));
-    group.dataset.rated = String(rating !== null);
     form.hidden = rating === null;
     field.value = "";
+    show();
+  }
+
+  function show() {
+    for (const [name, button] of Object.entries(thumbs)) button.setAttribute("aria-pressed", String(name === rating));
+    group.dataset.rated = String(rating !== null);
   }
 
   async function comment() {
@@ -44,5 +49,7 @@ export function feedback(responseId, failed) {
     }
   }
 
+  show();
+  if (rated?.comment) group.title = rated.comment;
   return group;
 }

@@ -8,10 +8,12 @@ import { themeSwitch } from "../shared/theme.js";
 import { DocumentsPanel } from "../documents/panel.js";
 import { listenToFiles } from "../documents/drop.js";
 import { Composer } from "./composer.js";
-import { createConversation, getConversation, listItems, saveSettings } from "./conversations.js";
+import { createConversation, getConversation, lastItem, listItems, saveSettings } from "./conversations.js";
 import { draftOf, keepDraft } from "./drafts.js";
 import { Drawer } from "./drawer.js";
+import { watchElsewhere } from "./elsewhere.js";
 import { Follow } from "./follow.js";
+import { exchanges } from "./exchanges.js";
 import { listenToKeys } from "./keys.js";
 import { Options } from "./options.js";
 import { Palette } from "./palette.js";
@@ -89,6 +91,22 @@ class Chat {
     const loads = [this.options.load(), this.welcome.load()].map((load) => load.catch((error) => this.warn(error)));
     await Promise.all([this.sidebar.load(), ...loads]);
     this.showTitle();
+    watchElsewhere(() => this.catchUp());
+  }
+
+  /** Show what was asked and answered elsewhere since, and go on with what is being answered. */
+  async catchUp() {
+    const { transcript } = this;
+    await this.sidebar.refresh();
+    this.showTitle();
+    const busy = () => transcript !== this.transcript || transcript.running || this.column.contains(document.activeElement);
+    if (transcript.id === null || busy() || transcript.endsWith(await lastItem(transcript.id))) return;
+    const items = await listItems(transcript.id);
+    if (busy()) return;
+    const going = await goingOn(items);
+    transcript.replace(going === null ? items : items.filter((item) => item.firsttoken_response_id !== going.id));
+    if (going !== null) transcript.resume(going).catch((error) => this.warn(error));
+    this.showState();
   }
 
   /** #/c/<id> is a conversation, everything else a new one. */
@@ -227,6 +245,14 @@ class Chat {
     byId("warning").textContent = message;
     byId("warning").hidden = false;
   }
+}
+
+/** {id, question} of the answer that is being made to the last question, or null. */
+async function goingOn(items) {
+  const { question, responseId, items: all } = exchanges(items).at(-1) ?? {};
+  if (!responseId || question === null || all.length > 1) return null;
+  const { status } = await lookAt(responseId);
+  return status === "in_progress" ? { id: responseId, question } : null;
 }
 
 /** The stored items of a conversation, its running answer, and a question that was sent and that the worker does not

@@ -27,7 +27,13 @@ export class Sidebar {
     this.more.addEventListener("click", () => this.load(this.last));
   }
 
-  async load(after = null) {
+  /** What came meanwhile, unless somebody is busy in the list. Raises what the worker says. */
+  async refresh() {
+    if (this.list.contains(document.activeElement)) return;
+    await this.load(null, (error) => { throw error; });
+  }
+
+  async load(after = null, failed = this.failed) {
     try {
       const [page, pinned] = await Promise.all([listConversations(after), after === null ? listPinned() : { data: [] }]);
       this.last = page.data.at(-1)?.id ?? null;
@@ -38,7 +44,7 @@ export class Sidebar {
       this.more.hidden = !page.has_more;
       this.show();
     } catch (error) {
-      this.failed(error);
+      failed(error);
     }
   }
 

@@ -1,8 +1,11 @@
-// The document behind a citation, opened at the exact characters.
+// The document behind a citation, opened at the exact characters: formatted if it is Markdown, or as it was written.
 
+import { markedDocument } from "../markdown/document.js";
 import { request } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
+import { recall, remember } from "../shared/preferences.js";
 
+const FORMATTED = /\.(md|markdown)$/i;
 const AROUND_CHARS_MAX = 20_000; // shown before and after the span: a whole book would make the page slow
 
 export class SourceDialog {
@@ -11,6 +14,8 @@ export class SourceDialog {
     this.title = byId("source-title");
     this.file = byId("source-file");
     this.text = byId("source-text");
+    this.form = byId("source-form");
+    this.form.addEventListener("change", ({ target }) => this.choose(target.value));
     byId("source-close").addEventListener("click", () => this.dialog.close());
     this.dialog.addEventListener("click", (event) => {
       if (event.target === this.dialog) this.dialog.close(); // the backdrop
@@ -21,6 +26,7 @@ export class SourceDialog {
   async open(passage) {
     this.title.textContent = passage.title || passage.filename;
     this.file.textContent = passage.filename;
+    this.form.hidden = true;
     this.text.replaceChildren(el("p", { class: "quiet" }, "Opening the document"));
     this.dialog.showModal();
     try {
@@ -35,13 +41,30 @@ export class SourceDialog {
     const [start, end] = utf16Span(content, passage.start_char, passage.end_char);
     const from = Math.max(0, start - AROUND_CHARS_MAX);
     const to = Math.min(content.length, end + AROUND_CHARS_MAX);
-    const mark = el("mark", { tabindex: "-1" }, content.slice(start, end));
-    const before = (from > 0 ? "…" : "") + content.slice(from, start);
-    const after = content.slice(end, to) + (to < content.length ? "…" : "");
-    this.text.replaceChildren(el("div", { class: "source-content" }, before, mark, after));
-    mark.scrollIntoView({ block: "center" });
-    mark.focus({ preventScroll: true });
+    this.part = { text: content.slice(from, to), start: start - from, end: end - from, cut: [from > 0, to < content.length] };
+    this.form.hidden = !FORMATTED.test(passage.filename);
+    const form = this.form.hidden ? "written" : recall("source-form", "formatted");
+    this.form.querySelector(`[value="${form}"]`).checked = true;
+    this.draw(form);
   }
+
+  choose(form) {
+    remember("source-form", form);
+    this.draw(form);
+  }
+
+  draw(form) {
+    const { node, mark } = form === "formatted" ? markedDocument(this.part.text, this.part.start, this.part.end) : written(this.part);
+    const [before, after] = this.part.cut.map((cut) => cut && el("p", { class: "quiet" }, "…"));
+    this.text.replaceChildren(el("div", { class: "source-content" }, before, node, after));
+    mark?.scrollIntoView({ block: "center" });
+    mark?.focus({ preventScroll: true });
+  }
+}
+
+function written({ text, start, end }) {
+  const mark = el("mark", { tabindex: "-1" }, text.slice(start, end));
+  return { node: el("div", { class: "as-written" }, text.slice(0, start), mark, text.slice(end)), mark };
 }
 
 /** Offsets in characters -> offsets in JavaScript's UTF-16 units. */

@@ -58,7 +58,7 @@ class Step {
     this.time = el("span", { class: "step-time numeric" });
     this.asked = el("pre", { tabindex: "0" });
     this.answered = el("pre", { tabindex: "0" });
-    this.result = el("div", { hidden: true }, el("h4", { class: "label" }, "Result"), this.answered);
+    this.result = el("div", { hidden: true }, el("h3", { class: "label" }, "Result"), this.answered);
     this.node = el(
       "details",
       { class: "step", "data-state": "running", "data-tool": name },
@@ -71,7 +71,7 @@ class Step {
         this.time,
         icon("chevron"),
       ),
-      el("div", { class: "step-body" }, el("h4", { class: "label" }, "Arguments"), this.asked, this.result),
+      el("div", { class: "step-body" }, el("h3", { class: "label" }, "Arguments"), this.asked, this.result),
     );
     this.showArguments();
   }

@@ -38,11 +38,24 @@ export class Transcript {
   }
 
   load(items) {
-    for (const { question, responseId, versions, items: all } of exchanges(items)) {
+    for (const { question, responseId, rated, versions, items: all } of exchanges(items)) {
       const answer = question === null ? all : all.slice(1);
       const itemIds = all.map(({ id }) => id);
-      this.add(new Exchange(question, this.does, { responseId, itemIds, versions })).replay(answer);
+      this.add(new Exchange(question, this.does, { responseId, rated, itemIds, versions })).replay(answer);
     }
+  }
+
+  /** Whether what is shown ends with this item, of a turn that was made here or was loaded. */
+  endsWith(item) {
+    const last = this.exchanges.at(-1);
+    if (item === null || last === undefined) return item === null && last === undefined;
+    return last.itemIds.includes(item.id) || (last.responseId !== null && last.responseId === item.firsttoken_response_id);
+  }
+
+  /** Show what the worker has now. */
+  replace(items) {
+    this.hide([...this.exchanges]);
+    this.load(items);
   }
 
   add(exchange) {
@@ -151,8 +164,7 @@ export class Transcript {
     await chooseVersion(this.id, itemId);
     ended(this.id); // what waited for an answer beside it is given up
     const items = await listItems(this.id);
-    this.hide([...this.exchanges]);
-    this.load(items);
+    this.replace(items);
     this.exchanges[at]?.focusVersion();
     this.host.changed(this);
   }

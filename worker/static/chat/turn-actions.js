@@ -5,14 +5,14 @@ import { el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
 import { feedback } from "./feedback.js";
 
-/** Under an answer; `exchange` has `markdown` and `node`, and each of the callbacks is called without arguments. */
+/** Under an answer; `exchange` has `markdown`, `node` and what it was rated, and each of the callbacks is called without arguments. */
 export function answerActions(exchange, { regenerate, timing, remove, failed }) {
   return row(
     copyButton(() => exchange.markdown, () => exchange.answer.body, { class: "action" }),
     action("retry", "Regenerate", regenerate),
     timing && action("gauge", "Timing", timing, { brief: true }),
     action("trash", "Delete", remove, { brief: true }),
-    exchange.responseId && feedback(exchange.responseId, failed),
+    exchange.responseId && feedback(exchange.responseId, exchange.rated, failed),
   );
 }
 

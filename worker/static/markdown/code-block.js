@@ -6,7 +6,7 @@ import { el } from "../shared/dom.js";
 export function codeBlock(text, language) {
   return el(
     "figure",
-    { class: "code" },
+    { class: "code", "data-language": language || null },
     el("figcaption", {}, el("span", {}, language || "text"), copyButton((button) => codeOf(button).textContent, codeOf)),
     el("pre", { tabindex: "0", dir: "ltr" }, el("code", {}, text)),
   );

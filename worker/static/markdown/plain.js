@@ -8,7 +8,7 @@ export function plain(text) {
 }
 
 function words(block) {
-  const node = renderBlock(block, { cite: () => null });
+  const node = renderBlock(block, { cite: () => null, drawFormula: (source) => source });
   for (const caption of node.querySelectorAll?.("figcaption") ?? []) caption.remove(); // of code: language and button
   for (const line of node.querySelectorAll?.("br") ?? []) line.replaceWith(" ");
   return node.textContent.trim();

@@ -1,23 +1,25 @@
-// Tokens -> DOM nodes. Only these elements, these attributes and text nodes can ever come out of a model's answer: no
-// string becomes markup, so there is nothing to sanitise.
+// Tokens -> DOM nodes. Only these elements, these attributes and text nodes can ever come out of a model's answer, and
+// what KaTeX makes of a formula: no string becomes markup, so there is nothing to sanitise.
 
 import { el } from "../shared/dom.js";
 import { codeBlock } from "./code-block.js";
+import { formula } from "./formula.js";
 
 const NO_BREAK_SPACE = "\u00a0"; // keeps a citation on the line of the word before it
 const LAST_WORD = /(\S{1,24}) ?$/;
 const PUNCTUATION = /^[.,;:!?)\]]+/;
 const LINK = { target: "_blank", rel: "noopener noreferrer nofollow" };
 
-/** The node of one block. `cite(number)` returns a node for a citation, or null when there is no such source. */
-export function renderBlock({ tokens }, { cite }) {
+/** The node of one block. `cite(number)` returns a node for a citation, or null when there is no such source;
+ *  `drawFormula(source)` one for a formula. */
+export function renderBlock({ tokens }, { cite, drawFormula = formula }) {
   const root = document.createDocumentFragment();
   let at = root;
   for (const token of tokens) {
     if (token.hidden) continue; // the paragraphs of a tight list
     if (token.nesting > 0) at = at.appendChild(opened(token));
     else if (token.nesting < 0) at = at.parentNode;
-    else if (token.type === "inline") at.append(...inline(token.children, cite));
+    else if (token.type === "inline") at.append(...inline(token.children, cite, drawFormula));
     else at.append(BLOCKS[token.type](token));
   }
   // Only now that it is filled: Chromium looks for the direction again at every change.
@@ -53,13 +55,14 @@ function scroll(table) {
   box.append(table);
 }
 
-function inline(tokens, cite) {
+function inline(tokens, cite, drawFormula) {
   const root = document.createDocumentFragment();
   let at = root;
   for (const token of tokens) {
     if (token.nesting > 0) at = at.appendChild(opened(token));
     else if (token.nesting < 0) at = at.parentNode;
     else if (token.type === "cite") at.append(cite(Number(token.content)) ?? `[${token.content}]`);
+    else if (token.type === "math") at.append(drawFormula(token.content));
     else at.append(LEAVES[token.type](token));
   }
   root.normalize();
@@ -71,7 +74,6 @@ const LEAVES = {
   text: ({ content }) => content,
   text_special: ({ content }) => content,
   code_inline: ({ content }) => el("code", {}, content),
-  math: ({ content }) => el("span", { class: "math", dir: "ltr" }, content),
   softbreak: () => el("br"),
   hardbreak: () => el("br"),
   // Pictures are not loaded: fetching one would tell its host who reads, and a model can be made to write any address.

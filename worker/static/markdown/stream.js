@@ -1,6 +1,7 @@
 // An answer that is still being written: what is settled stays in the page, only the open end is drawn again,
 // at most once a frame.
 
+import { highlight } from "./highlight.js";
 import { parseBlocks } from "./parser.js";
 import { patchChildren } from "./patch.js";
 import { renderBlock } from "./render.js";
@@ -35,8 +36,13 @@ export class MarkdownStream {
     const settled = complete ? blocks.length : settledCount(blocks, rest);
     const nodes = blocks.map((block) => renderBlock(block, { cite: this.cite }));
     this.openNodes = patchChildren(this.node, this.openNodes, nodes);
-    for (const node of this.openNodes.splice(0, settled)) this.onSettled(node);
+    for (const node of this.openNodes.splice(0, settled)) this.settle(node);
     this.settledTo += settled === blocks.length ? rest.length : blocks[settled].from;
+  }
+
+  settle(node) {
+    highlight(node);
+    this.onSettled(node);
   }
 }
 

@@ -17,7 +17,7 @@ export class Chart {
   /** `zoom(start, end)`, `pick(start, end)` in Unix seconds, `open(traceId)`. */
   constructor(place, tip, { zoom, pick, open }) {
     Object.assign(this, { place, tip, zoom, pick, open, plot: null, drawn: null });
-    this.probe = el("span", { hidden: true });
+    this.probe = el("span", { class: "probe", hidden: true });
     place.after(this.probe);
     new ResizeObserver(() => this.fit()).observe(place);
     const redraw = () => this.drawn && this.show(...this.drawn);

@@ -1,15 +1,17 @@
 // What is shown can be narrowed: each choice is a select that offers what there is.
 
 import { byId, el } from "../shared/dom.js";
+import { choices } from "./comparison.js";
 
 const SLICES = ["surface", "model", "agent", "tenant"];
 const FIXED = ["order", "status", "cache"];
+const CHOSEN = [...SLICES, ...FIXED, "against"];
 
 export class Filters {
   /** `changed(names and values)` is called after each choice. */
   constructor(state, changed) {
     this.state = state;
-    for (const name of [...SLICES, ...FIXED]) {
+    for (const name of CHOSEN) {
       byId(name).addEventListener("change", (event) => changed({ [name]: event.target.value }));
     }
     byId("q").addEventListener("input", (event) => {
@@ -40,5 +42,8 @@ export class Filters {
       select.value = chosen;
       select.parentElement.hidden = values.length < 2 && !chosen;
     }
+    const offered = choices(this.state, facets);
+    byId("against").replaceChildren(...offered.map(([value, label]) => el("option", { value }, label)));
+    byId("against").value = offered.some(([value]) => value === this.state.against) ? this.state.against : "";
   }
 }

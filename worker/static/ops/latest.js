@@ -6,11 +6,12 @@ export class Latest {
     this.controller = null;
   }
 
-  /** `work(signal)` asks; `show(answer)` runs only if nothing newer was asked meanwhile. */
-  async run(work, show) {
+  /** `work(signal)` asks; `show(answer)` runs only if nothing newer was asked meanwhile. What is asked `quietly` dims
+   *  nothing: the same question again. */
+  async run(work, show, quietly = false) {
     this.controller?.abort();
     const controller = (this.controller = new AbortController());
-    this.busy(true);
+    if (!quietly) this.busy(true);
     try {
       const answer = await work(controller.signal);
       if (controller === this.controller) show(answer);

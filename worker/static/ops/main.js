@@ -7,13 +7,15 @@ import { recall, remember } from "../shared/preferences.js";
 import { themeSwitch } from "../shared/theme.js";
 import { Chart } from "./chart.js";
 import { CHARTS, offered } from "./charts.js";
+import { comparisonQuery, comparisonTable } from "./comparison.js";
 import { Filters } from "./filters.js";
 import { Latest } from "./latest.js";
+import { pairView } from "./pair-view.js";
 import { spanTable } from "./spans.js";
 import { listQuery, read, windowQuery, write } from "./state.js";
 import { surfaceTable } from "./surfaces.js";
 import { tiles } from "./tiles.js";
-import { traceList } from "./traces.js";
+import { TraceList } from "./traces.js";
 import { traceView } from "./trace-view.js";
 
 const REFRESH_MS = 5000;
@@ -28,6 +30,8 @@ class Ops {
     this.turns = [];
     this.series = null;
     this.surfaces = [];
+    this.compared = null; // the trace for which another one is being chosen
+    this.traces = new TraceList(byId("traces"));
     this.asking = {
       view: new Latest((busy) => byId("overview").classList.toggle("is-loading", busy)),
       list: new Latest((busy) => byId("answers").classList.toggle("is-loading", busy)),
@@ -44,21 +48,31 @@ class Ops {
       this.change({ window: value, start: "", end: "", at: "" });
     });
     byId("more").addEventListener("click", () => this.more());
+    byId("choose-none").addEventListener("click", () => this.compareWith(null));
     byId("live").addEventListener("change", () => this.schedule());
-    document.addEventListener("visibilitychange", () => !document.hidden && this.refresh());
+    document.addEventListener("visibilitychange", () => !document.hidden && this.refresh(true));
     document.addEventListener("keydown", (event) => this.step(event));
     addEventListener("hashchange", () => this.route());
     addEventListener("popstate", () => this.restore());
   }
 
   get traceId() {
-    const match = /^#\/trace\/([^/]+)$/.exec(location.hash);
-    return match === null ? null : decodeURIComponent(match[1]);
+    return addressed(/^#\/trace\/([^/]+)$/)?.[0] ?? null;
+  }
+
+  get pairIds() {
+    return addressed(/^#\/compare\/([^/]+)\/([^/]+)$/);
+  }
+
+  get onOverview() {
+    return this.traceId === null && this.pairIds === null;
   }
 
   route() {
-    byId("overview").hidden = this.traceId !== null;
+    byId("overview").hidden = !this.onOverview;
     byId("trace").hidden = this.traceId === null;
+    byId("pair").hidden = this.pairIds === null;
+    if (this.pairIds !== null) return this.openPair(...this.pairIds);
     return this.traceId === null ? this.refresh() : this.openTrace(this.traceId);
   }
 
@@ -80,35 +94,43 @@ class Ops {
     this.refresh();
   }
 
-  refresh() {
-    if (this.traceId !== null) return;
+  /** `quietly`: by itself, and not because somebody asks for something else. */
+  refresh(quietly = false) {
+    if (!this.onOverview) return;
     this.showChoices();
     const query = windowQuery(this.state);
     const ask = (path, signal) => json("GET", `/ops/api/${path}?${query}`, { signal });
     this.guarded(() =>
       this.asking.view.run(
-        (signal) => Promise.all([ask("summary", signal), ask("series", signal)]),
-        ([summary, series]) => this.show(summary, series),
+        (signal) => Promise.all([ask("summary", signal), ask("series", signal), this.comparison(query, signal)]),
+        ([summary, series, comparison]) => this.show(summary, series, comparison),
+        quietly,
       ),
     );
     // Who reads further down the list is not pulled back by newer answers.
-    if (this.turns.length <= TRACES) this.list();
+    if (this.turns.length <= TRACES) this.list(quietly);
     this.schedule();
+  }
+
+  comparison(query, signal) {
+    const { against } = this.state;
+    return against ? json("GET", `/ops/api/comparison?${comparisonQuery(query, against)}`, { signal }) : null;
   }
 
   schedule() {
     clearTimeout(this.timer);
     const stands = this.state.end && Number(this.state.end) * 1000 < Date.now(); // a past that does not change
-    if (byId("live").checked && this.traceId === null && !stands) {
-      this.timer = setTimeout(() => !document.hidden && this.refresh(), REFRESH_MS);
+    if (byId("live").checked && this.onOverview && !stands) {
+      this.timer = setTimeout(() => !document.hidden && this.refresh(true), REFRESH_MS);
     }
   }
 
-  show(summary, series) {
+  show(summary, series, comparison) {
     this.series = series;
     this.surfaces = summary.surfaces;
     byId("tiles").replaceChildren(...tiles(summary));
-    byId("spans").replaceChildren(summary.spans.length > 0 ? spanTable(summary.spans) : empty());
+    const spans = comparison ? comparisonTable(comparison.rows) : [spanTable(summary.spans)];
+    byId("spans").replaceChildren(...(summary.spans.length > 0 ? spans : [empty()]));
     byId("surfaces").replaceChildren(surfaceTable(summary.surfaces));
     byId("by-surface").hidden = summary.surfaces.length === 0;
     this.filters.offer(summary.facets);
@@ -147,11 +169,12 @@ class Ops {
     if (at) byId("clear-step").textContent = `${at.split("-").map((s) => moment(Number(s))).join(" to ")} ×`;
   }
 
-  list() {
+  list(quietly = false) {
     this.guarded(() =>
       this.asking.list.run(
         (signal) => json("GET", `/ops/api/traces?${listQuery(this.state, TRACES)}`, { signal }),
         (page) => this.showList(page.data, page),
+        quietly,
       ),
     );
   }
@@ -170,9 +193,9 @@ class Ops {
   showList(turns, { has_more: hasMore, usual }) {
     this.turns = turns;
     this.usual = { ...this.usual, ...usual };
-    const focused = document.activeElement?.closest?.("[data-trace]")?.dataset.trace;
-    byId("traces").replaceChildren(turns.length > 0 ? traceList(turns, this.usual) : empty());
-    if (focused) document.querySelector(`[data-trace="${CSS.escape(focused)}"] a`)?.focus({ preventScroll: true });
+    const path = this.compared === null ? "#/trace/" : `#/compare/${encodeURIComponent(this.compared)}/`;
+    if (turns.length > 0) this.traces.show(turns, this.usual, (id) => path + encodeURIComponent(id));
+    else byId("traces").replaceChildren(empty());
     byId("more").hidden = !hasMore || turns.length >= TRACES_MAX;
   }
 
@@ -183,9 +206,40 @@ class Ops {
       () =>
         this.asking.trace.run(
           (signal) => json("GET", `/ops/api/traces/${encodeURIComponent(id)}`, { signal }),
-          (trace) => byId("trace").replaceChildren(...traceView(trace, this.around(trace.id)).filter(Boolean)),
+          (trace) => byId("trace").replaceChildren(...this.traceView(trace)),
         ),
-      () => byId("trace").replaceChildren(el("p", { class: "back" }, el("a", { href: "#/" }, "All answers"))),
+      () => byId("trace").replaceChildren(wayBack()),
+    );
+    window.scrollTo(0, 0);
+  }
+
+  traceView(trace) {
+    const compare = () => {
+      this.compareWith(trace.id);
+      location.hash = "#/";
+    };
+    return traceView(trace, this.around(trace.id), compare).filter(Boolean);
+  }
+
+  /** Rows of the list lead to the two answers beside each other while one is chosen. */
+  compareWith(id) {
+    this.compared = id;
+    byId("choosing").hidden = id === null;
+    if (this.turns.length > 0) this.showList(this.turns, { has_more: !byId("more").hidden });
+  }
+
+  async openPair(first, second) {
+    clearTimeout(this.timer);
+    this.compareWith(null);
+    byId("pair").replaceChildren(el("p", { class: "quiet" }, "Opening the traces"));
+    const ask = (id, signal) => json("GET", `/ops/api/traces/${encodeURIComponent(id)}`, { signal });
+    await this.guarded(
+      () =>
+        this.asking.trace.run(
+          (signal) => Promise.all([ask(first, signal), ask(second, signal)]),
+          (traces) => byId("pair").replaceChildren(...pairView(...traces)),
+        ),
+      () => byId("pair").replaceChildren(wayBack()),
     );
     window.scrollTo(0, 0);
   }
@@ -216,6 +270,16 @@ class Ops {
       failed();
     }
   }
+}
+
+/** The ids in the address, or null where it is another one. */
+function addressed(pattern) {
+  const match = pattern.exec(location.hash);
+  return match === null ? null : match.slice(1).map(decodeURIComponent);
+}
+
+function wayBack() {
+  return el("p", { class: "back" }, el("a", { href: "#/" }, "All answers"));
 }
 
 function advice(error) {

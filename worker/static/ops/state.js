@@ -2,7 +2,7 @@
 
 const DEFAULTS = {
   window: "3600", start: "", end: "", surface: "", model: "", agent: "", tenant: "",
-  chart: "first-token", order: "recent", status: "", cache: "", q: "", at: "",
+  chart: "first-token", order: "recent", status: "", cache: "", q: "", at: "", against: "",
 };
 const SLICE = ["surface", "model", "agent", "tenant"];
 

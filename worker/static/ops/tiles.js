@@ -22,7 +22,7 @@ export function tile(name, value, detail, alarming = false, beside = null) {
   return el(
     "div",
     { class: "tile" },
-    el("h3", {}, name),
+    el("h2", {}, name),
     el("p", { class: "tile-value numeric" }, value, beside && el("small", {}, beside)),
     el("p", { class: alarming ? "tile-detail numeric alarming" : "tile-detail numeric" }, ...[detail].flat()),
   );

@@ -11,8 +11,9 @@ import { status } from "./traces.js";
 import { isFailed, waterfall } from "./waterfall.js";
 import { sentence, words } from "./words.js";
 
-/** `trace` as in /ops/api/traces/{id}; `around` has the ids of the answers before and after it in the list. */
-export function traceView(trace, around) {
+/** `trace` as in /ops/api/traces/{id}; `around` has the ids of the answers before and after it in the list. `compare()` is
+ *  called when another answer is to be chosen beside it. */
+export function traceView(trace, around, compare) {
   const all = { name: "The whole answer", start_ms: 0, duration_ms: trace.duration_ms, attributes: turnAttributes(trace) };
   const inspector = new Inspector(all, trace);
   const failed = trace.spans.filter(isFailed);
@@ -20,7 +21,7 @@ export function traceView(trace, around) {
   const why = failed.length > 0 && unusualOf(trace).length === 0 ? [] : explained(trace);
   const title = trace.question ?? why.shift() ?? failure(failed[0]);
   return [
-    navigation(trace, around),
+    navigation(trace, around, compare),
     el(
       "header",
       { class: "trace-head" },
@@ -39,19 +40,21 @@ export function traceView(trace, around) {
   ];
 }
 
-function navigation(trace, { before, after }) {
+function navigation(trace, { before, after }, compare) {
   const to = (id, name, key) => {
     const attributes = { class: "button", rel: key, "aria-disabled": id ? null : "true" };
     return el("a", id ? { ...attributes, href: `#/trace/${encodeURIComponent(id)}` } : attributes, name);
   };
   const copy = copyButton(() => location.href, (button) => button, { class: "button", label: "Copy link" });
-  const source = { class: "button", href: `/ops/api/traces/${encodeURIComponent(trace.id)}`, target: "_blank" };
+  const source = (rest) => ({ class: "button", href: `/ops/api/traces/${encodeURIComponent(trace.id)}${rest}`, target: "_blank" });
   return el(
     "nav",
     { class: "trace-nav", "aria-label": "Answers" },
     el("a", { class: "back", href: "#/" }, "All answers"),
     el("span", { class: "spring" }),
-    to(before, "Previous", "prev"), to(after, "Next", "next"), copy, el("a", source, "JSON"),
+    to(before, "Previous", "prev"), to(after, "Next", "next"), 
+    el("button", { type: "button", class: "button", click: compare }, "Compare"), copy,
+    el("a", source(""), "JSON"), el("a", { ...source("?format=otlp"), title: "For collectors of OpenTelemetry" }, "OTLP"),
   );
 }
 

@@ -10,6 +10,12 @@ export function duration(ms) {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
+/** A difference: +12.3 ms, −4.0 ms, and 0 for what would be shown as nothing. */
+export function signed(ms) {
+  if (Math.abs(ms) < 0.005) return "0";
+  return `${ms < 0 ? "−" : "+"}${duration(Math.abs(ms))}`;
+}
+
 export function count(number) {
   return number === null || number === undefined ? "–" : Number(number).toLocaleString("en-US");
 }

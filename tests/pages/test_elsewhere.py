@@ -1,0 +1,73 @@
+"""One person in two browsers: the page that stood open shows what happened in the other one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from playwright.async_api import Page, expect
+
+from tests.pages.conftest import OpenPage
+from tests.pages.scripted import ScriptedWorker, Stream, message
+
+
+def stored(n: int, *answers: str) -> list[dict[str, object]]:
+    question = message(f"Question {n}", f"msg_q{n}", role="user", response_id=f"resp_{n}")
+    return [question, *(message(text, f"msg_a{n}", response_id=f"resp_{n}") for text in answers)]
+
+
+async def opened(open_page: OpenPage, scripted: ScriptedWorker) -> Page:
+    scripted.conversations["conv_1"] = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
+    scripted.items = stored(1, "First.")
+    page = await open_page(f"{scripted.url}/#/c/conv_1")
+    await expect(page.locator(".prose")).to_have_text(["First."])
+    return page
+
+
+async def come_back(page: Page) -> None:
+    """As a browser tells it when its window is chosen again, some time later."""
+    await page.evaluate(
+        "() => { Date.now = ((now) => () => now() + 5000)(Date.now); dispatchEvent(new Event('focus')); }"
+    )
+
+
+async def test_a_turn_of_another_browser_is_there_when_one_comes_back(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await opened(open_page, scripted)
+    scripted.items += stored(2, "Second.")
+    other = {"id": "conv_2", "object": "conversation", "created_at": 1.8e9, "metadata": {"title": "From elsewhere"}}
+    scripted.conversations["conv_2"] = other
+    await come_back(page)
+    await expect(page.locator(".prose")).to_have_text(["First.", "Second."])
+    await expect(page.locator("#conversations")).to_contain_text("From elsewhere")
+
+
+async def test_an_answer_that_another_browser_waits_for_is_followed(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    told = asyncio.Event()
+
+    async def rest(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("It is ")
+        await told.wait()
+        await stream.text("done.")
+        await stream.end_text("It is done.")
+        await stream.complete()
+
+    page = await opened(open_page, scripted)
+    scripted.items += stored(2)
+    scripted.rest = rest
+    await come_back(page)
+    await expect(page.locator(".prose")).to_have_text(["First.", "It is"])
+    await expect(page.locator(".question p")).to_have_text(["Question 1", "Question 2"])
+    told.set()
+    await expect(page.locator(".prose")).to_have_text(["First.", "It is done."])
+
+
+async def test_what_is_shown_already_is_left_alone(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await opened(open_page, scripted)
+    await page.locator(".turn").evaluate("(node) => { node.marked = true; }")
+    async with page.expect_response("**/items?order=desc*"):
+        await come_back(page)
+    assert await page.locator(".turn").evaluate("(node) => node.marked")

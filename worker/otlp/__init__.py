@@ -1,0 +1,1 @@
+"""Traces for collectors of OpenTelemetry: the same spans, named by the conventions for generative AI."""

@@ -1,0 +1,69 @@
+"""Finished turns to a collector, by OTLP over HTTP: in batches beside the answers, by the official SDK in a thread.
+
+The SDK is an optional library. It only spells and sends: its processors would stamp spans by clocks of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any
+
+from worker.batch_writer import BatchWriter, NotStored
+from worker.otlp.spans import spans_of
+from worker.runs.record import TurnRecord
+from worker.supervisor import Supervisor
+
+log = logging.getLogger("firsttoken.otlp")
+
+WAITING_MAX = 2048  # turns while the collector is away; then the oldest are dropped
+BATCH_MAX = 64  # turns in a request: some hundred kilobytes
+SEND_S_MAX = 10
+
+
+class SdkMissing(Exception):
+    """The packages of the extra `otlp` are not installed."""
+
+
+class Exporter:
+    """`offer` costs less than a microsecond and never waits. What cannot be sent is dropped and counted."""
+
+    def __init__(self, endpoint: str, headers: dict[str, str], version: str) -> None:
+        """`endpoint` is that of the collector, without /v1/traces. Raises SdkMissing."""
+        try:
+            from worker.otlp.sdk import Sdk
+        except ImportError as error:
+            raise SdkMissing(error.name) from error
+        self._sdk = Sdk(f"{endpoint.rstrip('/')}/v1/traces", headers, version, SEND_S_MAX)
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._writer = BatchWriter("otlp", self._send_waiting)
+        self.dropped = 0
+
+    def start(self, supervisor: Supervisor) -> None:
+        self._writer.start(supervisor)
+
+    async def close(self) -> None:
+        """Send what is waiting, once, then stop."""
+        try:
+            await self._writer.close()
+        except NotStored:
+            log.warning("the last traces could not be sent to the collector")
+        await asyncio.to_thread(self._sdk.close)
+
+    def offer(self, record: TurnRecord) -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(record.payload())
+        self._writer.notify()
+
+    async def _send_waiting(self) -> bool:
+        sent = False
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+            if not await asyncio.to_thread(self._sdk.send, [span for turn in batch for span in spans_of(turn)]):
+                self.dropped += len(batch)
+                raise NotStored(f"{len(batch)} traces at the collector")
+            sent = True
+        return sent
