@@ -97,8 +97,9 @@ def test_the_loop_of_the_client_itself_comes_to_an_answer(client: Anthropic, str
         cities.append(city)
         return '{"weather": "rain"}'
 
+    asked: Any = ASK  # the beta has types of its own for the same
     runner: Any = client.beta.messages.tool_runner(
-        messages=[ASK],
+        messages=[asked],
         tools=[get_weather],
         max_iterations=4,
         stream=streamed,

@@ -8,11 +8,12 @@ import tomllib
 from pathlib import Path
 
 from deploy import clients, python_clients
+from deploy.setup import ROOT
 
 FOLDER = Path(__file__).parent
 ROWS = [
     [cell.strip() for cell in line.split("|")[1:-1]]
-    for line in (clients.ROOT / "docs" / "clients.md").read_text().splitlines()
+    for line in (ROOT / "docs" / "clients.md").read_text().splitlines()
     if line.startswith("| ") and not line.startswith("| client")
 ]
 RUNNING = [row for row in ROWS if row[3] != "shapes"]
@@ -25,7 +26,7 @@ def packages(row: list[str]) -> set[str]:
 
 
 def installed() -> set[str]:
-    dev = tomllib.loads((clients.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    dev = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
     names = {re.split(r"[\[<>=]", wanted)[0] for wanted in dev}
     assert names.issuperset(OF_THE_ENVIRONMENT)
     wanted = "".join((python_clients.FOLDER / f"{client}.in").read_text() for client in python_clients.CLIENTS)
