@@ -19,8 +19,12 @@ RECORDED = re.compile(r"firsttoken:[\w:]+")
 def told() -> str:
     metrics, trace = Metrics(dict, Supervisor()), Trace()
     trace.add("queue", trace.start_ns, trace.start_ns + 1, expected_ms=1.0, took_ms=1.0)
+    trace.add("prefill", trace.start_ns, trace.start_ns + 1, new_tokens=1, cached_tokens=1)
+    trace.add("decode", trace.start_ns, trace.start_ns + 1, tokens=2)
+    times = {"ttft_ms": 1.0, "tpot_ms": 1.0}
     for within in (True, False):
-        metrics.observe(TurnRecord(trace, uuid4(), "completed", "chat", "demo", within_target=within))
+        metrics.observe(TurnRecord(trace, uuid4(), "completed", "chat", "demo", within_target=within, **times))
+    metrics.count_request("GET", "/healthz", 200)
     return metrics.render().decode()
 
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.screenshots
 
 async def keep(page: Page, name: str) -> None:
     await page.mouse.move(0, 0)
-    if await page.locator("#live").count():
+    if await page.locator("#live").is_visible():
         await page.locator("#live").uncheck(force=True)  # nothing is dimmed while it is refreshed
     await expect(page.locator(".is-loading")).to_have_count(0)
     await page.evaluate("() => document.fonts.ready")

@@ -221,6 +221,7 @@ class Chat {
 
   showState() {
     this.column.dataset.state = this.transcript.empty && this.transcript.id === null ? "empty" : "filled";
+    document.body.dataset.state = this.column.dataset.state;
     this.welcome.show(this.column.dataset.state === "empty");
     this.showTitle();
   }
