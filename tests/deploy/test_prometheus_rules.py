@@ -21,9 +21,9 @@ def told() -> str:
     trace.add("queue", trace.start_ns, trace.start_ns + 1, expected_ms=1.0, took_ms=1.0)
     trace.add("prefill", trace.start_ns, trace.start_ns + 1, new_tokens=1, cached_tokens=1)
     trace.add("decode", trace.start_ns, trace.start_ns + 1, tokens=2)
-    times = {"ttft_ms": 1.0, "tpot_ms": 1.0}
     for within in (True, False):
-        metrics.observe(TurnRecord(trace, uuid4(), "completed", "chat", "demo", within_target=within, **times))
+        facts = (trace, uuid4(), "completed", "chat", "demo")
+        metrics.observe(TurnRecord(*facts, ttft_ms=1.0, tpot_ms=1.0, within_target=within))
     metrics.count_request("GET", "/healthz", 200)
     return metrics.render().decode()
 
