@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -36,6 +36,7 @@ URL = "/v1/responses"
 BODY = {"input": "tell me"}
 LAST_PIECE = b'"t."'
 NEVER_S = 1000.0
+IS_CLAIMED = "select exists (select from idempotency_keys where claim = $1)"
 
 
 @dataclass
@@ -178,9 +179,10 @@ async def test_a_key_that_is_claimed_after_its_client_has_left_is_given_back(
     """The COMMIT of a claim reaches the database when its request is over, and so does the settling of it."""
     owner = await asyncpg.connect(owner_dsn)
     waits = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'idempotency_keys')"
+    under_way = "select exists (select from pg_locks where locktype = 'relation' and mode = 'RowExclusiveLock')"
     async with proxied(postgres.app_dsn) as proxy:
         slow = await Database.connect(proxy.dsn)
-        store, claim, again = IdempotencyStore(database), uuid4(), uuid4()
+        store, claim = IdempotencyStore(database), uuid4()
         proxy.keeps = True
         claiming = asyncio.create_task(IdempotencyStore(slow).claim(tenant_id, "key", b"", "resp_1", 1, claim))
         await proxy.kept.wait()
@@ -191,11 +193,46 @@ async def test_a_key_that_is_claimed_after_its_client_has_left_is_given_back(
             pass
         proxy.let_go()
         assert await settling
-        claimed = "select exists (select from idempotency_keys where claim = $1)"
-        async with asyncio.timeout(5):
-            assert await store.claim(tenant_id, "key", b"", "resp_2", 1, again) is None
-        assert await owner.fetchval(claimed, again)
+        while await owner.fetchval(under_way):  # without waiting for it, the claim comes now
+            pass
+        assert not await owner.fetchval(IS_CLAIMED, claim)
         slow._pool.terminate()
+    await owner.close()
+
+
+async def test_a_key_whose_response_is_taken_back_meanwhile_is_given_back(
+    database: Database, owner_dsn: str, tenant_id: UUID
+) -> None:
+    """Between two looks at it: it is there for the first one, so the key stays, and gone for the second."""
+    owner = await asyncpg.connect(owner_dsn)
+    await owner.execute(
+        """insert into responses (tenant_id, id, status, created_at, input, body, worker)
+           values ($1, 'resp_1', 'in_progress', now(), '[]', '{}', 1)""",
+        tenant_id,
+    )
+    claim = uuid4()
+    assert await IdempotencyStore(database).claim(tenant_id, "key", b"", "resp_1", 1, claim) is None
+
+    class Between:
+        """The database, where a response is taken back behind the statement that gives keys back."""
+
+        @asynccontextmanager
+        async def tenant(self, tenant_id: UUID) -> AsyncIterator[Between]:
+            async with database.tenant(tenant_id) as self.connection:
+                yield self
+
+        async def execute(self, query: str, *args: object) -> None:
+            await self.connection.execute(query, *args)
+            if query.startswith("delete from idempotency_keys"):
+                await owner.execute("delete from responses where tenant_id = $1", tenant_id)
+
+        async def fetchval(self, query: str, *args: object) -> object:
+            return await self.connection.fetchval(query, *args)
+
+    store = IdempotencyStore(cast(Database, Between()))
+    while not await store.settle(tenant_id, "key", claim, answered=False):
+        pass
+    assert not await owner.fetchval(IS_CLAIMED, claim)
     await owner.close()
 
 
