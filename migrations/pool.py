@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Also: TypeAlias = "Callable[[Connection], Awaitable[None]]"
 
 POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, as none is held while a stream is open
+STATEMENTS_KEPT = 100  # prepared ones of each connection, the driver's own number; there are fewer
 # Who needs the database waits so long for a connection, then so long for each statement, and is told that it is away.
 # Waiting counts from the moment when somebody was given one: a queue that moves says that the database is there.
 ACQUIRE_S = 5.0
@@ -122,7 +123,7 @@ class Database:
             init=_prepare_behind_pooler if behind_pooler else _prepare,
             reset=_skip_reset,
             server_settings=_settings(role),
-            **({"statement_cache_size": 0} if behind_pooler else {}),  # the next transaction is elsewhere
+            statement_cache_size=0 if behind_pooler else STATEMENTS_KEPT,  # the next transaction is elsewhere
         )
         database = cls(pool, direct or Login(dsn, role), behind_pooler=behind_pooler)
         try:
