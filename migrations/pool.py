@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 Also: TypeAlias = "Callable[[Connection], Awaitable[None]]"
 
 POOL_SIZE_MAX = 8  # more than a worker's statements keep busy, as none is held while a stream is open
+STATEMENTS_KEPT = 100  # prepared ones of each connection, the driver's own number; there are fewer
 # Who needs the database waits so long for a connection, then so long for each statement, and is told that it is away.
 # Waiting counts from the moment when somebody was given one: a queue that moves says that the database is there.
 ACQUIRE_S = 5.0
 QUEUE_S_MAX = 20.0  # but nobody waits longer than clients do
 COMMAND_TIMEOUT_S = 30.0
-STATEMENTS = 100  # that a connection keeps prepared, as asyncpg has it by itself
 # A connection that takes longer to undo what was left on it is cut: a server that hangs would hold up who returns it.
 UNDO_S = 0.5
 AGAIN_S = 0.1  # between two attempts at what must be certain
@@ -123,7 +123,7 @@ class Database:
             init=_prepare_behind_pooler if behind_pooler else _prepare,
             reset=_skip_reset,
             server_settings=_settings(role),
-            statement_cache_size=0 if behind_pooler else STATEMENTS,  # the next transaction is elsewhere
+            statement_cache_size=0 if behind_pooler else STATEMENTS_KEPT,  # the next transaction is elsewhere
         )
         database = cls(pool, direct or Login(dsn, role), behind_pooler=behind_pooler)
         try:

@@ -108,7 +108,7 @@ async def _serve_in_crew(config: Config, home: Home, stop: Stop, member: Member)
                     member.introduce(ready)
                 await first_of(stop.asked.wait(), member.leaving.wait())
                 if not stop.asked.is_set():
-                    server.leave()
+                    await server.leave()
                     await make_room(app, stop.asked)
                 await drain(app, config.drain_s, stop.hurried)
 

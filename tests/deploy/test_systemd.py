@@ -29,7 +29,7 @@ def test_a_stop_reaches_the_first_process_alone_and_has_the_time_that_it_takes()
 
 @pytest.mark.parametrize("fault", ["", "KillMode=mixed"])
 def test_systemd_understands_all_of_it(fault: str, tmp_path: Path) -> None:
-    """It tells of what it does not know, and succeeds all the same. Without systemd there is no use for it either."""
+    """It tells of what it does not know, and succeeds all the same. Without systemd, nobody uses it either."""
     text = UNIT.read_text().replace("/opt/firsttoken/.venv/bin/firsttoken", "/bin/true")
     unit = tmp_path / "firsttoken.service"
     unit.write_text(text.replace(fault, "KillMode=all-of-them") if fault else text)

@@ -7,7 +7,7 @@ import logging
 import socket
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
 
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
@@ -24,6 +24,7 @@ from worker.port import BACKLOG
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 CONTINUE = "100-continue"
+CLOSED_S = 0.05  # the event loop closes a socket in one of its next rounds
 CLEANUP_S = 0.2  # for handlers that go on when everything was answered or given up
 
 
@@ -83,6 +84,7 @@ class Listener:
         # A client that leaves stops its generation at the next step.
         self._runner = web.AppRunner(app, shutdown_timeout=CLEANUP_S, handler_cancellation=True)
         self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
 
     async def start(self, listener: socket.socket) -> None:
         for odd in (BadContentDispositionHeader, BadContentDispositionParam):
@@ -91,6 +93,7 @@ class Listener:
         assert self._runner.server is not None
         self._runner.server.request_handler = _checked(self._runner.server.request_handler)
         loop = asyncio.get_running_loop()
+        self._socket = listener
         create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
         self._server = await create(self._protocol, sock=listener, backlog=BACKLOG)
 
@@ -101,10 +104,21 @@ class Listener:
         assert self._runner.server is not None
         return Http(self._runner.server, loop=asyncio.get_running_loop(), **HTTP)
 
-    def leave(self) -> None:
-        """Take no more connections; those that are there go on."""
-        if self._server is not None:
+    async def leave(self) -> None:
+        """Take no more connections. Those that are there go on, also what the system has accepted for us already: it
+        would be reset with the socket."""
+        assert self._server is not None and self._socket is not None
+        loop, waiting = asyncio.get_running_loop(), []
+        with self._socket.dup() as last:
             self._server.close()
+            await asyncio.sleep(CLOSED_S)
+            last.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    waiting.append(last.accept()[0])
+        for connection in waiting:
+            with suppress(OSError):
+                await loop.connect_accepted_socket(self._protocol, connection)
 
     async def close(self) -> None:
         """Stop listening and end what is left."""
