@@ -1,4 +1,4 @@
-"""A model whose device gives up in the middle of an answer: `python -m tests.inference.lost_device abort|terminate`.
+"""A model whose device gives up in the middle of an answer: `python -m tests.inference.lost_device abort|terminate|lose`.
 
 The calls are those that llama.cpp makes itself, on the engine's thread and in the middle of a step. Prints how the
 answer ended; a process that dies instead prints nothing.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from inference.config import EngineConfig
@@ -26,6 +28,11 @@ def abort() -> None:
 
 def terminate() -> None:
     ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()
+
+
+def lose() -> None:
+    """What stands before the device breaks it: tests/gpu/faulty_device.c."""
+    Path(os.environ["FAULTY_LOST"]).touch()
 
 
 async def main(give_up: Callable[[], None]) -> None:
@@ -54,4 +61,4 @@ async def main(give_up: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main({"abort": abort, "terminate": terminate}[sys.argv[1]]))
+    asyncio.run(main({"abort": abort, "terminate": terminate, "lose": lose}[sys.argv[1]]))

@@ -1,0 +1,99 @@
+"""A GPU computes what the CPU does, and a GPU that breaks takes nothing along. `make test-gpu` runs these in software."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inference.backend import Rows
+from inference.bundled import DRAFT_MODEL
+from inference.config import EngineConfig
+from inference.llama import LlamaContext, LlamaModel, computing, devices
+from inference.placement import Split
+from inference.provisioning.machine import room_of
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]  # a GPU in software compiles its shaders at first use
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENS = list(range(5, 29))
+TOLERANCE = 0.5  # kernels round differently; a wrong one is off by whole logits
+
+
+@contextmanager
+def context_of(layers: int) -> Iterator[LlamaContext]:
+    with (
+        closing(LlamaModel.load(DRAFT_MODEL, gpu_layers=layers)) as model,
+        closing(LlamaContext(model, slots=3, context=64, rows_max=32, threads=1)) as context,
+    ):
+        yield context
+
+
+@pytest.mark.parametrize("layers", [-1, 1])
+def test_layers_on_the_gpu_compute_what_they_do_on_the_cpu(layers: int) -> None:
+    with context_of(0) as ours, context_of(layers) as theirs:
+        expected, found = (context.decode([Rows(0, 0, TOKENS)])[0].copy() for context in (ours, theirs))
+    assert np.abs(found - expected).max() < TOLERANCE
+
+
+def test_a_conversation_on_the_gpu_is_forked_cut_saved_and_restored() -> None:
+    with context_of(-1) as context:
+        context.decode([Rows(0, 0, TOKENS)])
+        next_row = context.decode([Rows(0, len(TOKENS), [7])])[0].copy()
+        context.truncate(0, len(TOKENS))
+        context.fork(0, 1, len(TOKENS))
+        context.restore(2, context.save(0))
+        for slot in (0, 1, 2):
+            row = context.decode([Rows(slot, len(TOKENS), [7])])[0]
+            assert np.abs(row - next_row).max() < TOLERANCE, slot
+
+
+def test_the_room_is_that_of_the_gpus_that_are_used() -> None:
+    gpus = computing(devices(), Split())
+    assert gpus
+    room = room_of(EngineConfig())
+    assert room.gpus == len(gpus) and room.gpu_free == sum(gpu.free_bytes for gpu in gpus)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("faulty") / "faulty.so"
+    source = Path(__file__).with_name("faulty_device.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+def test_a_device_that_is_lost_in_an_answer_fails_it_and_not_the_process(faulty: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.inference.lost_device", "lose"],
+        cwd=ROOT,
+        env={**os.environ, "LD_PRELOAD": str(faulty), "FAULTY_LOST": str(tmp_path / "lost")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    failed, refused, lost = done.stdout.splitlines()
+    assert failed.startswith("the device failed: ") and refused == f"refused: {failed}" and lost == "lost: True"
+
+
+def test_what_the_memory_of_the_gpu_does_not_hold_goes_to_the_cpu(faulty: Path) -> None:
+    script = (
+        "import logging; logging.basicConfig(level='WARNING'); "
+        "from inference.config import EngineConfig; from inference.model import ChatModel; "
+        "ChatModel.load(EngineConfig(parallel=1, resident=0, context=512, threads=1)); print('loaded')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "LD_PRELOAD": str(faulty), "FAULTY_BYTES": "8000000"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "loaded" and "of its layers go there" in done.stderr
