@@ -146,12 +146,14 @@ def test_two_stores_may_have_one_name(client: OpenAI) -> None:
 
 
 def test_a_framework_embeds_a_thousand_texts_at_a_time(server: Mapping[str, Any]) -> None:
-    model = OpenAIEmbeddings(
-        model=EMBEDDER,
-        base_url=f"{server['url']}/v1",
-        api_key=server["api_key"],
-        chunk_size=1000,
-        check_embedding_ctx_length=False,  # otherwise it counts tokens with another model's vocabulary
-    )
-    vectors = model.embed_documents([f"text {number}" for number in range(1000)])
+    with httpx.Client(timeout=60) as http:  # its own one is closed when it is collected, in the middle of another test
+        model = OpenAIEmbeddings(
+            model=EMBEDDER,
+            base_url=f"{server['url']}/v1",
+            api_key=server["api_key"],
+            chunk_size=1000,
+            check_embedding_ctx_length=False,  # otherwise it counts tokens with another model's vocabulary
+            http_client=http,
+        )
+        vectors = model.embed_documents([f"text {number}" for number in range(1000)])
     assert (len(vectors), len(vectors[0])) == (1000, 384)
