@@ -87,11 +87,11 @@ class IdempotencyStore:
                 key,
                 claim,
             )
-            left = await connection.fetchval(
+            left = await connection.fetchval(  # also where a response went away behind the first look at it
                 """select true from idempotency_keys k
-                   join responses r on r.tenant_id = k.tenant_id and r.id = k.response_id
-                   where k.tenant_id = $1 and k.key = $2 and k.claim = $3
-                     and r.worker is not null and r.completed_at is null""",
+                   left join responses r on r.tenant_id = k.tenant_id and r.id = k.response_id
+                   where k.tenant_id = $1 and k.key = $2 and k.claim = $3 and not k.answered
+                     and (r.id is null or r.worker is not null and r.completed_at is null)""",
                 tenant_id,
                 key,
                 claim,

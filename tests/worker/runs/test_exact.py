@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -196,6 +196,42 @@ async def test_a_key_that_is_claimed_after_its_client_has_left_is_given_back(
             assert await store.claim(tenant_id, "key", b"", "resp_2", 1, again) is None
         assert await owner.fetchval(claimed, again)
         slow._pool.terminate()
+    await owner.close()
+
+
+async def test_a_key_whose_response_is_taken_back_meanwhile_is_given_back(
+    database: Database, owner_dsn: str, tenant_id: UUID
+) -> None:
+    """Between two looks at it: it is there for the first one, so the key stays, and gone for the second."""
+    owner = await asyncpg.connect(owner_dsn)
+    await owner.execute(
+        """insert into responses (tenant_id, id, status, created_at, input, body, worker)
+           values ($1, 'resp_1', 'in_progress', now(), '[]', '{}', 1)""",
+        tenant_id,
+    )
+    claim, again = uuid4(), uuid4()
+    assert await IdempotencyStore(database).claim(tenant_id, "key", b"", "resp_1", 1, claim) is None
+
+    class Between:
+        """The database, where a response is taken back behind the statement that gives keys back."""
+
+        @asynccontextmanager
+        async def tenant(self, tenant_id: UUID) -> AsyncIterator[Between]:
+            async with database.tenant(tenant_id) as self.connection:
+                yield self
+
+        async def execute(self, query: str, *args: object) -> None:
+            await self.connection.execute(query, *args)
+            if query.startswith("delete from idempotency_keys"):
+                await owner.execute("delete from responses where tenant_id = $1", tenant_id)
+
+        async def fetchval(self, query: str, *args: object) -> object:
+            return await self.connection.fetchval(query, *args)
+
+    store = IdempotencyStore(cast(Database, Between()))
+    while not await store.settle(tenant_id, "key", claim, answered=False):
+        pass
+    assert await IdempotencyStore(database).claim(tenant_id, "key", b"", "resp_2", 1, again) is None
     await owner.close()
 
 
