@@ -1,7 +1,6 @@
 /* Stands between llama.cpp and the Vulkan loader (by LD_PRELOAD), and breaks the device when it is told to:
  *   FAULTY_LOST=FILE  once FILE is there, the device is lost: whatever it is asked to compute fails;
  *   FAULTY_BYTES=N    the device has N bytes of memory: what goes beyond them cannot be allocated. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -54,7 +53,8 @@ static PFN_vkVoidFunction replaced(const char *name, PFN_vkVoidFunction found) {
 }
 
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL vkGetInstanceProcAddr(VkInstance instance, const char *name) {
-    if (!next_instance)
-        next_instance = (PFN_vkGetInstanceProcAddr)dlsym(RTLD_NEXT, "vkGetInstanceProcAddr");
+    if (!next_instance) /* RTLD_NEXT knows nothing of what the bindings load */
+        next_instance =
+            (PFN_vkGetInstanceProcAddr)dlsym(dlopen("libvulkan.so.1", RTLD_NOW), "vkGetInstanceProcAddr");
     return replaced(name, next_instance(instance, name));
 }

@@ -1,4 +1,4 @@
-"""A GPU computes what the CPU does, and a GPU that breaks takes nothing along. `make test-gpu` runs these in software."""
+"""A GPU computes what the CPU does, and one that breaks takes nothing along. `make test-gpu` runs these in software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model whose device gives up in the middle of an answer: `python -m tests.inference.lost_device abort|terminate|lose`.
+"""A model whose device gives up in an answer: `python -m tests.inference.lost_device abort|terminate|lose`.
 
 The calls are those that llama.cpp makes itself, on the engine's thread and in the middle of a step. Prints how the
 answer ended; a process that dies instead prints nothing.
