@@ -18,9 +18,11 @@ END_S = 0.5  # for ends to be stored and told; a client that reads slowly is not
 GIVE_UP_S = 0.2  # for everything else: uploads, embeddings, streams from other workers
 
 
-async def make_room(app: web.Application, stop: asyncio.Event) -> None:
-    """Others take new connections. Clients of those that are open hear of it with the next answer, and go on there."""
+async def make_room(app: web.Application, drain_s: float, stop: asyncio.Event) -> None:
+    """Others take new connections. Clients of those that are open hear of it with their next answer, and go on there;
+    who reads one that began before hears of it with the one behind that."""
     app[LEAVING].set()
+    await first_of(app[REQUESTS].idle(), stop.wait(), within_s=drain_s)
     await first_of(stop.wait(), within_s=MOVE_S)
 
 

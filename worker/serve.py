@@ -109,7 +109,7 @@ async def _serve_in_crew(config: Config, home: Home, stop: Stop, member: Member)
                 await first_of(stop.asked.wait(), member.leaving.wait())
                 if not stop.asked.is_set():
                     await server.leave()
-                    await make_room(app, stop.asked)
+                    await make_room(app, config.drain_s, stop.asked)
                 await drain(app, config.drain_s, stop.hurried)
 
 

@@ -142,7 +142,7 @@ class Crew:
     async def _renew(self) -> None:
         for worker in self.workers:
             log.warning("%s makes room for its successor", worker.name)
-            await worker.relieve(self._drain_s)
+            await worker.relieve(2 * self._drain_s + LEAVE_S)  # it makes room, then drains
 
     async def stop(self, drain_s: float, hurried: asyncio.Event) -> None:
         """The workers first: until the last answer is out, the engine computes."""
