@@ -29,6 +29,7 @@ _LOAD_MODES = {
     "mlock": lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
     "read": lib.LLAMA_LOAD_MODE_NONE,
 }
+_NO_DEVICES = (ctypes.c_void_p * 1)()  # llama.cpp reads up to the first that is none
 ONE_WAY = Split()
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may represent
 
@@ -78,6 +79,8 @@ class LlamaModel:
         parameters = lib.llama_model_default_params()
         offloaded = gpu_layers if has_gpu() else 0
         parameters.n_gpu_layers = offloaded
+        if not offloaded:  # else a GPU gets the results of steps, and large matrices are copied to it
+            parameters.devices = ctypes.addressof(_NO_DEVICES)
         parameters.split_mode = _SPLIT_MODES[split.mode]
         shares = (ctypes.c_float * lib.llama_max_devices())(*split.shares)
         if split.shares:
