@@ -29,6 +29,8 @@ _LOAD_MODES = {
     "mlock": lib.LLAMA_LOAD_MODE_MMAP_MLOCK,
     "read": lib.LLAMA_LOAD_MODE_NONE,
 }
+_NO_ROWS = "does not support split buffers"  # llama.cpp's words
+_NO_DEVICES = (ctypes.c_void_p * 1)()  # llama.cpp reads up to the first that is none
 ONE_WAY = Split()
 TOKEN_BYTES_MAX = 512  # the longest piece of text a single token may represent
 
@@ -78,6 +80,8 @@ class LlamaModel:
         parameters = lib.llama_model_default_params()
         offloaded = gpu_layers if has_gpu() else 0
         parameters.n_gpu_layers = offloaded
+        if not offloaded:  # else a GPU gets the results of steps, and large matrices are copied to it
+            parameters.devices = ctypes.addressof(_NO_DEVICES)
         parameters.split_mode = _SPLIT_MODES[split.mode]
         shares = (ctypes.c_float * lib.llama_max_devices())(*split.shares)
         if split.shares:
@@ -92,6 +96,8 @@ class LlamaModel:
         if not handle:
             if offloaded and (reason := no_memory(said)):
                 raise OutOfDeviceMemory(f"the GPU has no room for {path.name}: {reason}")
+            if any(_NO_ROWS in line for line in said):
+                raise ModelNotLoaded("this GPU cannot share the rows of a matrix: use --gpu-split layer")
             raise ModelNotLoaded(f"llama.cpp could not load {path}: truncated, or an architecture it does not know")
         return cls(handle, path, weights=weights)
 

@@ -27,9 +27,9 @@ TOLERANCE = 0.5  # kernels round differently; a wrong one is off by whole logits
 
 
 @contextmanager
-def context_of(layers: int) -> Iterator[LlamaContext]:
+def context_of(layers: int, split: str = "layer") -> Iterator[LlamaContext]:
     with (
-        closing(LlamaModel.load(DRAFT_MODEL, gpu_layers=layers)) as model,
+        closing(LlamaModel.load(DRAFT_MODEL, gpu_layers=layers, split=Split.parse(split))) as model,
         closing(LlamaContext(model, slots=3, context=64, rows_max=32, threads=1)) as context,
     ):
         yield context
@@ -59,6 +59,36 @@ def test_the_room_is_that_of_the_gpus_that_are_used() -> None:
     assert gpus
     room = room_of(EngineConfig())
     assert room.gpus == len(gpus) and room.gpu_free == sum(gpu.free_bytes for gpu in gpus)
+
+
+TWO_DEVICES = """
+import sys
+import numpy as np
+from inference.errors import ModelNotLoaded
+from inference.llama import computing, devices
+from inference.placement import Split
+from tests.gpu.test_device import TOKENS, Rows, context_of
+assert len(computing(devices(), Split())) == 2
+rows = []
+for layers, split in ((0, "layer"), (-1, "layer:1,1")):
+    with context_of(layers, split) as context:
+        rows.append(context.decode([Rows(0, 0, TOKENS)])[0].copy())
+print(float(np.abs(rows[0] - rows[1]).max()))
+try:
+    with context_of(-1, "row:1,1"):
+        pass
+except ModelNotLoaded as error:
+    print(error)
+"""
+
+
+def test_two_gpus_share_the_layers_of_a_model_and_say_that_they_cannot_share_rows() -> None:
+    environment = {**os.environ, "GGML_VK_VISIBLE_DEVICES": "0,0"}  # the same device twice stands in for two
+    command = [sys.executable, "-c", TWO_DEVICES]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    difference, refusal = done.stdout.splitlines()
+    assert float(difference) < TOLERANCE and "use --gpu-split layer" in refusal
 
 
 @pytest.fixture(scope="module")
