@@ -14,7 +14,8 @@ from deploy import python_clients
 from tests.serving import clean_environment
 
 TIMEOUT_S = 280.0  # of seven seconds of computing: other programs may leave little of the processor
-pytestmark = pytest.mark.timeout(300)
+# The answers that are compared are those that tests of other clients hold to a margin.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.any_answer("one process asks for all of these tests")]
 HELLO, RAIN = "Hello! How can I help you?", "rain"
 
 
@@ -50,7 +51,6 @@ def test_the_agents_sdk_runs_an_agent_over_two_turns(agents: Mapping[str, Any], 
     assert told == {"calls": ["Oslo"], "texts": ["The weather is rain.", HELLO]}
 
 
-@pytest.mark.any_answer("whatever the plan says, it fits the schema")
 def test_the_agents_sdk_holds_an_agent_to_a_type(agents: Mapping[str, Any]) -> None:
     told = agents["typed"]
     assert len(told["title"]) <= 12 and 0 <= told["hours"] <= 24 and told["done"] in (None, False, True)
@@ -68,7 +68,6 @@ def test_litellm_speaks_to_the_other_surfaces(litellm: Mapping[str, Any]) -> Non
     assert (litellm["embedding"], litellm["text_completion"]) == (2, 4)
 
 
-@pytest.mark.any_answer("whatever the plan says, it fits the schema")
 def test_litellm_holds_an_answer_to_a_type(litellm: Mapping[str, Any]) -> None:
     assert 0 <= litellm["typed"]["hours"] <= 24
 

@@ -24,11 +24,12 @@ print("wait")  # code
 """
 # Whether an element's colour is one of its own and not one that the system put there.
 HUES = """(nodes) => new Set(nodes.map((node) => getComputedStyle(node).backgroundColor)).size"""
+STILL = "() => document.getAnimations().every(({ playState }) => playState !== 'running')"
 
 
 async def check(page: Page) -> None:
     await expect(page.locator(".is-loading")).to_have_count(0)
-    await page.wait_for_function("() => document.getAnimations().length === 0")  # what fades in has its colours
+    await page.wait_for_function(STILL)  # what fades in has its colours
     results = await Axe().run(page)
     assert results.violations_count == 0, results.generate_report()
 

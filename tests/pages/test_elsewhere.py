@@ -71,3 +71,19 @@ async def test_what_is_shown_already_is_left_alone(open_page: OpenPage, scripted
     async with page.expect_response("**/items?order=desc*"):
         await come_back(page)
     assert await page.locator(".turn").evaluate("(node) => node.marked")
+
+
+async def test_a_question_that_did_not_arrive_stays_whatever_others_do(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await opened(open_page, scripted)
+    scripted.refusals = [(400, {})]
+    await page.locator("#question").fill("Is this lost?")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".question p")).to_have_text(["Question 1", "Is this lost?"])
+    await page.locator("#question").blur()
+    scripted.items += stored(2, "Second.")
+    async with page.expect_response("**/items?order=desc*"):
+        await come_back(page)
+    await expect(page.locator(".question p")).to_have_text(["Question 1", "Is this lost?"])
+    complaints.clear()  # the browser's, of the refusal

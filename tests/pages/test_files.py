@@ -107,7 +107,8 @@ def test_pages_hold_no_inline_script_or_style() -> None:
         assert " onclick=" not in html
         assert html.count("<script") == html.count("<script src=") + html.count('<script type="module" src=')
     for script in static.rglob("*.js"):
-        assert "innerHTML" not in script.read_text(), script
+        vendored = static / "vendor" in script.parents  # what these have of it, the policy refuses
+        assert vendored or "innerHTML" not in script.read_text(), script
 
 
 async def test_a_link_that_does_not_work_is_said_to(

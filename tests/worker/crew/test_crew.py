@@ -231,7 +231,7 @@ async def test_a_stop_lets_answers_finish_and_a_second_signal_ends_them(ready: d
     [
         (("--model", "no-such-model"), "no-such-model"),
         (("--port", "99999"), "--port must be"),
-        (("--database-url", "postgresql://nobody@127.0.0.1:1/none"), "Connect call failed"),
+        (("--database-url", "postgresql://nobody@127.0.0.1:1/none"), "Connection refused"),
     ],
 )
 def test_what_prevents_a_start_is_said_in_one_line(settings: tuple[str, ...], said: str, tmp_path: Path) -> None:

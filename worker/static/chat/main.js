@@ -100,7 +100,7 @@ class Chat {
     await this.sidebar.refresh();
     this.showTitle();
     const busy = () => transcript !== this.transcript || transcript.running || this.column.contains(document.activeElement);
-    if (transcript.id === null || busy() || transcript.endsWith(await lastItem(transcript.id))) return;
+    if (transcript.id === null || busy() || !transcript.lacks(await lastItem(transcript.id))) return;
     const items = await listItems(transcript.id);
     if (busy()) return;
     const going = await goingOn(items);

@@ -45,11 +45,14 @@ export class Transcript {
     }
   }
 
-  /** Whether what is shown ends with this item, of a turn that was made here or was loaded. */
-  endsWith(item) {
+  /** Whether the worker's newest item is of no turn that is shown here. A question that did not reach the worker is
+   *  nowhere else, so what is shown stays as long as it ends with one. */
+  lacks(item) {
     const last = this.exchanges.at(-1);
-    if (item === null || last === undefined) return item === null && last === undefined;
-    return last.itemIds.includes(item.id) || (last.responseId !== null && last.responseId === item.firsttoken_response_id);
+    if (item === null || (last !== undefined && last.responseId === null && last.itemIds.length === 0)) return false;
+    return !this.exchanges.some(({ itemIds, responseId }) => (
+      itemIds.includes(item.id) || (responseId !== null && responseId === item.firsttoken_response_id)
+    ));
   }
 
   /** Show what the worker has now. */
