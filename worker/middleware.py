@@ -35,6 +35,7 @@ TRACEPARENT_SHAPE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a
 UPLOADS = "/v1/files"  # whose body is read as it arrives, and may be larger than memory should hold
 LEFT = 499  # in the metrics: the client was gone before its answer
 PREPARED: web.RequestKey[bool] = web.RequestKey("prepared", bool)
+SWITCHING_PROTOCOLS = 101  # to a WebSocket, which has a Connection header of its own
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
@@ -184,5 +185,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.update(request.app[SERVICES].rates.headers(principal, monotonic()))
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
-    if request.app[LEAVING].is_set() or request.app[DRAINING].is_set():
+    leaves = request.app[LEAVING].is_set() or request.app[DRAINING].is_set()
+    if leaves and response.status != SWITCHING_PROTOCOLS:
         response.force_close()  # the next request of this client goes to somebody who stays
+        response.headers["Connection"] = "close"  # aiohttp has decided on it before this

@@ -111,7 +111,6 @@ async def test_a_response_continues_one_that_is_stored(client: Client, socket: C
     ("body", "param"),
     [
         ({"stream": False}, "stream"),
-        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"background": True}, "background"),
         ({"generate": False}, "generate"),
         ({"stream_id": "a"}, "stream_id"),
@@ -130,8 +129,9 @@ async def test_what_is_wrong_is_named_and_the_connection_goes_on(
     assert (await answer(socket)).texts == {0: "Hello there, friend."}
 
 
-async def test_a_client_may_say_that_it_wants_a_stream(socket: ClientWebSocketResponse) -> None:
-    await send(socket, stream=True, stream_options={"include_obfuscation": False}, background=False)
+@pytest.mark.parametrize("obfuscated", [False, True])
+async def test_a_client_may_say_that_it_wants_a_stream(socket: ClientWebSocketResponse, obfuscated: bool) -> None:
+    await send(socket, stream=True, stream_options={"include_obfuscation": obfuscated}, background=False)
     assert (await answer(socket)).texts == {0: "Hello there, friend."}
 
 
