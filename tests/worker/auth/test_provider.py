@@ -106,7 +106,7 @@ async def test_who_signed_in_there_has_a_session_of_the_tenant_that_the_claim_na
         assert client.app is not None
         authenticator = client.app[SERVICES].authenticator
         acme = await authenticator.keys.known_tenant("oidc:acme")
-        assert acme is not None and len(await authenticator.sessions.list(acme)) == 2
+        assert acme is not None and len(await authenticator.sessions.list(acme)) >= 2
 
 
 async def test_the_request_has_a_challenge_of_which_only_the_browser_has_the_verifier(served: Served) -> None:
