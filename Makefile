@@ -1,6 +1,9 @@
 # Needs Python 3.11 or newer, a C++ compiler and cmake; everything else is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# Processes that share the tests, file by file: most tests wait more than they compute. What trains comes last in each.
+JOBS ?= 2
+SHARED := $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 
 .PHONY: run setup test test-long test-builds test-gpu screenshots bench format docs clean help
 
@@ -11,14 +14,14 @@ run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--por
 setup: ## Create .venv with everything that development needs
 	@$(PYTHON) -m deploy.setup --dev
 
-test: setup ## Lint, types, layers and all tests. Options: make test ARGS="-k tenants"
+test: setup ## Lint, types, layers and all tests. Options: make test JOBS=1 ARGS="-k tenants"
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@deploy/browser.sh >/dev/null
 	@deploy/pooler.sh >/dev/null
 	@$(BIN)/python -m deploy.clients
-	@$(BIN)/pytest -q $(ARGS)
+	@$(BIN)/pytest -q $(SHARED) $(ARGS)
 
 test-long: setup ## Tests that repeat a fault at many moments; takes many minutes
 	@$(BIN)/pytest -q -m long $(ARGS)
