@@ -18,7 +18,7 @@ from agents.errors import InvalidTurn
 from agents.roster import Roster
 from agents.turn import Turn
 from inference.core import Generation
-from inference.errors import InferenceError, InvalidTemplate
+from inference.errors import EnginesAway, InferenceError, InvalidTemplate
 
 # A user types in one conversation at a time; a program that warms many must not keep the model busy without need.
 TENANT_MAX = 4
@@ -78,13 +78,26 @@ async def read_beginnings(agent: Agent, roster: Roster, within_s: float = BEGINN
     unread = 0
     for name, definition in {"": Definition(), **roster.agents}.items():
         try:
-            reading = await agent.share(definition.applied(Turn(NOBODY, ())))
-            if reading is not None:
-                async with asyncio.timeout_at(until_s):
-                    await reading.stream(lambda _: None)
+            turn = definition.applied(Turn(NOBODY, ()))
+            reading = await agent.share(turn)
+            async with asyncio.timeout_at(until_s):
+                while reading is not None and not await _is_read(reading):
+                    reading = await agent.share(turn)
         except TimeoutError:
             unread += 1
-        except (InvalidTurn, InvalidTemplate, InferenceError) as error:  # its clients get this error
+        except (InvalidTurn, InvalidTemplate) as error:  # its clients get this error
             log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
+        except InferenceError as error:
+            log.warning("the prompt of agent %s was not prefilled: %s", name, error)
     if unread:
         log.info("the prompts of %d agents take longer than %.0f s to read: they follow later", unread, within_s)
+
+
+async def _is_read(reading: Generation) -> bool:
+    """Engines that start beside this worker are waited for: False is to be tried again."""
+    try:
+        await reading.stream(lambda _: None)
+    except EnginesAway as error:
+        await asyncio.sleep(error.retry_after_s)
+        return False
+    return True

@@ -106,7 +106,16 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except OSError as error:
         return not isinstance(error, ProcessLookupError)  # that of another account is alive
-    return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Dead, and its parent has not asked about it yet. Without /proc nobody can tell."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]  # the name before may have any character
+    except OSError:
+        return False
+    return state.split()[:1] == [b"Z"]
 
 
 def _take_over_lock(lock_file: Path, data: Path) -> None:

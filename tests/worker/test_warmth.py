@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from uuid import uuid4
 
 import pytest
@@ -14,8 +14,10 @@ from agents.roster import Roster
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
 from inference.config import EngineConfig
-from inference.core import Sampling
+from inference.core import Delta, Sampling
+from inference.errors import EnginesAway
 from inference.model import ChatModel
+from inference.testing import ScriptedGeneration, ScriptedModel
 from tests.agents.test_agent_model import run
 from tests.agents.turns import user
 from worker.warmth import read_beginnings
@@ -49,3 +51,23 @@ async def test_a_start_does_not_wait_for_a_model_that_reads_slowly(model: ChatMo
     await run(model, question(model))
     again = await run(model, question(model))
     assert again.finished.usage.cached_tokens > 100  # it is shared all the same
+
+
+class _Absent(ScriptedGeneration):
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        raise EnginesAway("none of the engines answers")
+
+
+class StartsLater(ScriptedModel):
+    """Its engine is not there for the first two readings."""
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+        reading = super().read_ahead(prompt, salt=salt, exact=exact)
+        return _Absent("", len(prompt), Sampling(), 1) if len(self.ahead) <= 2 else reading
+
+
+async def test_a_worker_that_is_there_before_its_engine_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnginesAway, "retry_after_s", 0.0)
+    model = StartsLater([""])
+    await read_beginnings(Agent(model, None, builtin_toolbox(None)), ROSTER)
+    assert len(model.ahead) == 4 and len(set(model.ahead)) == 2

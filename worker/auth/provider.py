@@ -7,6 +7,7 @@ token alone: a person's tenant from one claim, and whether they see the latencie
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -27,11 +28,13 @@ from worker.auth.jwks import Jwks, KeysUnavailable
 from worker.auth.jwt import LEEWAY_S, TENANT_CHARS_MAX, InvalidToken, header_of, is_storable
 from worker.auth.scope import USUAL, Scope
 from worker.auth.secret import Secret
+from worker.auth.throttle import Throttle
 from worker.config import Config
 
 PURPOSE = "oidc"
 ATTEMPT_S = 600  # to type a password and to find the second factor
 DISCOVERED_S = 3600.0
+RETRY_S = 5.0  # visitors of an outage are told at once and do not become a stream of requests to the provider
 TIMEOUT_S = 10.0
 DOCUMENT_BYTES_MAX = 256 * 1024
 RANDOM_BYTES = 32
@@ -90,7 +93,6 @@ class Endpoints:
     authorization: str
     token: str
     jwks: Jwks
-    found_at: float  # monotonic
 
 
 class Provider:
@@ -103,7 +105,11 @@ class Provider:
         self._operator_claim, _, self._operator_value = (config.oidc_operator or "").partition("=")
         # The same people with tokens of the same issuer see the same things.
         self._prefix = "jwt" if config.jwt_issuer == config.oidc_issuer else "oidc"
+        self.throttle = Throttle()  # of its own: while its provider is slow, nobody with a key waits
         self._known: Endpoints | None = None
+        self._outage = ""
+        self._ask_at = -float("inf")  # monotonic
+        self._asking = asyncio.Lock()
 
     @classmethod
     def of(cls, config: Config) -> Provider | None:
@@ -183,16 +189,28 @@ class Provider:
         return Person(f"{self._prefix}:{tenant}", subject[:TENANT_CHARS_MAX], scopes)
 
     async def _endpoints(self) -> Endpoints:
-        """Those of the discovery document, which is read again after an hour; an outage keeps the old one."""
-        now = time.monotonic()
-        if self._known is not None and now - self._known.found_at < DISCOVERED_S:
-            return self._known
-        try:
-            self._known = await self._discover()
-        except ProviderUnavailable:
-            if self._known is None:
-                raise
+        """Those of the discovery document, which is read again after an hour; an outage keeps the old one.
+
+        Raises ProviderUnavailable, at once within RETRY_S of an attempt that failed.
+        """
+        if self._is_due and not (self._known and self._asking.locked()):
+            async with self._asking:
+                if self._is_due:  # else another one just asked
+                    await self._ask_for_endpoints()
+        if self._known is None:
+            raise ProviderUnavailable(self._outage)
         return self._known
+
+    @property
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._ask_at
+
+    async def _ask_for_endpoints(self) -> None:
+        try:
+            self._known, good_s = await self._discover(), DISCOVERED_S
+        except ProviderUnavailable as error:
+            self._outage, good_s = str(error), RETRY_S
+        self._ask_at = time.monotonic() + good_s
 
     async def _discover(self) -> Endpoints:
         status, found = await _ask("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
@@ -203,7 +221,7 @@ class Provider:
             raise ProviderUnavailable("the discovery document is that of another issuer than --oidc-issuer names")
         authorization, token, keys = (str(url) for url in named)
         jwks = self._known.jwks if self._known and self._known.jwks.url == keys else Jwks(keys)
-        return Endpoints(authorization, token, jwks, time.monotonic())
+        return Endpoints(authorization, token, jwks)
 
     def _is_as_safe(self, url: str) -> bool:
         """No document leads from https to http."""

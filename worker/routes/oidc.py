@@ -10,8 +10,10 @@ from worker.auth.access import EVERYBODY, declare
 from worker.auth.audit import Actor
 from worker.auth.keys import Grant
 from worker.auth.provider import ATTEMPT_S, Attempt, Person, Provider, ProviderUnavailable, SignInRefused
+from worker.auth.throttle import WRONG
 from worker.described import HTML, Described
 from worker.edge.guard import remote_of
+from worker.errors import ApiError
 from worker.request_keys import TRACE
 from worker.services import SERVICES, Services
 
@@ -63,14 +65,24 @@ async def arrive(request: web.Request) -> web.Response:
             raise SignInRefused("it was not begun in this browser, or too long ago")
         if code is None:
             raise SignInRefused(f"the provider says {request.query.get('error', 'nothing')[:80]!r}")
-        person = await provider.person(attempt, code, _redirect_uri(request, services), request[TRACE])
-    except (SignInRefused, ProviderUnavailable) as error:
+        person = await _person(request, provider, attempt, code)
+    except (SignInRefused, ProviderUnavailable, ApiError) as error:
         return _refused(error)
     response = web.Response(text=ARRIVED, content_type="text/html", headers={"Refresh": "0; url=/"})
     response.headers["Cache-Control"] = "no-store"
     await _begin_session(request, services, response, person)
     response.del_cookie(_cookie(services), path=PATH)
     return response
+
+
+async def _person(request: web.Request, provider: Provider, attempt: Attempt, code: str) -> Person:
+    """Who the code stands for: each one asks the provider, so an address with many wrong ones has to wait its turn."""
+    redirect_uri = _redirect_uri(request, request.app[SERVICES])
+    async with provider.throttle.checking(remote_of(request)):
+        try:
+            return await provider.person(attempt, code, redirect_uri, request[TRACE])
+        except SignInRefused as error:
+            raise ApiError(WRONG, str(error)) from error
 
 
 async def _begin_session(request: web.Request, services: Services, response: web.Response, person: Person) -> None:

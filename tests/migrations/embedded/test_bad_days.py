@@ -276,6 +276,14 @@ def test_an_adopted_server_that_crashes_as_it_is_asked_to_stop_has_stopped(
     assert not is_listening(place)
 
 
+def test_a_dead_process_whose_parent_has_not_asked_about_it_is_not_alive() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert is_alive(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert not is_alive(process.pid)
+
+
 def _is_asked_to_stop(pid: int) -> bool:
     [pending] = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:"))
     return bool(int(pending.split()[1], 16) & 1 << signal.SIGINT - 1)

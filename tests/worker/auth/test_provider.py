@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -14,10 +15,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from migrations.pool import Database
 from tests.worker.harness import SECRET, Client, make_services, serving
+from worker.auth import provider as provider_module
+from worker.auth import throttle as throttle_module
 from worker.auth.provider import ATTEMPT_S, Attempt
+from worker.auth.throttle import FAILURES_MAX
 from worker.config import Config
 from worker.routes.oidc import CALLBACK, LIFETIME_S, PATH
 from worker.services import SERVICES
@@ -169,6 +175,89 @@ async def test_a_provider_that_is_away_leaves_the_other_ways_in(served: Served) 
         await refused(client, PATH)
         page = await (await client.get("/")).text()
         assert "Sign in with your organisation" in page and "firsttoken link" in page
+
+
+class Troubled:
+    """A provider that has an outage, or accepts no code; it counts who asks."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.discoveries = self.codes = self.at_once = self.at_once_max = 0
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.add_routes([web.get("/.well-known/openid-configuration", self.discover), web.post("/token", self.token)])
+        return app
+
+    async def discover(self, request: web.Request) -> web.Response:
+        self.discoveries += 1
+        if self.is_away:
+            raise web.HTTPServiceUnavailable
+        origin = str(request.url.origin())
+        named = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "jwks_uri": "/jwks"}
+        return web.json_response({"issuer": origin, **{name: origin + path for name, path in named.items()}})
+
+    async def token(self, _: web.Request) -> web.Response:
+        self.codes += 1
+        self.at_once += 1
+        self.at_once_max = max(self.at_once_max, self.at_once)
+        await asyncio.sleep(0)  # whoever is let in beside this one asks now
+        self.at_once -= 1
+        return web.json_response({"error": "invalid_grant"}, status=400)
+
+
+@asynccontextmanager
+async def troubled() -> AsyncIterator[tuple[Troubled, str]]:
+    provider = Troubled()
+    async with TestServer(provider.app()) as server:
+        yield provider, str(server.make_url("")).rstrip("/")
+
+
+async def test_an_outage_of_the_provider_is_found_out_by_one_visitor_for_all(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with troubled() as (provider, url), served(oidc_issuer=url) as client:
+        provider.is_away = True
+        await asyncio.gather(*(client.get(PATH, allow_redirects=False) for _ in range(8)))
+        await refused(client, PATH)
+        assert provider.discoveries == 1
+        provider.is_away = False
+        monkeypatch.setattr(provider_module, "RETRY_S", 0.0)
+        assert client.app is not None
+        known = client.app[SERVICES].authenticator.provider
+        assert known is not None
+        known._ask_at = 0.0  # the pause is over
+        left = await client.get(PATH, allow_redirects=False)
+        assert left.headers["Location"].startswith(f"{url}/authorize?")
+
+
+async def test_an_outage_in_later_hours_keeps_what_is_known(served: Served) -> None:
+    async with troubled() as (provider, url), served(oidc_issuer=url) as client:
+        await client.get(PATH, allow_redirects=False)
+        assert client.app is not None
+        known = client.app[SERVICES].authenticator.provider
+        assert known is not None
+        provider.is_away, known._ask_at = True, 0.0
+        for _ in range(3):
+            left = await client.get(PATH, allow_redirects=False)
+            assert left.headers["Location"].startswith(f"{url}/authorize?")
+        assert provider.discoveries == 2
+
+
+async def test_an_address_with_many_wrong_codes_has_them_asked_about_one_after_the_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle_module, "FORGIVEN_PER_S", 0.0)
+    async with troubled() as (provider, url), served(oidc_issuer=url) as client:
+        left = await client.get(PATH, allow_redirects=False)
+        state = parse_qs(urlsplit(left.headers["Location"]).query)["state"][0]
+        address = f"{CALLBACK}?code=guessed&state={state}"
+        for _ in range(FAILURES_MAX):
+            await refused(client, address)
+        provider.at_once_max = 0
+        await asyncio.gather(*(client.get(address, allow_redirects=False) for _ in range(12)))
+        assert provider.codes == FAILURES_MAX + 12
+        assert provider.at_once_max == 1
 
 
 async def test_without_a_provider_there_is_no_way_to_one(database: Database) -> None:
