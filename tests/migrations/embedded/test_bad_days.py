@@ -242,6 +242,8 @@ def test_an_adopted_server_that_crashes_while_it_stops_is_not_waited_for(made: P
     file = PidFile.read(place.data)
     assert file is not None
     os.kill(file.pid, signal.SIGSTOP)
+    while not _is_stopped(file.pid):  # until then it would still take the other signal first
+        time.sleep(0.005)
     stopper = threading.Thread(target=heir.stop)
     stopper.start()
     while not _is_asked_to_stop(file.pid):
@@ -282,6 +284,10 @@ def test_a_dead_process_whose_parent_has_not_asked_about_it_is_not_alive() -> No
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
         assert not is_alive(process.pid)
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _is_asked_to_stop(pid: int) -> bool:
