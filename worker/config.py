@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import types
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -625,15 +626,18 @@ class Setting:
         return value
 
 
-def settings() -> Iterator[Setting]:
+@cache  # every command asks more than a hundred times, and reading the hints takes milliseconds
+def settings() -> tuple[Setting, ...]:
     """All settings, in the order of their groups."""
     hints = get_type_hints(Config, include_extras=True)
-    for each in fields(Config):
-        kind, about = get_args(hints[each.name])
-        nullable = get_origin(kind) is types.UnionType
-        if nullable:
-            kind = next(part for part in get_args(kind) if part is not types.NoneType)
-        yield Setting(each.name, kind, nullable, each.default, about)
+    return tuple(_setting(each, *get_args(hints[each.name])) for each in fields(Config))
+
+
+def _setting(each: Field[Any], kind: Any, about: About) -> Setting:
+    nullable = get_origin(kind) is types.UnionType
+    if nullable:
+        kind = next(part for part in get_args(kind) if part is not types.NoneType)
+    return Setting(each.name, kind, nullable, each.default, about)
 
 
 OF_ENGINES = frozenset({"model", "draft", "draft_tokens", "draft_tokens_min", "queue", "drain_s"})
