@@ -21,6 +21,7 @@ from retrieval.passage import Passage
 from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
+from worker.serve import NOT_FOR_USERS
 
 DOCS = Path(__file__).parents[2] / "docs"
 STAGES = ["open", "embed", "search", "fuse", "rerank", "read", "compress"]
@@ -41,7 +42,9 @@ async def reader(store: PassageStore, embedders: Embedders, owner_dsn: str) -> U
     connection = await asyncpg.connect(owner_dsn)
     tenant_id: UUID = await connection.fetchval("select ensure_tenant('reader of the docs')")
     await connection.close()
-    await ingest([DOCS], store_name="docs", tenant_id=tenant_id, store=store, embedders=embedders)
+    await ingest(
+        [DOCS], exclude=NOT_FOR_USERS, store_name="docs", tenant_id=tenant_id, store=store, embedders=embedders
+    )
     return tenant_id
 
 
