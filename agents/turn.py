@@ -94,6 +94,15 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Arm:
+    """How a conversation takes part in a canary; `unit` is a digest of which it is."""
+
+    canary: str
+    treated: bool
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """`history` precedes the input: the items of the conversation or of previous responses, oldest first."""
 
@@ -117,6 +126,7 @@ class Turn:
     due: Due = WHENEVER
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
+    arm: Arm | None = None
 
     @property
     def salt(self) -> str:

@@ -58,6 +58,7 @@ SQL_OWNERS = (
     "worker/runs/",
     "worker/batches/",
     "worker/traces.py",
+    "worker/canary/store.py",
     "worker/latency/",
 )
 SQL = re.compile(

@@ -38,7 +38,7 @@ from worker.attachments import Attachments
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
 from worker.auth.jwt import Tokens
-from worker.auth.keys import Keys
+from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
@@ -48,6 +48,8 @@ from worker.batches.batch_store import BatchStore
 from worker.batches.batch_worker import BatchWorker
 from worker.batches.line_answer import answer_body
 from worker.calibrator import Calibrator
+from worker.canary.canaries import Canaries
+from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config, ConfigError
 from worker.engine_config import engine_config
 from worker.engines.address import engines_in
@@ -290,6 +292,7 @@ async def open_services(
         services.telemetry.start(supervisor)
         minutes = Minutes(database, services.presence.worker, services.engine_stats)
         stack.push_async_callback(minutes.start(supervisor).stop)
+        stack.push_async_callback(services.canaries.start(supervisor).stop)
         runs = Runs(services, event_days=config.event_days, background=config.background)
         stack.push_async_callback(runs.close)
         batch_worker = BatchWorker(services, config.batch_lines, answer_body)
@@ -328,7 +331,7 @@ def _assemble(
 
     surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
-    presence, seals = Presence(database), Seals(secret)
+    presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
     toolbox = builtin_toolbox(retriever)
@@ -366,7 +369,7 @@ def _assemble(
         presence=presence,
         attachments=Attachments(ItemStore(database), uploads, passages, loaders, seals),
         authenticator=Authenticator(
-            *(Keys(database, secret), Sessions(database, secret), Tokens(config), secret, AuditLog(database)),
+            *(keys, Sessions(database, secret), Tokens(config), secret, AuditLog(database)),
             audit_days=config.audit_days,
             provider=Provider.of(config),
         ),
@@ -383,6 +386,7 @@ def _assemble(
         surfaces=surfaces,
         waits=config.late == WAIT,
         roster=roster,
+        canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
         aliases=aliases,
         supervisor=supervisor,
         reranker=reranker,

@@ -22,6 +22,7 @@ log = logging.getLogger("firsttoken.supervisor")
 Part: TypeAlias = Literal[
     "batches",
     "calibrator",
+    "canaries",
     "credentials",
     "engines",
     "event_log",

@@ -29,6 +29,8 @@ class Act(StrEnum):
     FILE_DELETED = "file.deleted"
     CONVERSATION_SHARED = "conversation.shared"
     CONVERSATION_UNSHARED = "conversation.unshared"
+    CANARY_STARTED = "canary.started"
+    CANARY_CHANGED = "canary.changed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from retrieval.ingest import Progress, ingest
 from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
+from worker.cli.canary_commands import abort_canary, promote_canary, show_canaries, start_canary
 from worker.cli.credentials import (
     checked,
     create_key,
@@ -49,6 +50,7 @@ from worker.start import open_database, open_embedders, open_owner_dsn, read_sec
 
 __all__ = [
     "FAILURES",
+    "abort_canary",
     "compare_kv",
     "create_key",
     "doctor",
@@ -58,6 +60,7 @@ __all__ = [
     "list_keys",
     "list_models",
     "list_sessions",
+    "promote_canary",
     "pull_model",
     "quantize_model",
     "revoke_key",
@@ -66,9 +69,11 @@ __all__ = [
     "serve",
     "serve_engine",
     "show_audit",
+    "show_canaries",
     "show_goodput",
     "show_link",
     "show_model",
+    "start_canary",
 ]
 
 # What a person can do something about; anything else is a bug and keeps its traceback.

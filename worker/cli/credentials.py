@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from migrations.pool import Database
-from worker.auth.audit import Act, Actor, AuditLog, note
+from worker.auth.audit import Act, AuditLog, note
 from worker.auth.bounds import KeyBounds
 from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.scope import ALL, USUAL, Scope
@@ -21,6 +19,7 @@ from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
 from worker.auth.session import Sessions
 from worker.auth.sign_in import link
+from worker.cli.commander import commander
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
@@ -48,7 +47,7 @@ async def create_key(
         granted = (frozenset(scopes) or USUAL) | ({Scope.OPS} if operator else frozenset())
         name = checked(name, "the key's name")
         id, key = await keys.create(
-            tenant_id, name, scopes=granted, expires_at=expires_at, bounds=bounds, by=_commander()
+            tenant_id, name, scopes=granted, expires_at=expires_at, bounds=bounds, by=commander()
         )
     print(f"{key}\n\n{id} of tenant {tenant}. Store it now: it is not shown again.")
 
@@ -70,7 +69,7 @@ async def list_keys(config: Config, *, tenant: str) -> None:
 async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        if not await keys.revoke(await _known_tenant(keys, tenant), id, by=_commander()):
+        if not await keys.revoke(await _known_tenant(keys, tenant), id, by=commander()):
             raise StartError(f"tenant {tenant} has no key {id}: see `firsttoken keys list --tenant {tenant}`")
     print(f"{id} is revoked")
 
@@ -79,7 +78,7 @@ async def show_link(config: Config, *, url: str | None) -> None:
     address = url or _address_of_worker(config)
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=ALL, by=_commander())
+        token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=ALL, by=commander())
     print(link(address.rstrip("/"), token))
 
 
@@ -98,7 +97,7 @@ async def list_sessions(config: Config, *, tenant: str) -> None:
 async def revoke_session(config: Config, *, id: str, tenant: str) -> None:
     async with _opened(config) as (database, secret):
         tenant_id = await _known_tenant(Keys(database, secret), tenant)
-        if not await Sessions(database, secret).revoke(tenant_id, id, by=_commander()):
+        if not await Sessions(database, secret).revoke(tenant_id, id, by=commander()):
             raise StartError(f"tenant {tenant} has no session {id}: see `firsttoken sessions list --tenant {tenant}`")
     print(f"{id} is revoked")
 
@@ -108,7 +107,7 @@ async def rotate_secret(config: Config) -> None:
     async with _opened(config) as (database, secret):
         tenant_id = await Keys(database, secret).tenant(LOCAL_TENANT)
         async with database.tenant(tenant_id) as connection:  # the note stands only if the file does
-            await note(connection, tenant_id, _commander(), Act.SECRET_ROTATED, secret.marks[0])
+            await note(connection, tenant_id, commander(), Act.SECRET_ROTATED, secret.marks[0])
             file.rotate()
     print(
         f"Two secrets count now, and the new one signs in {SIGNS_AFTER_S:.0f} s. What the old one made stays valid"
@@ -128,7 +127,7 @@ async def drop_secret(config: Config, *, force: bool) -> None:
             )
         tenant_id = await keys.tenant(LOCAL_TENANT)
         async with database.tenant(tenant_id) as connection:
-            await note(connection, tenant_id, _commander(), Act.SECRET_DROPPED, secret.marks[-1], keys=count)
+            await note(connection, tenant_id, commander(), Act.SECRET_DROPPED, secret.marks[-1], keys=count)
             file.drop()
     print("the old secret does not count any more")
 
@@ -161,15 +160,6 @@ def _secret_file(config: Config) -> SecretFile:
             "two, and leave the old one out when nothing needs it any more"
         )
     return SecretFile(Home(config.home))
-
-
-def _commander() -> Actor:
-    """Who runs this command: the account of this machine, whatever the environment says."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run as an account without a name
-        name = f"uid {os.getuid()}"
-    return Actor("command", name)
 
 
 def _shown(value: float | str) -> str:

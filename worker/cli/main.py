@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import signal
 import sys
 import time
@@ -21,6 +22,7 @@ from worker.errors import StartError
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 LOG_FORMAT = "%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s"
+CANARY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"  # it is part of traces
 ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # as filters take them
 SETTING_NAMES = frozenset(setting.name for setting in settings())
 ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
@@ -137,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_models(commands)
 
     _command(commands, "agents", "list_agents", "list agents and surfaces, and check their file", also=("targets",))
+    _add_canaries(commands)
 
     goodput = _command(commands, "goodput", "show_goodput", "print the share of answers that were in time")
     goodput.add_argument("--by", choices=("surface", "tenant", "model", "cache"), default="surface", help="rows")
@@ -272,6 +275,57 @@ def _add_models(commands: Any) -> None:
     kv.add_argument("--text", metavar="FILE", help="text to compare on (default: a model card)")
     for command in (listing, info, quantize, kv):
         command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+
+
+def _add_canaries(commands: Any) -> None:
+    kinds = commands.add_parser("canary", help="try an agent on a share of another's conversations").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    start = _command(kinds, "start", "start_canary", "begin to answer a share of conversations by another agent")
+    start.add_argument("name", type=_canary_name, metavar="NAME", help="a new name for this trial")
+    start.add_argument("--agent", default="", metavar="AGENT", help="whose conversations (default: those of no agent)")
+    start.add_argument("--treatment", required=True, metavar="AGENT", help="the agent that answers in its place")
+    start.add_argument("--share", type=_share, default=0.1, metavar="SHARE", help="of conversations (default: 0.1)")
+    start.add_argument(
+        "--margin",
+        type=_margin,
+        action="append",
+        default=[],
+        dest="margins",
+        metavar="MEASURE=SHARE",
+        help="how much worse the treatment may be: failed=0.02, late=0.05, first_token=0.05, pace=0.05, tokens=0.1 "
+        "unless set otherwise",
+    )
+    status = _command(kinds, "status", "show_canaries", "compare both kinds of answers, and say what to do")
+    status.add_argument("name", metavar="NAME", nargs="?", help="(default: all that are live)")
+    status.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
+    promote = _command(kinds, "promote", "promote_canary", "let the treatment answer all conversations of the agent")
+    abort = _command(kinds, "abort", "abort_canary", "let the agent itself answer again")
+    for each in (promote, abort):
+        each.add_argument("name", metavar="NAME")
+
+
+def _canary_name(text: str) -> str:
+    if not re.fullmatch(CANARY_NAME, text):
+        raise argparse.ArgumentTypeError("must be up to 64 letters, digits, hyphens and underscores")
+    return text
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError("must be more than 0 and less than 1")
+    return share
+
+
+def _margin(text: str) -> tuple[str, float]:
+    measure, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError("must be MEASURE=SHARE")
+    return measure, _share(value)
 
 
 def _add_evaluation(commands: Any) -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
+from worker.canary.canaries import first_words
 from worker.checks import check_model, in_param
 from worker.described import EVENTS, JSON, Described
 from worker.errors import ClientGone
@@ -69,7 +70,8 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     body = body.model_copy(update={"messages": messages})
     asked = body.turn(principal.tenant_id, watched=principal.is_watching)
-    return principal.bounded(services.roster.of(model).applied(asked))
+    agent = services.choose(model, principal.tenant_id, first_words(asked.input))
+    return principal.bounded(agent.applied(asked))
 
 
 async def _stream(request: web.Request, answer: Reply, choice: Choice) -> web.StreamResponse:

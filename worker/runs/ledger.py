@@ -15,6 +15,7 @@ from agents.turn import Turn
 from inference.core import WHENEVER, Due, Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
+from worker.canary.canaries import note_arm
 from worker.errors import ClientGone
 from worker.failures import refusal
 from worker.goodput import REFUSE, WAIT
@@ -77,6 +78,8 @@ class Ledger:
 
     def applied(self, turn: Turn) -> Turn:
         """The turn within what its surface allows. To be called last."""
+        if turn.arm is not None:
+            note_arm(self.trace, turn.arm)
         return replace(self._policy.applied(turn), due=self.due)
 
     @contextmanager
@@ -107,7 +110,9 @@ class Ledger:
 
     def record(self, status: str) -> None:
         """End the trace, if it has not ended, and hand it to telemetry."""
-        self.services.telemetry.record(self._record(status))
+        record = self._record(status)
+        self.services.telemetry.record(record)
+        self.services.canaries.note(record)
         self.services.rates.charge(self.principal, tokens_of(self.trace), monotonic())
 
     @contextmanager

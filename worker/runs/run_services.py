@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from agents.roster import Roster
 from agents.surface import Surface
 from worker.aliases import Aliases
+from worker.canary.canaries import Canaries, Chosen
 from worker.runs.rate_limits import RateLimits
 from worker.supervisor import Supervisor
 
@@ -51,9 +53,14 @@ class RunServices:
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
     waits: bool = False  # whether requests wait that do not say what to do if they will be late
     roster: Roster = field(default_factory=Roster)
+    canaries: Canaries = field(default_factory=Canaries)
     aliases: Aliases = field(default_factory=Aliases)
     rates: RateLimits = field(default_factory=RateLimits)
     supervisor: Supervisor = field(default_factory=Supervisor)
+
+    def choose(self, model: str, tenant_id: UUID, conversation: str) -> Chosen:
+        """The agent of a conversation, whichever way its client names that."""
+        return self.canaries.choose(self.roster, model, tenant_id, conversation)
 
     @property
     def surface_names(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from agents.compaction import run_compacted, since_compaction
-from agents.definition import Definition
 from agents.errors import NotFound
 from agents.events import EventSink, TurnFinished
 from agents.message import Item
@@ -20,6 +19,7 @@ from agents.turn import Turn
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.auth.seals import opened, sealed
+from worker.canary.canaries import Chosen
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Batch, Taken
@@ -35,7 +35,7 @@ class ResponseTurn:
     frame: ResponseFrame
     items: tuple[Item, ...]
     history: tuple[Item, ...]
-    agent: Definition
+    choose: Callable[[str, UUID, str], Chosen]  # the agent of a conversation
 
     @property
     def tenant_id(self) -> UUID:
@@ -46,7 +46,13 @@ class ResponseTurn:
         watched = self.principal.is_watching
         said = since_compaction((*self.history, *self.items))
         asked = self.frame.request.turn(self.tenant_id, said, (), watched=watched)
-        return self.principal.bounded(self.agent.applied(asked))
+        return self.principal.bounded(self._agent.applied(asked))
+
+    @property
+    def _agent(self) -> Chosen:
+        """A conversation is known by its id, and a chain of responses by the first of all its items."""
+        first = self.conversation_id or next((item.id for item in (*self.history, *self.items)), "")
+        return self.choose(self.frame.model, self.tenant_id, first)
 
     @property
     def conversation_id(self) -> str | None:
@@ -76,7 +82,7 @@ async def hydrate(
         raise ApiError(404, str(error), type="not_found_error", param=before, code=code) from None
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await services.attachments.items(tenant_id, request.input, "input")
-    return ResponseTurn(principal, frame, items, history, services.roster.of(frame.model))
+    return ResponseTurn(principal, frame, items, history, services.choose)
 
 
 async def run_turn(services: RunServices, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:

@@ -1,0 +1,227 @@
+"""Canaries at a worker: the real edge, agent loop and Postgres, with a model that says what it is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
+from uuid import UUID, uuid4
+
+import pytest
+
+from agents.definition import Definition, SearchTable
+from agents.roster import Roster
+from inference.testing import ScriptedModel
+from migrations.pool import Database
+from tests.worker.answering import MODEL, post, services_with
+from tests.worker.harness import SECRET, Client, serving
+from worker.auth.audit import Actor, AuditLog
+from worker.auth.keys import Keys
+from worker.canary.canaries import Canaries
+from worker.canary.store import ANSWERS_MAX, CanaryStore, Taken
+from worker.canary.trial import Canary, State
+from worker.canary.verdict import Answer
+from worker.services import Services
+
+ME = Actor("command", "tester")
+USUAL = Definition(instructions="You are as always.")
+NEW = Definition(instructions="You are new.")
+BROKEN = Definition(search=SearchTable(stores=["a store that is not there"]))
+ROSTER = Roster({"usual": USUAL, "new": NEW, "broken": BROKEN})
+
+
+@pytest.fixture
+def store(database: Database) -> CanaryStore:
+    return CanaryStore(database)
+
+
+@pytest.fixture
+def start(store: CanaryStore, tenant_id: UUID) -> Callable[..., object]:
+    """Starts a canary of a name of its own."""
+
+    async def start(treatment: str = "new", share: float = 0.5, agent: str = "usual") -> Canary:
+        return await store.start(f"test-{uuid4()}", agent, treatment, share, {}, ME, tenant_id)
+
+    return start
+
+
+@pytest.fixture
+async def end(store: CanaryStore, tenant_id: UUID) -> AsyncIterator[None]:
+    """No canary of a test is live after it."""
+    yield
+    for canary in await store.live():
+        await store.change(canary.name, canary.state, State.ABORTED, "", ME, tenant_id)
+
+
+@pytest.fixture
+def model() -> ScriptedModel:
+    return ScriptedModel(["Fine."], name=MODEL)
+
+
+@pytest.fixture
+def services(database: Database, model: ScriptedModel, store: CanaryStore, tenant_id: UUID, end: None) -> Services:
+    async def auditor() -> UUID:
+        return tenant_id
+
+    return replace(services_with(database, model), roster=ROSTER, canaries=Canaries(store, auditor))
+
+
+@pytest.fixture
+async def client(database: Database, services: Services) -> AsyncIterator[Client]:
+    keys = Keys(database, SECRET)
+    async with serving(services) as client:
+        key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
+        client.session.headers["Authorization"] = f"Bearer {key}"
+        yield client
+
+
+async def chat(client: Client, *said: str) -> int:
+    """The status of a completion; `said` in turns by the user and the assistant."""
+    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+    answer = await client.post("/v1/chat/completions", json={"model": "agent/usual", "messages": messages})
+    return answer.status
+
+
+def is_treated(model: ScriptedModel) -> bool:
+    """Whether the treatment wrote the last prompt."""
+    assert ("You are new." in model.prompts[-1]) is not ("You are as always." in model.prompts[-1])
+    return "You are new." in model.prompts[-1]
+
+
+async def test_about_the_share_is_treated_and_what_became_of_it_is_stored(
+    client: Client, services: Services, store: CanaryStore, model: ScriptedModel, start: Callable[..., object]
+) -> None:
+    canary: Canary = await start(share=0.3)  # type: ignore[misc]
+    await services.canaries.sync()
+    treated = []
+    for number in range(40):
+        assert await chat(client, f"Question {number}") == 200
+        treated.append(is_treated(model))
+    assert 2 <= sum(treated) <= 24  # within four standard deviations
+    await services.canaries.sync()
+    answers = await store.answers(canary)
+    assert [answer.treated for answer in answers] == treated
+    assert all(not answer.failed and answer.ttft_ms and answer.tokens for answer in answers)
+
+
+async def test_a_conversation_stays_with_its_agent_however_it_is_continued(
+    client: Client, services: Services, store: CanaryStore, model: ScriptedModel, start: Callable[..., object]
+) -> None:
+    canary: Canary = await start()  # type: ignore[misc]
+    await services.canaries.sync()
+    kinds = set()
+    for number in range(8):
+        await chat(client, f"Question {number}")
+        first = is_treated(model)
+        await chat(client, f"Question {number}", "Fine.", "And then?")
+        assert is_treated(model) is first
+        previous = await post(client, "/v1/responses", {"model": "agent/usual", "input": f"Question {number}"})
+        first = is_treated(model)
+        then = {"model": "agent/usual", "input": "And then?", "previous_response_id": previous["id"]}
+        await post(client, "/v1/responses", then)
+        assert is_treated(model) is first
+        kinds.add(first)
+        conversation = await post(client, "/v1/conversations", {})
+        asked = {"model": "agent/usual", "input": "And now?", "conversation": conversation["id"]}
+        for turn in range(2):
+            await post(client, "/v1/responses", asked)
+            first, before = is_treated(model), first
+            assert turn == 0 or first is before
+    assert kinds == {True, False}
+    await services.canaries.sync()
+    assert len(await store.answers(canary)) == 24  # later turns of a conversation do not count
+
+
+async def test_a_treatment_that_fails_is_rolled_back_by_itself_and_noted(
+    client: Client,
+    services: Services,
+    store: CanaryStore,
+    database: Database,
+    tenant_id: UUID,
+    start: Callable[..., object],
+) -> None:
+    canary: Canary = await start("broken")  # type: ignore[misc]
+    await services.canaries.sync()
+    failures = asked = 0
+    while any(live.name == canary.name for live in await store.live()):
+        asked += 1
+        assert asked < 100, "it goes on failing"
+        failures += await chat(client, f"Question {asked}") != 200
+        await services.canaries.sync()
+    assert failures <= 30
+    (after,) = [each for each in await store.all() if each.name == canary.name]
+    assert after.state is State.ROLLED_BACK and "failed is worse by more than 0.02" in after.reason
+    [noted, *_] = await AuditLog(database).list(tenant_id, limit=5)
+    assert (noted.act, noted.object, noted.actor.via) == ("canary.changed", canary.name, "worker")
+    await services.canaries.sync()
+    assert [await chat(client, f"Later {number}") for number in range(8)] == [200] * 8
+
+
+async def test_a_promoted_treatment_answers_everybody_until_it_is_ended(
+    client: Client,
+    services: Services,
+    store: CanaryStore,
+    model: ScriptedModel,
+    tenant_id: UUID,
+    start: Callable[..., object],
+) -> None:
+    canary: Canary = await start(share=0.01)  # type: ignore[misc]
+    for state, treated in ((State.PROMOTED, True), (State.ABORTED, False)):
+        before = State.RUNNING if treated else State.PROMOTED
+        assert await store.change(canary.name, before, state, "", ME, tenant_id)
+        assert not await store.change(canary.name, before, state, "", ME, tenant_id)
+        await services.canaries.sync()
+        for number in range(5):
+            await chat(client, f"Question {number}")
+            assert is_treated(model) is treated
+
+
+async def test_a_worker_without_the_treatment_takes_no_part_and_says_so(
+    client: Client,
+    services: Services,
+    store: CanaryStore,
+    model: ScriptedModel,
+    start: Callable[..., object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    canary: Canary = await start("of another file", share=0.9)  # type: ignore[misc]
+    await services.canaries.sync()
+    with caplog.at_level(logging.WARNING):
+        for number in range(5):
+            await chat(client, f"Question {number}")
+            assert not is_treated(model)
+    assert caplog.text.count("this worker has no agent of another file") == 1
+    await services.canaries.sync()
+    assert await store.answers(canary) == []
+
+
+async def test_an_agent_has_one_canary_at_a_time_and_a_canary_a_name_of_its_own(
+    start: Callable[..., object], store: CanaryStore, tenant_id: UUID, end: None
+) -> None:
+    first: Canary = await start()  # type: ignore[misc]
+    with pytest.raises(Taken, match="agent has a canary"):
+        await start()  # type: ignore[misc]
+    begin = partial(store.start, first.name, "another", "new", 0.5, {}, ME, tenant_id)
+    with pytest.raises(Taken, match="name was used"):
+        await begin()
+
+
+async def test_answers_of_a_canary_have_a_limit(
+    store: CanaryStore, start: Callable[..., object], owner_dsn: str, end: None
+) -> None:
+    canary: Canary = await start()  # type: ignore[misc]
+    answer = Answer(True, False, None, None, None, 1)
+    await store.add((canary.id, f"{number:016x}", answer) for number in range(ANSWERS_MAX + 5))
+    await store.add([(canary.id, "f" * 16, answer)])
+    assert len(await store.answers(canary)) == ANSWERS_MAX
+
+
+def test_arms_of_different_canaries_do_not_go_together() -> None:
+    def canary(share: float = 0.5) -> Canary:
+        return Canary(uuid4(), "a", "", "new", share, {}, State.RUNNING)
+
+    tenant, one, other = uuid4(), canary(), canary()
+    both = [(one.arm(tenant, str(n)).treated, other.arm(tenant, str(n)).treated) for n in range(2000)]
+    assert 0.2 < sum(first and second for first, second in both) / 2000 < 0.3
+    assert one.arm(tenant, "1") == one.arm(tenant, "1") != one.arm(uuid4(), "1")

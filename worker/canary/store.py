@@ -1,0 +1,115 @@
+"""The tables canaries and canary_answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from migrations.pool import Database
+from worker.auth.audit import Act, Actor, note
+from worker.canary.trial import Canary, State
+from worker.canary.verdict import Answer
+
+# Of one canary: what it has not told by then it will hardly tell, and judging them takes some hundredths of a second.
+ANSWERS_MAX = 20_000
+COLUMNS = "id, name, agent, treatment, share, margins, state, reason"
+
+
+class Taken(Exception):
+    """The name was used before, or the agent has a canary already; the message says which."""
+
+
+class CanaryStore:
+    """`auditor` is the tenant in whose audit log every change is noted, in the transaction of the change."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def start(
+        self,
+        name: str,
+        agent: str,
+        treatment: str,
+        share: float,
+        margins: Mapping[str, float],
+        by: Actor,
+        auditor: UUID,
+    ) -> Canary:
+        """Raises Taken."""
+        async with self._database.tenant(auditor) as connection:
+            try:
+                row = await connection.fetchrow(
+                    "insert into canaries (name, agent, treatment, share, margins) values ($1, $2, $3, $4, $5) "
+                    f"returning {COLUMNS}",
+                    *(name, agent, treatment, share, margins),
+                )
+            except asyncpg.UniqueViolationError as error:
+                what = "agent has a canary already" if "live" in str(error.constraint_name) else "name was used before"
+                raise Taken(f"the {what}") from None
+            assert row is not None
+            await note(connection, auditor, by, Act.CANARY_STARTED, name, agent=agent, treatment=treatment, share=share)
+        return _canary(row)
+
+    async def change(self, name: str, before: State, after: State, reason: str, by: Actor, auditor: UUID) -> bool:
+        """Whether it was in the state `before`: of several that change it at once, one does."""
+        async with self._database.tenant(auditor) as connection:
+            row = await connection.fetchrow(
+                "update canaries set state = $3, reason = $4, ended_at = now() where name = $1 and state = $2 "
+                "returning name",
+                *(name, before, after, reason),
+            )
+            if row is not None:
+                await note(connection, auditor, by, Act.CANARY_CHANGED, name, state=after, reason=reason)
+        return row is not None
+
+    async def live(self) -> list[Canary]:
+        async with self._database.anonymous() as connection:
+            rows = await connection.fetch(
+                f"select {COLUMNS} from canaries where state in ('running', 'promoted') order by started_at"
+            )
+        return [_canary(row) for row in rows]
+
+    async def all(self) -> list[Canary]:
+        """The newest first."""
+        async with self._database.anonymous() as connection:
+            rows = await connection.fetch(f"select {COLUMNS} from canaries order by started_at desc limit 100")
+        return [_canary(row) for row in rows]
+
+    async def add(self, answers: Iterable[tuple[UUID, str, Answer]]) -> None:
+        """Each with the canary's id and the digest of its conversation, whose first answer counts."""
+        rows = [{"canary_id": str(canary_id), "unit": unit, **asdict(answer)} for canary_id, unit, answer in answers]
+        async with self._database.anonymous() as connection:
+            await connection.execute(
+                """
+                with full_ones as (
+                    select canary_id from canary_answers
+                     where canary_id = any($2::uuid[]) group by 1 having count(*) >= $3
+                )
+                insert into canary_answers (canary_id, unit, treated, failed, late, ttft_ms, tpot_ms, tokens)
+                select canary_id, decode(unit, 'hex'), treated, failed, late, ttft_ms, tpot_ms, tokens
+                  from jsonb_to_recordset($1) as r(canary_id uuid, unit text, treated boolean, failed boolean,
+                                                   late boolean, ttft_ms real, tpot_ms real, tokens integer)
+                 where canary_id not in (select canary_id from full_ones)
+                    on conflict do nothing
+                """,
+                *(rows, {row["canary_id"] for row in rows}, ANSWERS_MAX),
+            )
+
+    async def answers(self, canary: Canary) -> list[Answer]:
+        """In the order of their arrival, at most ANSWERS_MAX."""
+        async with self._database.anonymous() as connection:
+            rows = await connection.fetch(
+                "select treated, failed, late, ttft_ms, tpot_ms, tokens from canary_answers where canary_id = $1 "
+                "order by position limit $2",
+                *(canary.id, ANSWERS_MAX),
+            )
+        return [Answer(*row) for row in rows]
+
+
+def _canary(row: asyncpg.Record) -> Canary:
+    values: dict[str, Any] = dict(row)
+    return Canary(**{**values, "state": State(values["state"])})

@@ -1,0 +1,143 @@
+"""`firsttoken canary`: try an agent on a share of another's conversations, and decide by what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from math import isnan
+from uuid import UUID
+
+import orjson
+
+from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.canary.store import CanaryStore, Taken
+from worker.canary.trial import Canary, State
+from worker.canary.verdict import MEASURES, Answer, Finding, findings, judge
+from worker.cli.commander import commander
+from worker.config import Config
+from worker.errors import StartError
+from worker.home import Home
+from worker.roster import read_roster
+from worker.start import open_database, read_secret
+
+HEAD = f"{'':12}  {'CONTROL':>8}  {'TREATMENT':>9}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
+
+
+async def start_canary(
+    config: Config, *, name: str, agent: str, treatment: str, share: float, margins: Sequence[tuple[str, float]]
+) -> None:
+    agents = read_roster(config).agents
+    for each in filter(None, (agent, treatment)):
+        if each not in agents:
+            raise StartError(f"there is no agent {each} in the file of --agents: it has {', '.join(agents) or 'none'}")
+    if agent == treatment:
+        raise StartError("the treatment is the agent itself: name another one with --treatment")
+    for measure, _ in margins:
+        if measure not in MEASURES:
+            raise StartError(f"--margin {measure}: there is no such measure. Known: {', '.join(MEASURES)}.")
+    async with _opened(config) as (store, auditor):
+        try:
+            await store.start(name, agent, treatment, share, dict(margins), commander(), auditor)
+        except Taken as error:
+            raise StartError(f"canary {name} cannot be started: {error} (see `firsttoken canary status`)") from None
+    print(f"{treatment} answers {share:.0%} of the conversations of {_of(agent)} within seconds, at all workers.")
+    print(f"Compare with `firsttoken canary status {name}`. What is worse is rolled back without being asked.")
+
+
+async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> None:
+    async with _opened(config) as (store, _):
+        known = await store.all()
+        shown = [each for each in known if (each.name == name if name else each.is_live)]
+        if name and not shown:
+            raise _missing(name)
+        told = [(each, await store.answers(each)) for each in shown]
+    if not told and not as_json:
+        print("no canary is running: start one with `firsttoken canary start NAME --treatment AGENT`")
+    for canary, answers in told:
+        lines = [_json(canary, answers)] if as_json else report(canary, answers)
+        print("\n".join(lines))
+
+
+async def promote_canary(config: Config, *, name: str) -> None:
+    canary = await _change(config, name, (State.RUNNING,), State.PROMOTED)
+    print(f"{canary.treatment} answers all conversations of {_of(canary.agent)}.")
+    print(f"Make it so in the file of --agents, then end this with `firsttoken canary abort {name}`.")
+
+
+async def abort_canary(config: Config, *, name: str) -> None:
+    canary = await _change(config, name, (State.RUNNING, State.PROMOTED), State.ABORTED)
+    print(f"{_of(canary.agent)} answers for itself again.")
+
+
+async def _change(config: Config, name: str, before: Sequence[State], after: State) -> Canary:
+    async with _opened(config) as (store, auditor):
+        canary = next((each for each in await store.all() if each.name == name), None)
+        if canary is None:
+            raise _missing(name)
+        changed = canary.state in before and await store.change(
+            *(name, canary.state, after, "by command", commander(), auditor)
+        )
+    if not changed:
+        raise StartError(f"canary {name} is {canary.state.replace('_', ' ')}")
+    return canary
+
+
+def report(canary: Canary, answers: Sequence[Answer]) -> list[str]:
+    """For people: both kinds side by side, and what to do."""
+    treated = sum(each.treated for each in answers)
+    lines = [
+        f"{canary.name}: {canary.treatment} for {canary.share:.0%} of {_of(canary.agent)}, {_state(canary)}",
+        f"{len(answers) - treated} conversations of the control, {treated} of the treatment",
+        HEAD,
+        *(_row(each) for each in findings(answers, canary.margins)),
+    ]
+    if canary.state is State.RUNNING:
+        verdict = judge(answers, canary.margins)
+        lines.append(f"{verdict.decision}: {verdict.reason}")
+    return lines
+
+
+def _row(finding: Finding) -> str:
+    control, treatment = ("-" if isnan(mean) else f"{mean:.3f}" for mean in (finding.control, finding.treatment))
+    between = f"{finding.low:+.3f} .. {finding.high:+.3f}"
+    judged = f"{finding.margin:6.2f}  {finding.pairs:5}  {finding.verdict}"
+    return f"{finding.measure:<12}  {control:>8}  {treatment:>9}  {between:^16}  {judged}"
+
+
+def _json(canary: Canary, answers: Sequence[Answer]) -> str:
+    verdict = judge(answers, canary.margins)
+    told: Mapping[str, object] = {
+        "name": canary.name,
+        "agent": canary.agent,
+        "treatment": canary.treatment,
+        "share": canary.share,
+        "state": canary.state,
+        "reason": canary.reason,
+        "answers": len(answers),
+        "verdict": verdict.decision,
+        "verdict_reason": verdict.reason,
+        "measures": [each.told() for each in findings(answers, canary.margins)],
+    }
+    return orjson.dumps(told).decode()
+
+
+def _state(canary: Canary) -> str:
+    said = canary.state.replace("_", " ")
+    return f"{said}: {canary.reason}" if canary.reason else said
+
+
+def _of(agent: str) -> str:
+    return f"agent {agent}" if agent else "requests that name no agent"
+
+
+def _missing(name: str) -> StartError:
+    return StartError(f"there is no canary {name}: see `firsttoken canary status`")
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[tuple[CanaryStore, UUID]]:
+    """The store, and the tenant whose audit log has the changes."""
+    home = Home(config.home)
+    home.prepare()
+    async with open_database(config) as database:
+        yield CanaryStore(database), await Keys(database, read_secret(config, home)).tenant(LOCAL_TENANT)

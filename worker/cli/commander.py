@@ -1,0 +1,17 @@
+"""Who runs a command, for the audit log."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+from worker.auth.audit import Actor
+
+
+def commander() -> Actor:
+    """The account of this machine, whatever the environment says."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as an account without a name
+        name = f"uid {os.getuid()}"
+    return Actor("command", name)
