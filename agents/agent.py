@@ -321,10 +321,14 @@ class Agent:
         step = progress.step
         if step.ended:
             return
-        sink.write(step.end(fallback=NOTHING_LEFT if progress.concluding else ""))
+        sink.write(step.end(fallback=NOTHING_LEFT if progress.concluding else self._unread(step.reply)))
         progress.add(step)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             self._model.remember(answer_message(step.reply.items), step.generation.ids, salt=progress.turn.salt)
+
+    def _unread(self, reply: Reply) -> str:
+        """A call that nobody asked for, where it is all that was written: better than an answer of nothing."""
+        return self._dialect.unthought(reply.written, thought=reply.thought)
 
     def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
         """Write the result as an item, cut to its share of the free context."""

@@ -34,6 +34,7 @@ class Reply:
     _logprobs: list[TokenLogprob] = field(default_factory=list)
     _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is still held back
     _space: str = ""  # white space that is sent only if visible text follows
+    _written: list[str] = field(default_factory=list)  # all of it, where every call is dropped
 
     @property
     def calls(self) -> list[FunctionCall]:
@@ -43,10 +44,23 @@ class Reply:
     def thinking(self) -> bool:
         return isinstance(self._open, Reasoning)
 
+    @property
+    def written(self) -> str:
+        """As the model wrote it, with what the parser took out. Known only where nothing may be called."""
+        return "".join(self._written)
+
+    @property
+    def thought(self) -> bool:
+        """Whether there is reasoning in it."""
+        return self.thinking or any(isinstance(item, Reasoning) for item in self.items)
+
     def feed(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[Event]:
         if logprobs:
             self._told += logprobs
-        return self._map(self.parser.feed(storable(text)))
+        text = storable(text)
+        if not self.calls_max:
+            self._written.append(text)
+        return self._map(self.parser.feed(text))
 
     def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
         """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`."""

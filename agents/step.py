@@ -14,8 +14,8 @@ from agents.offer import Offer
 from agents.reply import Reply
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
-from inference.core import Delta, Finish, Generation, Verdict
-from inference.trace import Span, Trace, now_ns
+from inference.core import Delta, Finish, Generation, Steps, Verdict
+from inference.trace import Attribute, Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.
 MOMENT_S = 0.005
@@ -93,6 +93,7 @@ class StepSpans:
                 new_tokens=self.generation.prompt_tokens - cached,
                 cached_tokens=cached,
             )
+            self._prefill.attributes |= _batch("chunks", self.generation.reading)
 
     def decoded(self) -> None:
         """Also for a step that was abandoned: a phase that never started gets no span."""
@@ -105,7 +106,7 @@ class StepSpans:
         if stamps.first_token_ns:
             end_ns = stamps.last_token_ns or stamps.first_token_ns
             generation = self.generation
-            self.trace.add(
+            decode = self.trace.add(
                 "decode",
                 stamps.first_token_ns,
                 end_ns,
@@ -113,6 +114,7 @@ class StepSpans:
                 drafted=generation.drafted,
                 accepted=generation.accepted,
             )
+            decode.attributes |= _batch("steps", generation.writing)
 
     def _judge(self) -> None:
         verdict = self.verdict() if self._prefill else None
@@ -181,6 +183,11 @@ class Step:
             self.calls.refuse(call, f"the tool call could not be read: {self.reply.broken[call.call_id]}")
         else:
             self.calls.start(call)
+
+
+def _batch(name: str, steps: Steps) -> dict[str, Attribute]:
+    """Over how many steps of the engine, with how many requests in each on average; nothing where it does not tell."""
+    return {name: steps.count, "batch": round(steps.batch, 1)} if steps.count else {}
 
 
 async def takes_long(pending: Pending) -> bool:

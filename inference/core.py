@@ -121,6 +121,19 @@ class Stamps:
     last_token_ns: int = 0
 
 
+@dataclass(slots=True)
+class Steps:
+    """Steps of the engine that a request was in, and how many requests were in those altogether."""
+
+    count: int = 0
+    requests: int = 0
+
+    @property
+    def batch(self) -> float:
+        """Requests in a step on average, this one among them. Raises ZeroDivisionError without steps."""
+        return self.requests / self.count
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """When the first token is expected, from the submission on: the wait for a slot, and reading the prompt."""
@@ -257,6 +270,16 @@ class Generation(Protocol):
     @property
     def accepted(self) -> int:
         """Drafted tokens that became part of the answer."""
+        ...
+
+    @property
+    def reading(self) -> Steps:
+        """In which the prompt was computed; without any where the engine does not tell."""
+        ...
+
+    @property
+    def writing(self) -> Steps:
+        """In which the answer was computed; without any where the engine does not tell."""
         ...
 
     @property

@@ -28,6 +28,7 @@ from inference.core import (
     Sampling,
     Segment,
     Stamps,
+    Steps,
     Verdict,
 )
 from inference.errors import InferenceError, PromptTooLong, UnknownToken
@@ -57,6 +58,7 @@ class ScriptedGeneration:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = self.drafted = self.accepted = 0
+        self.reading, self.writing = Steps(), Steps()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
         self.ids: list[int] = []
@@ -83,6 +85,7 @@ class ScriptedGeneration:
     async def __aiter__(self) -> AsyncIterator[Delta]:
         self.miss = Miss(0)
         self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
+        self.reading.count = self.reading.requests = 1
         for piece in self._pieces:
             await asyncio.sleep(0)  # a step: others run between two tokens
             if self._cancelled.is_set():
@@ -95,6 +98,7 @@ class ScriptedGeneration:
                 self.finish = Finish.LENGTH
                 return
             self.ids.append(len(self.ids))
+            self.writing.count = self.writing.requests = len(self.ids)
             self.stamps.last_token_ns = now_ns()
             yield Delta(piece, 1)
         self.finish = Finish.STOP

@@ -74,6 +74,13 @@ class Dialect:
         """Whether a prompt with this end leaves the model inside its reasoning."""
         return self.thoughts is not None and prompt_end.rstrip().endswith(self.thoughts.open)
 
+    def unthought(self, text: str, *, thought: bool) -> str:
+        """What follows the reasoning; `thought`: there was some, even where its end is not in the text."""
+        close = self.thoughts.close if self.thoughts else None
+        if close and close in text:
+            return text.rpartition(close)[2].strip()
+        return "" if thought else text.strip()
+
     def parser(self, schemas: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False) -> Parser:
         match self.format:
             case Format.HERMES:

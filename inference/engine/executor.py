@@ -76,11 +76,14 @@ class Executor:
         computed_ns = now_ns()
         self._scheduler.computed(work)
         most_likely = self._most_likely(work, logits)
-        row = 0
+        row, together = 0, len(work)
         for each in work:
+            request = each.request
+            steps = request.writing if request.stamps.prefilled_ns else request.reading
+            steps.count += 1
+            steps.requests += together
             if not each.outputs:
                 continue
-            request = each.request
             if not request.stamps.prefilled_ns:
                 request.stamps.prefilled_ns = computed_ns
             if request.ahead:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from inference.core import Delta, Finish, Forecast, Miss, TokenLogprob
+from inference.core import Delta, Finish, Forecast, Miss, Steps, TokenLogprob
 from inference.delivery import Delivery
 from inference.errors import InferenceError
 from inference.request import Request
@@ -59,6 +59,14 @@ class Handle(Delivery):
     @property
     def accepted(self) -> int:
         return self._request.acceptance.accepted
+
+    @property
+    def reading(self) -> Steps:
+        return self._request.reading
+
+    @property
+    def writing(self) -> Steps:
+        return self._request.writing
 
     @property
     def stop_string(self) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from inference.core import Finish, Forecast, Generation, Miss, TokenLogprob
+from inference.core import Finish, Forecast, Generation, Miss, Steps, TokenLogprob
 
 EVENT_BYTES_MAX = 2**20  # a step of one answer: some tokens, with twenty alternatives each some kilobytes
 DONE = b"[DONE]"
@@ -33,6 +33,7 @@ class Placement(NamedTuple):
     prefill_ms: float
     miss: Miss | None
     forecast: Forecast | None = None
+    reading: Steps | None = None
 
 
 class Told(NamedTuple):
@@ -45,6 +46,7 @@ class Told(NamedTuple):
     cached: int | None = None
     placement: Placement | None = None
     counts: tuple[int, int] | None = None
+    writing: Steps | None = None
     error: tuple[str, int] | None = None  # message and status
 
 
@@ -91,6 +93,7 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
         told = told._replace(placement=_placement(own))
     if own and "drafted" in own:
         told = told._replace(counts=(_count(own["drafted"]), _count(own["accepted"])))
+        told = told._replace(writing=_steps(own))
     if own and (reason := own.get("finish")):
         told = told._replace(finish=_REASONS[reason], aborted=False)
     return told
@@ -120,11 +123,16 @@ def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
 def _placement(own: Mapping[str, Any]) -> Placement:
     miss, expected = own.get("miss"), own.get("expected_s")
     forecast = None if expected is None else Forecast(float(expected[0]), float(expected[1]))
-    placement = Placement(float(own["queue_ms"]), float(own["prefill_ms"]), None, forecast)
+    placement = Placement(float(own["queue_ms"]), float(own["prefill_ms"]), None, forecast, _steps(own))
     if miss is None:
         return placement
     wanted, held = (tuple(map(_count, miss[name])) for name in ("wanted", "held"))
     return placement._replace(miss=Miss(_count(miss["cached"]), _count(miss["seen"]), wanted, held))
+
+
+def _steps(own: Mapping[str, Any]) -> Steps:
+    """None at all from an engine of an earlier version."""
+    return Steps(*map(_count, own.get("steps", (0, 0))))
 
 
 def _count(value: int) -> int:
@@ -147,6 +155,7 @@ def spell_first(id: str, ids: Sequence[int], logprobs: Iterable[TokenLogprob], g
     own: dict[str, Any] = {
         "queue_ms": max(0, stamps.admitted_ns - stamps.submitted_ns) / 1e6,
         "prefill_ms": max(0, stamps.prefilled_ns - stamps.admitted_ns) / 1e6,
+        "steps": (generation.reading.count, generation.reading.requests),
     }
     if miss is not None:
         own["miss"] = {"cached": miss.cached, "seen": miss.seen, "wanted": miss.wanted, "held": miss.held}
@@ -165,7 +174,12 @@ def spell_end(generation: Generation) -> bytes:
     """Why it ended, the usage, and the end of the stream."""
     finish = generation.finish or Finish.ERROR
     reason = _SPELLED.get(finish, "abort")
-    own = {"drafted": generation.drafted, "accepted": generation.accepted, "finish": _SPELLED.get(finish)}
+    own = {
+        "drafted": generation.drafted,
+        "accepted": generation.accepted,
+        "steps": (generation.writing.count, generation.writing.requests),
+        "finish": _SPELLED.get(finish),
+    }
     known = reason if reason != "deadline" else "abort"  # vLLM has no deadlines
     ended = {"choices": [{"index": 0, "token_ids": (), "finish_reason": known}], "firsttoken": own}
     return _event(ended) + _event({"choices": (), "usage": _usage(generation)}) + END

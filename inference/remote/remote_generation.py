@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import orjson
 
-from inference.core import Delta, Finish, Forecast, Miss, Priority, Stamps
+from inference.core import Delta, Finish, Forecast, Miss, Priority, Stamps, Steps
 from inference.delivery import Delivery
 from inference.engine.detokenizer import TextStream
 from inference.errors import (
@@ -57,6 +57,7 @@ class RemoteGeneration(Delivery):
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = len(ask.prompt)
         self.cached_tokens = self.drafted = self.accepted = 0
+        self.reading, self.writing = Steps(), Steps()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
         self.upstream: Upstream | None = None
@@ -211,11 +212,14 @@ class RemoteGeneration(Delivery):
             return
         if told.placement is not None and not self.stamps.admitted_ns:
             self.miss, self.forecast = told.placement.miss, told.placement.forecast
+            self.reading = told.placement.reading or self.reading
             self._stamp(told.placement.queue_ms, told.placement.prefill_ms)
         if told.cached is not None and not self.cached_tokens and not self.moves:
             self.cached_tokens = told.cached
         if told.counts is not None:
             self.drafted, self.accepted = told.counts
+        if told.writing is not None:
+            self.writing = told.writing
         if told.ids:
             self._accept(told)
         if told.finish is not None:

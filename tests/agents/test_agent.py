@@ -88,6 +88,13 @@ async def test_no_tools_are_shown_when_none_may_be_called() -> None:
     assert ran.answer == "Hello."
 
 
+async def test_an_answer_that_is_nothing_but_a_call_nobody_offered_is_told_as_it_was_written() -> None:
+    written = call("double", x=1)
+    ran = await run(ScriptedModel([written], piece_chars=3), asked())
+    assert [type(item) for item in ran.output] == [Message]
+    assert ran.answer == written
+
+
 async def test_a_named_choice_offers_that_tool_alone() -> None:
     model = ScriptedModel(["Hello."])
     ran = await run(model, asked(server_tools=("double", "boom"), tool_choice="double"), [double, boom])

@@ -35,6 +35,17 @@ async def test_the_tokens_of_thoughts_are_counted() -> None:
     assert 3 <= usage.reasoning_tokens < usage.output_tokens
 
 
+async def test_a_call_nobody_offered_is_told_without_the_thoughts_before_it() -> None:
+    ran = await run(thinker("<think>Twice one.</think>\n" + call("double", x=1)), asked())
+    assert [type(item) for item in ran.output] == [Reasoning, Message]
+    assert ran.answer == call("double", x=1)
+
+
+async def test_thoughts_that_are_cut_off_are_never_told_as_the_answer() -> None:
+    ran = await run(thinker("<think>Twice one is two."), asked(sampling=Sampling(max_tokens=6)))
+    assert ran.answer == ""
+
+
 async def test_a_model_without_thoughts_may_write_about_their_marks() -> None:
     ran = await run(thinker("Write <think> first.", template=""), asked())
     assert ran.answer == "Write <think> first."

@@ -54,7 +54,7 @@ async def test_prefill_is_known_before_the_first_token() -> None:
     await Agent(ScriptedModel(["Hello."]), None, Toolbox()).run(asked(), trace, Watching())
     assert spans[TurnStarted] == ["assemble", "tokenize"]
     assert spans[TextDelta] == ["assemble", "tokenize", "queue", "prefill"]
-    assert trace.spans[3].attributes.keys() == {"new_tokens", "cached_tokens"}
+    assert trace.spans[3].attributes.keys() == {"new_tokens", "cached_tokens", "chunks", "batch"}
 
 
 async def test_the_budget_that_ended_a_turn_is_in_the_trace() -> None:

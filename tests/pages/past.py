@@ -42,9 +42,9 @@ def answer(
         end = at + int(parts.get(name, usual_ms * wobble) * NS)
         span = trace.add(name, at, end)
         if name == "prefill":
-            span.attributes |= {"new_tokens": 40, "cached_tokens": 900}
+            span.attributes |= {"new_tokens": 40, "cached_tokens": 900, "chunks": 1, "batch": 3.0}
         if name == "decode":
-            span.attributes |= {"tokens": 60, "drafted": 30, "accepted": 21}
+            span.attributes |= {"tokens": 60, "drafted": 30, "accepted": 21, "steps": 39, "batch": 2.4}
         if name == "first_token":
             first_token_at = end
         at = end
@@ -67,8 +67,8 @@ def with_tool(record: TurnRecord, *, failed: bool = False) -> TurnRecord:
     error = {"error.type": "TimeoutError"} if failed else {}
     tool = trace.add("tool:calculator", at, at + 215 * NS, lane="tools", parent=trace.index(parent), failed=failed)
     tool.attributes |= error
-    trace.add("prefill", at + 220 * NS, at + 240 * NS, new_tokens=30, cached_tokens=1000)
-    trace.add("decode", at + 240 * NS, at + 500 * NS, tokens=20, drafted=0, accepted=0)
+    trace.add("prefill", at + 220 * NS, at + 240 * NS, new_tokens=30, cached_tokens=1000, chunks=1, batch=1.0)
+    trace.add("decode", at + 240 * NS, at + 500 * NS, tokens=20, drafted=0, accepted=0, steps=20, batch=1.0)
     trace.end_ns = at + 502 * NS
     return replace(record, status="failed" if failed else record.status)
 

@@ -143,6 +143,17 @@ async def test_a_trace_says_first_what_was_unusual_and_keeps_the_span_that_was_c
     await keep_screenshot(page, "latency-trace")
 
 
+async def test_the_engine_tells_what_it_read_and_wrote_and_in_what_company(
+    latency: Latency, open_page: OpenPage
+) -> None:
+    page = await open_page(f"{latency.url}#/trace/{latency.slow.id}", **latency.options)
+    told = page.locator("[data-lane=engine] .engine-told")
+    await expect(told).to_have_count(2)
+    await expect(told.first).to_contain_text("read 40 new tokens in 1 chunk, 900 cached, batch of 3")
+    await expect(told.first).to_contain_text("wrote 60 tokens in 39 steps, 21 of 30 drafted accepted, batch of 2.4")
+    await expect(told.last).to_contain_text("wrote 20 tokens in 20 steps, alone")
+
+
 async def test_a_failure_stands_before_the_numbers(latency: Latency, open_page: OpenPage) -> None:
     page = await open_page(f"{latency.url}#/trace/{latency.failed.id}", **latency.options)
     await expect(page.locator(".failures")).to_contain_text("Running the tool calculator failed with TimeoutError")

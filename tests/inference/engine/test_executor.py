@@ -41,6 +41,20 @@ def streaming(machine: Machine, count: int) -> list[Request]:
     return requests
 
 
+def test_a_request_counts_its_steps_and_who_else_was_in_them() -> None:
+    machine = Machine(WIDE)
+    alone = streaming(machine, 1)[0]
+    assert (alone.reading.count, alone.writing.count) == (1, 0)
+    machine.add(other := request([n % VOCABULARY for n in range(40)], 50))
+    machine.step()
+    machine.step()
+    assert (other.reading.count, other.writing.count) == (2, 0), "40 tokens are two chunks and a rest"
+    machine.step()
+    assert (other.reading.count, other.reading.batch) == (3, 2.0)
+    machine.finish(alone, other)
+    assert alone.writing.count == len(alone.generated) - 1 < alone.writing.requests
+
+
 def test_of_a_failed_step_only_the_request_that_is_to_blame_ends() -> None:
     machine = Machine(WIDE)
     others = streaming(machine, 6)

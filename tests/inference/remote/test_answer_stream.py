@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.core import Finish, Miss, Sampling, TokenLogprob
+from inference.core import Finish, Miss, Sampling, Steps, TokenLogprob
 from inference.remote.answer_stream import (
     DONE,
     EVENT_BYTES_MAX,
@@ -114,14 +114,20 @@ def test_what_our_engine_spells_is_read_as_it_was_meant() -> None:
     )
     likely = TokenLogprob(b"\xe2\x82", -1.0, ((b"zero", -0.5),))
     generation.finish, generation.drafted, generation.accepted = Finish.DEADLINE, 6, 5
+    generation.reading, generation.writing = Steps(2, 3), Steps(4, 9)
     first, plain, drawn, end, usage = all_of(
         spell_first("r", [1], (), generation)
         + spell_tokens([2, 0])
         + spell_likely([3], [likely])
         + spell_end(generation)
     )
-    assert (first.ids, first.cached, first.placement) == ([1], 4, Placement(2.0, 3.0, generation.miss))
+    assert (first.ids, first.cached, first.placement) == (
+        [1],
+        4,
+        Placement(2.0, 3.0, generation.miss, reading=Steps(2, 3)),
+    )
     assert (plain.ids, drawn.ids, drawn.logprobs) == ([2, 0], [3], [likely])
     assert (end.finish, end.aborted, end.counts, usage.cached) == (Finish.DEADLINE, False, (6, 5), 4)
+    assert end.writing == Steps(4, 9)
     assert all_of(spell_error("no", 503, "server_error"))[0].error == ("no", 503)
     assert all_of(spell_nothing())[0].finish is Finish.STOP

@@ -5,6 +5,7 @@ import { duration } from "../shared/format.js";
 import { endOf, kindOf, tile } from "../shared/segments.js";
 import { unusualOf } from "./cause.js";
 import { criticalPath } from "./critical.js";
+import { engineLane } from "./engine-lane.js";
 
 const LANES = { main: "Main path", prefix: "Prefilled during retrieval", retrieval: "Retrieval", tools: "Tools" };
 const TICKS = 5; // about so many
@@ -29,6 +30,7 @@ export function waterfall(trace, look, pin) {
         el("ul", {}, ...rows.map((row) => rowNode({ ...row, unusual: unusually.get(row.name) }, trace, look, pin))),
       ),
     ),
+    engineLane(trace, (node, from, to) => span(node, from, to, trace.duration_ms)) ?? "",
     firstToken(trace),
   );
   picture.style.setProperty("--tick", `${percent(step, trace.duration_ms)}%`);
@@ -133,8 +135,7 @@ export function isFailed({ attributes }) {
 function stretchNode({ name }, { start_ms, duration_ms }, trace, gap = false) {
   const title = `${name} ${duration(duration_ms)}`;
   const node = el("span", { class: gap ? "stretch gap" : "stretch", "data-span": gap ? null : kindOf(name), title });
-  place(node, start_ms, trace.duration_ms);
-  node.style.width = `${percent(duration_ms, trace.duration_ms)}%`;
+  span(node, start_ms, start_ms + duration_ms, trace.duration_ms);
   return node;
 }
 
@@ -166,6 +167,11 @@ function firstToken(trace) {
   line.classList.toggle("is-right", trace.ttft_ms > 0.7 * trace.duration_ms);
   place(line, trace.ttft_ms, trace.duration_ms);
   return el("div", { class: "marks", "aria-hidden": "true" }, el("span", { class: "track" }, line));
+}
+
+function span(node, from, to, whole) {
+  place(node, from, whole);
+  node.style.width = `${percent(to - from, whole)}%`;
 }
 
 function place(node, at, whole) {
