@@ -41,6 +41,7 @@ class Request:
     acceptance: Acceptance = field(default_factory=Acceptance)
     generated: list[int] = field(default_factory=list)
     due_ns: int | None = None  # monotonic; its first token should be there then
+    pace_s: float | None = None  # that may pass between two of its tokens; None: nothing is asked
     forecast: Forecast | None = None
     preempted: bool = False  # at some time
     keeps_slot: bool = False  # whatever waits: see FLOOR_NS in the scheduler

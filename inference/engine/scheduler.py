@@ -14,6 +14,7 @@ request's pace and in its name.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -52,6 +53,8 @@ PATIENCE_NS = 10 * 10**9
 # After so long a request that nobody waits for gets a slot, one such request at a time: a slot of eight then costs the
 # others an eighth of their places.
 FLOOR_NS = 30 * 10**9
+# Rows are cheap where a step with all places taken takes no longer than this many times one with half of them.
+CHEAP_ROWS = 1.1
 # Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
 AHEAD_TOKENS_MIN = 64
 
@@ -224,7 +227,10 @@ class Scheduler:
             lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
             full = self.running >= self._config.parallel
             if full and not lower:
-                if request.keeps_slot:  # of the next one that leaves; others may take places meanwhile
+                lower = self._greedy(request)
+            if full and not lower:
+                # One that keeps a slot gets that of the next one that leaves; others may take places meanwhile.
+                if request.keeps_slot or self._shares.tenants > 1:
                     continue
                 return
             prefix_owners = self._prefix_owners(request)
@@ -233,6 +239,33 @@ class Scheduler:
             if prefix_owners or full:
                 self._preempt(plan, prefix_owners or lower)
             self._place(plan, request)
+
+    def is_given_place(self, tenant: str) -> bool:
+        """Whether the next request of a tenant takes the place of a tenant's that has more than its share."""
+        here = self.load.waiting_of(tenant) + self.load.running_of(tenant)
+        share = self._shares.place_share(self._config.parallel, newcomers=int(not here))
+        return here < share and self._rows_are_cheap
+
+    def _greedy(self, request: Request) -> list[Request]:
+        """Those of its class whose tenants have more than their share of the places, while its own has less and asks
+        for less. None where rows are dear: there tenants compete for time, which `in_turns` divides."""
+        if self._shares.tenants < 2 or request.ahead or not self._rows_are_cheap:
+            return []
+        share, held = self._shares.place_share(self._config.parallel), Counter(r.scope.tenant for r in self._running)
+        if held[request.scope.tenant] >= share:
+            return []
+        return [r for r in self._running if self._may_be_displaced(r, request) and held[r.scope.tenant] > share]
+
+    def _may_be_displaced(self, running: Request, by: Request) -> bool:
+        """Once at most: whoever reads it waits for a place only once."""
+        same = running.priority is by.priority and not (running.preempted or running.keeps_slot)
+        return same and self._shares.gives_way(running.scope.tenant, to=by.scope.tenant)
+
+    @property
+    def _rows_are_cheap(self) -> bool:
+        places = self._config.parallel
+        half_s, full_s = self.cost.predict(max(1, places // 2)), self.cost.predict(places)
+        return half_s is not None and full_s is not None and full_s <= CHEAP_ROWS * half_s
 
     def _ranked(self, now_ns: int) -> Iterator[Request]:
         """Those that wait, the first to go first."""
@@ -273,7 +306,7 @@ class Scheduler:
     def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
         """Make room for a higher class: the youngest request of the lowest class waits again, before all others. Exact
         ones last: they would have to write their answer again."""
-        victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact))
+        victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact, not r.generated))
         assert victim.slot is not None
         self.slots.release(victim.slot, victim.kept)
         victim.slot, victim.computed, victim.preempted = None, 0, True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from statistics import mean
 
 import pytest
 from hypothesis import given, settings
@@ -42,9 +44,11 @@ CAPACITY = 8.0  # answers a second: four slots, 27 tokens each, and the prompts 
 
 @dataclass
 class Shop:
-    """The scheduler and the forecasts on a device whose steps cost what they say."""
+    """The scheduler and the forecasts on a device whose steps cost what they say: so much, and so much for a row."""
 
-    scheduler: Scheduler = field(default_factory=lambda: Scheduler(CONFIG))
+    config: EngineConfig = CONFIG
+    step_s: float = STEP_S
+    row_s: float = ROW_S
     now_ns: int = 1
     inversions: int = 0
     ended: list[Request] = field(default_factory=list)
@@ -54,9 +58,10 @@ class Shop:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        self.forecasts = Forecasts(self.scheduler, CONFIG)
+        self.scheduler = Scheduler(self.config)
+        self.forecasts = Forecasts(self.scheduler, self.config)
         for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
-            self.scheduler.cost.observe(rows, STEP_S + ROW_S * rows)
+            self.scheduler.cost.observe(rows, self.step_s + self.row_s * rows)
 
     def ask(
         self,
@@ -93,7 +98,7 @@ class Shop:
         self.inversions += sum(r.priority > min(left, default=r.priority) for r in placed if not r.keeps_slot)
         for r in placed:
             r.stamps.admitted_ns = r.stamps.admitted_ns or self.now_ns
-        self.now_ns += int((STEP_S + ROW_S * plan.rows) * 1e9)
+        self.now_ns += int((self.step_s + self.row_s * plan.rows) * 1e9)
         self.scheduler.computed(plan.work)
         for work in plan.work:
             r = work.request
@@ -195,8 +200,77 @@ def test_a_small_tenant_keeps_its_share_beside_a_large_one() -> None:
     assert beside["small"] >= 0.45 * beside.total()
 
 
+def answered(clients: dict[str, int], row_s: float, seconds: float = 60.0) -> tuple[Counter[str], Shop]:
+    """Answers by tenant. Each of its clients thinks for a second when it has one, and asks again."""
+    shop, counts, seen = Shop(EngineConfig(parallel=8, resident=8), step_s=0.03, row_s=row_s), Counter[str](), 0
+    named = [client for tenant, count in clients.items() for client in enumerate([tenant] * count)]
+    lengths = {client: random.Random(str(client)) for client in named}
+    coming = [(random.Random(str(client)).random(), client) for client in lengths]
+    asking = dict[Request, tuple[int, str]]()
+    heapify(coming)
+    while shop.now_ns < seconds * 1e9:
+        while coming and coming[0][0] * 1e9 <= shop.now_ns:
+            _, client = heappop(coming)
+            prompt, answer = lengths[client].randint(5, 95), lengths[client].randint(5, 40)
+            request = shop.ask(client[1], prompt=prompt, answer=answer, target_s=0.5, waits=True)
+            assert request is not None
+            asking[request] = client
+        if shop.scheduler.idle:
+            shop.now_ns = int(coming[0][0] * 1e9) + 1
+            continue
+        shop.step()
+        for request in shop.ended[seen:]:
+            counts[request.scope.tenant] += 1
+            heappush(coming, (shop.now_ns / 1e9 + 1.0, asking.pop(request)))
+        seen = len(shop.ended)
+    return counts, shop
+
+
+def test_who_asks_for_less_than_its_share_keeps_nine_tenths_of_it_beside_who_asks_for_ten_times_as_much() -> None:
+    """Where a row costs next to nothing, as on what reads its weights in most of a step."""
+    alone, quiet = answered({"small": 4}, row_s=0.0001)
+    beside, busy = answered({"large": 40, "small": 4}, row_s=0.0001)
+    assert beside["small"] >= 0.9 * alone["small"]
+    first_s = [mean(ttft_s(r) for r in shop.ended if r.scope.tenant == "small") for shop in (quiet, busy)]
+    assert first_s[1] <= 1.2 * first_s[0]
+    assert beside["large"] >= 2 * beside["small"]
+
+
+def test_a_place_is_taken_from_no_request_twice_and_from_nobody_within_its_share() -> None:
+    shop = Shop(EngineConfig(parallel=4, resident=4), step_s=0.03, row_s=0.0001)
+    large = [shop.ask("large", answer=100) for _ in range(8)]
+    shop.step()
+    small = [shop.ask("small", answer=100) for _ in range(3)]
+    shop.step()
+    running = [r for r in shop.scheduler.requests if r.slot is not None]
+    assert [r in large for r in running] == [True, True, False, False]
+    displaced = [r for r in large if r and r.preempted]
+    assert len(displaced) == 2
+    shop.run_until(10**6)
+    assert all(r and r.finish is Finish.LENGTH for r in [*large, *small])
+
+
+def test_who_will_be_given_a_place_is_not_told_to_wait_for_one() -> None:
+    shop = Shop(EngineConfig(parallel=4, resident=4), step_s=0.03, row_s=0.0001)
+    shop.learn()
+    for _ in range(8):
+        shop.ask("large", answer=100)
+    shop.step()
+    told = [shop.forecasts.expected(50, tenant, Priority.STANDARD) for tenant in ("small", "large")]
+    assert [each is not None and each.wait_s > 0 for each in told] == [False, True]
+
+
+def test_where_rows_are_dear_nobody_loses_a_place() -> None:
+    shop = Shop(EngineConfig(parallel=4, resident=4), step_s=0.001, row_s=0.001)
+    large = [shop.ask("large", answer=100) for _ in range(8)]
+    shop.step()
+    shop.ask("small", answer=100)
+    shop.step()
+    assert not any(r and r.preempted for r in large)
+
+
 def test_who_waits_for_others_is_told_so_and_its_own_fault_is_told_apart() -> None:
-    shop = Shop()
+    shop = Shop(row_s=0.002)
     shop.learn()
     for _ in range(30):
         shop.ask("large", answer=100)
