@@ -33,7 +33,7 @@ from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
 from agents.work import Work
-from inference.core import WHENEVER, ChatMessage, Finish, Generation, Grammar, LanguageModel, Sampling, Segment
+from inference.core import ChatMessage, Finish, Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
@@ -213,7 +213,7 @@ class Agent:
             sampling,
             salt=turn.salt,
             priority=turn.priority,
-            due=WHENEVER if budget.steps else turn.due,
+            due=turn.due.begun if budget.steps else turn.due,
             deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
         )
         return Step(

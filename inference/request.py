@@ -56,6 +56,11 @@ class Request:
         late = self.deadline_ns is not None and now_ns >= self.deadline_ns
         return Finish.DEADLINE if late else None
 
+    def spare_s(self, now_ns: int) -> float:
+        """Of one with a pace that has begun to answer: until its next token is due; less than 0 once it is late."""
+        assert self.pace_s is not None
+        return len(self.generated) * self.pace_s - (now_ns - self.stamps.first_token_ns) / 1e9
+
     @property
     def ahead(self) -> bool:
         """Only the prefix of a prompt that will come: nothing is sampled, and no client waits for it."""

@@ -137,6 +137,7 @@ class Engine:
             scope=scope,
             priority=priority,
             due_ns=due.at_ns,
+            pace_s=due.pace_s,
             forecast=self._forecasts.check(uncached, due, salt, priority, now_ns()),
             deadline_ns=deadline_ns,
         )

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from operator import attrgetter
 
 from inference.config import EngineConfig
@@ -37,6 +38,8 @@ PREFILL_CHUNKS = tuple(range(512, 0, -16))
 # no chunk fits the target, and tiny ones would slow the streams for much longer and the new request down to a crawl.
 # Five sixths of the time are then the new request's, who waits a fifth longer than with the machine to itself.
 STRETCH_MAX = 6.0
+# Beside a stream that has fallen behind its own pace, a step with a chunk takes no more than this many times as long.
+BEHIND_STRETCH = 2.0
 # Or this share of the time that the prompts under way take. The more tokens precede a chunk, the less its cost
 # depends on its size: a strict bound would make a long prompt take half as long again.
 PROMPT_SHARE = 1 / 32
@@ -165,16 +168,18 @@ class Scheduler:
         """The next step: a row for every stream, then as much of the prompts as fits next to them."""
         plan = Plan()
         self._admit(plan, now_ns)
-        prefilling = []
+        streams, prefilling = [], []
         for request in self._running:
             if request.decodes:
+                streams.append(request)
                 assert request.slot is not None
                 plan.work.append(Work(request, request.slot, request.computed, request.generated[-1:], outputs=1))
             else:
                 prefilling.append(request)
         if prefilling:
             new = sum(len(r.prompt) - r.reused for r in prefilling)
-            for request, tokens in divide(self.prefill_chunk(len(plan.work), new), prefilling):
+            chunk = self.prefill_chunk(len(streams), new, self._patience_s(streams, now_ns))
+            for request, tokens in divide(chunk, prefilling):
                 self._take(plan, request, tokens)
         plan.work.sort(key=attrgetter("slot"))
         return plan
@@ -199,17 +204,29 @@ class Scheduler:
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.scope.tenant, tokens)
 
-    def prefill_chunk(self, streams: int, new: int) -> int:
-        """Prompt tokens for a step with that many streams, of prompts with that many new tokens in total."""
+    def prefill_chunk(self, streams: int, new: int, patience_s: float = inf) -> int:
+        """Prompt tokens for a step with that many streams, which can do without a token for so long, of prompts with
+        that many new tokens in total."""
         if not streams:
             return self._config.prefill_tokens_alone
         without = self.cost.predict(streams)
         if without is None:
             return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
         limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
+        if patience_s < limit_s:
+            return self._largest(streams, max(patience_s, BEHIND_STRETCH * without))
         chunk = self._largest(streams, limit_s)
         prompts_s = new / chunk * (self.cost.predict(streams + chunk) or 0.0)
         return max(chunk, self._largest(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
+
+    def _patience_s(self, streams: Sequence[Request], now_ns: int) -> float:
+        """How long the next step may take so that no stream falls behind its pace. Those that cannot keep it on this
+        machine, whatever is computed beside them, do not count."""
+        paced = [request for request in streams if request.pace_s is not None]
+        alone_s = self.cost.predict(len(streams)) if paced else None
+        if alone_s is None:
+            return inf
+        return min((r.spare_s(now_ns) for r in paced if (r.pace_s or 0.0) > alone_s), default=inf)
 
     def _largest(self, streams: int, limit_s: float) -> int:
         """The largest chunk that keeps a step within that time, or the smallest."""

@@ -58,13 +58,18 @@ class Ledger:
 
     @property
     def due(self) -> Due:
-        """When the first token is due by the target of the surface; in the background nobody waits for it."""
+        """When the first token is due by the target of the surface, and the pace after it; in the background nobody
+        waits for them."""
         target = self.services.targets.by_surface.get(self.surface)
-        if target is None or target.ttft_ms == inf or "background" in self.trace.attributes:
+        if target is None or "background" in self.trace.attributes:
             return WHENEVER
         said = (self.metadata or {}).get(LATE)
         waits = self._waits if said not in (REFUSE, WAIT) else said == WAIT
-        return Due(self.trace.start_ns + int(target.ttft_ms * 1e6), waits)
+        return Due(
+            self.trace.start_ns + int(target.ttft_ms * 1e6) if target.ttft_ms < inf else None,
+            waits,
+            target.tpot_ms / 1e3 if target.tpot_ms < inf else None,
+        )
 
     @property
     def _waits(self) -> bool:

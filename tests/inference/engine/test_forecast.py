@@ -72,6 +72,7 @@ class Shop:
         answer: int = 20,
         target_s: float = 1e9,
         waits: bool = False,
+        pace_s: float | None = None,
     ) -> Request | None:
         """None: it was sent away."""
         due = Due(self.now_ns + int(target_s * 1e9), waits)
@@ -83,6 +84,7 @@ class Shop:
         self.numbers += 1
         request = Request([self.numbers] * prompt, answer, SAMPLER, TextStream([b""]), CacheScope(tenant), priority)
         request.stamps.submitted_ns, request.forecast, request.due_ns = self.now_ns, told, due.at_ns
+        request.pace_s = pace_s
         if told:
             alone_s = prompt * (self.forecasts.alone_s or 0.0)
             self.expected[request] = late_by_s(told, target_s, alone_s)
@@ -106,6 +108,7 @@ class Shop:
             if work.outputs:
                 r.generated.append(0)
                 r.stamps.first_token_ns = r.stamps.first_token_ns or self.now_ns
+                r.stamps.last_token_ns = self.now_ns
                 if len(r.generated) == r.max_tokens:
                     r.finish = Finish.LENGTH
                     self.scheduler.load.remove(r)
@@ -352,6 +355,51 @@ def test_a_flood_of_people_leaves_one_slot_to_what_nobody_waits_for() -> None:
         most = max(most, sum(r.priority is Priority.BATCH for r in shop.scheduler.requests if r.slot is not None))
     assert [r.finish for r in batch if r] == [Finish.LENGTH] * 3
     assert most == 1
+
+
+def gap_s(request: Request) -> float:
+    """Between two tokens, in the mean."""
+    return (request.stamps.last_token_ns - request.stamps.first_token_ns) / 1e9 / (len(request.generated) - 1)
+
+
+def beside_prompts(pace_s: float | None) -> tuple[float, float]:
+    """The gaps of a stream beside long prompts that come one after another, and the first tokens of these."""
+    shop = Shop()
+    stream, prompts = shop.ask("a", answer=60, pace_s=pace_s), list[Request | None]()
+    assert stream is not None
+    shop.step()
+    while stream.finish is None:
+        if not any(prompt and prompt.finish is None for prompt in prompts):
+            prompts.append(shop.ask("b", prompt=300, answer=2))
+        shop.step()
+    shop.run_until(10**6)
+    return gap_s(stream), max(ttft_s(prompt) for prompt in prompts if prompt)
+
+
+def test_prompts_are_read_at_the_pace_of_the_streams_beside_them() -> None:
+    hurried, read_s = beside_prompts(None)
+    paced, read_beside_it_s = beside_prompts(0.03)
+    assert hurried > 0.035
+    assert paced <= 0.03
+    assert read_s < read_beside_it_s < 3 * read_s
+
+
+def test_a_pace_that_this_machine_cannot_keep_slows_nobody() -> None:
+    assert beside_prompts(STEP_S / 2) == beside_prompts(None)
+
+
+def test_a_flood_of_batch_moves_the_first_tokens_of_people_by_less_than_a_tenth() -> None:
+    def p95_s(flood: int) -> float:
+        rng, shop, people = random.Random(1), Shop(), list[Request | None]()
+        for _ in range(flood):
+            shop.ask("b", Priority.BATCH, answer=30)
+        for number in range(200):
+            shop.run_until(0.2 * number)
+            people.append(shop.ask("a", Priority.INTERACTIVE, prompt=rng.randint(5, 95)))
+        shop.run_until(10**6)
+        return sorted(ttft_s(each) for each in people if each)[190]
+
+    assert p95_s(500) <= 1.1 * p95_s(0)
 
 
 def test_what_has_ended_or_lost_its_place_counts_no_more_than_once() -> None:
