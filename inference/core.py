@@ -244,6 +244,11 @@ class Generation(Protocol):
         ...
 
     @property
+    def place(self) -> int | None:
+        """Among those that wait, 1 for the next one; None for one that does not wait, and where that is not known."""
+        ...
+
+    @property
     def prompt_tokens(self) -> int: ...
 
     @property

@@ -59,6 +59,7 @@ class ScriptedGeneration:
         self.cached_tokens = self.drafted = self.accepted = 0
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
+        self.place: int | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
         found = [(at, stop) for stop in sampling.stop if (at := text.find(stop)) >= 0]

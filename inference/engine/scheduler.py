@@ -237,9 +237,16 @@ class Scheduler:
         )
         return PREFILL_CHUNKS[fits] if fits < len(PREFILL_CHUNKS) else min(PREFILL_CHUNKS[-1], most)
 
+    def place_of(self, request: Request, now_ns: int) -> int:
+        """Of one that waits, 1 for the next one. For the event loop too; one that has only arrived is the last."""
+        ranked = list(self._ranked(now_ns))
+        return ranked.index(request) + 1 if request in ranked else len(ranked) + 1
+
     def _admit(self, plan: Plan, now_ns: int) -> None:
         if not self._waiting:
             return
+        if (starved := self._starved(now_ns)) is not None:
+            starved.keeps_slot = True
         for request in islice(self._ranked(now_ns), CANDIDATES_MAX):
             lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
             full = self.running >= self._config.parallel
@@ -287,10 +294,10 @@ class Scheduler:
     def _ranked(self, now_ns: int) -> Iterator[Request]:
         """Those that wait, the first to go first."""
         if (starved := self._starved(now_ns)) is not None:
-            starved.keeps_slot = True
             yield starved
-        for priority in sorted({request.priority for request in self._waiting}):
-            waiting = [r for r in self._waiting if r.priority is priority and r is not starved]
+        all_waiting = [r for r in list(self._waiting) if r is not starved and r.slot is None]
+        for priority in sorted({request.priority for request in all_waiting}):
+            waiting = [r for r in all_waiting if r.priority is priority]
             waiting.sort(key=lambda r: _due_ns(r, now_ns))
             yield from in_turns(waiting, lambda r: r.scope.tenant, self._shares.served, lambda r: r.remaining)
 

@@ -72,6 +72,11 @@ class Ledger:
         )
 
     @property
+    def _tells_place(self) -> bool:
+        """Only to those who ask to wait: an event of ours is nothing that other clients expect."""
+        return (self.metadata or {}).get(LATE) == WAIT and "background" not in self.trace.attributes
+
+    @property
     def _waits(self) -> bool:
         late = self._policy.late
         return self.services.waits if late is None else late == WAIT
@@ -82,7 +87,7 @@ class Ledger:
 
     def applied(self, turn: Turn) -> Turn:
         """The turn within what its surface allows. To be called last."""
-        return replace(self._policy.applied(turn), due=self.due)
+        return replace(self._policy.applied(turn), due=self.due, tells_place=self._tells_place)
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:
