@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -32,8 +32,9 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
+from agents.waiting import told
 from agents.work import Work
-from inference.core import WHENEVER, ChatMessage, Finish, Generation, Grammar, LanguageModel, Sampling, Segment
+from inference.core import ChatMessage, Finish, Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
@@ -83,7 +84,7 @@ class Agent:
     async def _run_steps(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
             sink.write(progress.opening())
-            with self.turns.doing():
+            with self.turns.doing(), told(progress.step, sink) if progress.turn.tells_place else nullcontext():
                 await self._go_on(progress, sink)
             return progress.finished()
         except Exception as error:  # the boundary: any failure of a started turn becomes its last event
@@ -213,7 +214,7 @@ class Agent:
             sampling,
             salt=turn.salt,
             priority=turn.priority,
-            due=WHENEVER if budget.steps else turn.due,
+            due=turn.due.begun if budget.steps else turn.due,
             deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
         )
         return Step(

@@ -13,7 +13,17 @@ from typing import TypeAlias
 
 from agents.agent import Agent
 from agents.errors import HistoryTooLong, InvalidTurn
-from agents.events import Event, EventList, EventSink, ItemFinished, ItemStarted, TurnFinished, TurnStarted, Usage
+from agents.events import (
+    Event,
+    EventList,
+    EventSink,
+    ItemFinished,
+    ItemStarted,
+    Queued,
+    TurnFinished,
+    TurnStarted,
+    Usage,
+)
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.truncation import size_of, turns_of
 from agents.turn import Turn
@@ -128,6 +138,8 @@ class _WithCompaction:
                 return [event, started, ItemFinished(0, self.item)]
             case TurnFinished():
                 return [self.counted(event)]
+            case Queued():
+                return [event]
             case _:
                 return [replace(event, output_index=event.output_index + 1)]
 

@@ -1,7 +1,7 @@
 """The closed set of events of a turn and the sink that takes them. The edge maps each to one or a few wire events.
 
 Order of a turn:
-  TurnStarted, [RetrievalStarted, SourcesFound],
+  TurnStarted, [RetrievalStarted, SourcesFound], Queued*,
   then per output item, `output_index` counting 0, 1, 2 … in order of ItemStarted:
     ItemStarted, (TextDelta | ReasoningDelta | ArgumentsDelta)*, ItemFinished
   and exactly one TurnFinished at the end, also after errors and limits.
@@ -45,6 +45,15 @@ class TurnStarted:
     """All checks that can refuse the turn have passed: from here on errors are part of the turn."""
 
     prompt_tokens: int = 0  # of the first step
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Where the turn stands among those that wait for the model, 1 for the next one: for callers who ask for it.
+    `expected_ms` until its first token, as far as that is known."""
+
+    place: int
+    expected_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +132,7 @@ class TurnFinished:
 
 Event: TypeAlias = (
     TurnStarted
+    | Queued
     | RetrievalStarted
     | SourcesFound
     | ItemStarted

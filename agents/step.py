@@ -72,6 +72,7 @@ class StepSpans:
     generation: Generation
     verdict: Callable[[], Verdict | None]
     told_prefill: bool = False
+    place: int | None = None  # in the queue, as the reader was told it first
     _prefill: Span | None = None
     _decoded: bool = False
 
@@ -84,6 +85,8 @@ class StepSpans:
         if forecast := self.generation.forecast:
             queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
             queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6
+        if self.place is not None:
+            queue.attributes["place"] = self.place
         if stamps.admitted_ns:
             cached = self.generation.cached_tokens
             self._prefill = self.trace.add(

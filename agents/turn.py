@@ -124,6 +124,7 @@ class Turn:
     limits: Limits = field(default_factory=Limits)  # what the turn runs under
     priority: Priority = Priority.STANDARD
     due: Due = WHENEVER
+    tells_place: bool = False  # its place in the queue, while it waits for the model
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
     arm: Arm | None = None

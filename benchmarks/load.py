@@ -128,12 +128,13 @@ class Client:
 
 
 @asynccontextmanager
-async def opened(first_ms: float, late: str) -> AsyncIterator[Client]:
+async def opened(first_ms: float, late: str, even: Sequence[float]) -> AsyncIterator[Client]:
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
         targets = f"embedded={first_ms:g}/{PACE_MS:g}"
+        program = ("benchmarks.even_worker", *map(str, even)) if even else ("worker",)
         flags = ("--docs", "", "--targets", targets, "--late", late, "--streams", str(STREAMS))
         async with (
-            serve(Path(folder), *flags) as worker,
+            serve(Path(folder), *flags, program=program) as worker,
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
         ):
             keys = {tenant: await new_key(Path(folder), tenant) for tenant in TENANTS}
@@ -240,7 +241,7 @@ async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str,
 
 
 async def main(arguments: argparse.Namespace) -> None:
-    async with opened(arguments.first_ms, arguments.late) as client:
+    async with opened(arguments.first_ms, arguments.late, arguments.even) as client:
         await client.closed({"large": STREAMS}, arguments.seconds / 4)  # warm
         calls = await client.closed({"large": STREAMS}, arguments.seconds)
         rate = len([call for call in calls if call.admitted]) / arguments.seconds
@@ -264,5 +265,6 @@ if __name__ == "__main__":
     parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 4.0])
     parser.add_argument("--first-ms", type=float, default=500.0)
     parser.add_argument("--late", choices=("refuse", "wait"), default="refuse")
+    parser.add_argument("--even", type=float, nargs=2, default=(), metavar=("STEP_MS", "ROW_MS"))
     parser.add_argument("--json", type=Path)
     asyncio.run(main(parser.parse_args()))

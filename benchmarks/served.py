@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +45,12 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(home: Path, *flags: str) -> AsyncIterator[Served]:
-    """Start `firsttoken serve` on a free port and stop it at the end. Raises RuntimeError if it does not come up."""
+async def serve(home: Path, *flags: str, program: Sequence[str] = ("worker",)) -> AsyncIterator[Served]:
+    """Start `firsttoken serve` on a free port and stop it at the end. `program` is the module, with what precedes the
+    command. Raises RuntimeError if it does not come up."""
     ready = home / "ready.json"
     ready.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "worker", "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
+    command = [sys.executable, "-m", *program, "serve", "--port", "0", "--home", str(home), "--ready-file", str(ready)]
     command += usual(AUTO, AUTO, gpu=has_gpu()).flags.split()  # named, so that nothing is measured in a pause
     command += ["--late", "wait"]  # what is asked is what answers cost, not which of them are taken
     started = monotonic()

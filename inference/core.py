@@ -101,10 +101,17 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When the first token is due, on the monotonic clock. One that `waits` is taken however late it will be."""
+    """When the first token is due, on the monotonic clock, and the longest time between two that follow. One that
+    `waits` is taken however late it will be."""
 
     at_ns: int | None = None
     waits: bool = False
+    pace_s: float | None = None
+
+    @property
+    def begun(self) -> Due:
+        """For what comes after the first token."""
+        return Due(pace_s=self.pace_s) if self.pace_s is not None else WHENEVER
 
 
 WHENEVER = Due()
@@ -247,6 +254,11 @@ class Generation(Protocol):
     @property
     def forecast(self) -> Forecast | None:
         """Of its first token, when it was submitted; None while too little was learned."""
+        ...
+
+    @property
+    def place(self) -> int | None:
+        """Among those that wait, 1 for the next one; None for one that does not wait, and where that is not known."""
         ...
 
     @property

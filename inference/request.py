@@ -43,6 +43,7 @@ class Request:
     writing: Steps = field(default_factory=Steps)
     generated: list[int] = field(default_factory=list)
     due_ns: int | None = None  # monotonic; its first token should be there then
+    pace_s: float | None = None  # that may pass between two of its tokens; None: nothing is asked
     forecast: Forecast | None = None
     preempted: bool = False  # at some time
     keeps_slot: bool = False  # whatever waits: see FLOOR_NS in the scheduler
@@ -56,6 +57,11 @@ class Request:
             return Finish.CANCELLED
         late = self.deadline_ns is not None and now_ns >= self.deadline_ns
         return Finish.DEADLINE if late else None
+
+    def spare_s(self, now_ns: int) -> float:
+        """Of one with a pace that has begun to answer: until its next token is due; less than 0 once it is late."""
+        assert self.pace_s is not None
+        return len(self.generated) * self.pace_s - (now_ns - self.stamps.first_token_ns) / 1e9
 
     @property
     def ahead(self) -> bool:

@@ -61,6 +61,7 @@ class ScriptedGeneration:
         self.reading, self.writing = Steps(), Steps()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
+        self.place: int | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
         found = [(at, stop) for stop in sampling.stop if (at := text.find(stop)) >= 0]

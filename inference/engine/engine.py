@@ -137,6 +137,7 @@ class Engine:
             scope=scope,
             priority=priority,
             due_ns=due.at_ns,
+            pace_s=due.pace_s,
             forecast=self._forecasts.check(uncached, due, salt, priority, now_ns()),
             deadline_ns=deadline_ns,
         )
@@ -173,10 +174,15 @@ class Engine:
 
     def _enter(self, request: Request) -> Handle:
         request.stamps.submitted_ns = now_ns()
-        handle = Handle(request, self.wake)
+        handle = Handle(request, self.wake, self._place_of)
         self._inbox.append((request, handle))
         self.wake()
         return handle
+
+    def _place_of(self, request: Request) -> int | None:
+        if request.finish is not None or request.slot is not None:
+            return None
+        return self._scheduler.place_of(request, now_ns())
 
     def _check_queue(self, tokens: int, tenant: str) -> None:
         """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""

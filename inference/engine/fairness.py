@@ -19,6 +19,9 @@ IDLE_TENANTS_MAX = 1000
 # A tenant may hold this many times what is free: alone four fifths of all, two of them four ninths each. So there is
 # always room for one that holds little ("Dynamic queue length thresholds", Choudhury & Hahne 1998).
 GREED = 4
+# Tokens by which who asks for less may be served more before both count alike: a few short answers, as the quantum of a
+# new flow in "The Flow Queue CoDel Packet Scheduler" (RFC 8290).
+QUANTUM = 1024
 
 
 def may_take(held: int, free: int, wanted: int = 1) -> bool:
@@ -70,6 +73,19 @@ class Shares:
     def __len__(self) -> int:
         """Tenants that are known."""
         return len(self._served)
+
+    @property
+    def tenants(self) -> int:
+        """That are present."""
+        return len(self._present)
+
+    def gives_way(self, tenant: str, to: str) -> bool:
+        """Whether a tenant is to be computed behind another one, which has fewer requests and was not served more."""
+        return self._present[to] < self._present[tenant] and self.served(to) < self.served(tenant) + QUANTUM
+
+    def place_share(self, places: int, newcomers: int = 0) -> int:
+        """Of places, for each of the tenants that are present."""
+        return max(1, places // max(1, self.tenants + newcomers))
 
     def charge(self, tenant: str, tokens: int) -> None:
         self._served[tenant] += tokens

@@ -8,7 +8,7 @@ each of them that follows a quantile of what came of it (Gibbs & Candès 2021, a
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 from inference.config import EngineConfig
@@ -166,7 +166,10 @@ class Forecasts:
     def expected(self, tokens: int, tenant: str, priority: Priority, *, others: bool = True) -> Forecast | None:
         if self._slot_s is None or self.alone_s is None:
             return None
-        return self._of(tokens, self._scheduler.load.ahead(priority, tenant, self._answer_tokens, others=others))
+        ahead = self._scheduler.load.ahead(priority, tenant, self._answer_tokens, others=others)
+        if ahead.running >= self._config.parallel and self._scheduler.is_given_place(tenant):
+            ahead = replace(ahead, waiting=0.0, tokens=0.0, running=self._config.parallel - 1)
+        return self._of(tokens, ahead)
 
     def _of(self, tokens: int, ahead: Ahead) -> Forecast:
         return forecast(tokens, ahead, self._speed(ahead, tokens), self._waiting.value, self._reading.value)

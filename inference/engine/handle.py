@@ -30,10 +30,13 @@ class News(NamedTuple):
 class Handle(Delivery):
     """The event loop's side of a request: a `Generation`."""
 
-    def __init__(self, request: Request, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, request: Request, wake: Callable[[], None], place_of: Callable[[Request], int | None] = lambda _: None
+    ) -> None:
         super().__init__()
         self._request = request
         self._wake = wake
+        self._place_of = place_of
         self.stamps = request.stamps
 
     @property
@@ -47,6 +50,10 @@ class Handle(Delivery):
     @property
     def forecast(self) -> Forecast | None:
         return self._request.forecast
+
+    @property
+    def place(self) -> int | None:
+        return self._place_of(self._request)
 
     @property
     def miss(self) -> Miss | None:

@@ -71,6 +71,9 @@ class Load:
     def waiting_of(self, tenant: str) -> int:
         return sum(queues[tenant].waiting for queues in self._queues.values() if tenant in queues)
 
+    def running_of(self, tenant: str) -> int:
+        return sum(queues[tenant].running for queues in self._queues.values() if tenant in queues)
+
     def tokens_of(self, tenant: str) -> int:
         return self._tokens_of.get(tenant, 0)
 

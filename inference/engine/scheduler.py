@@ -14,9 +14,11 @@ request's pace and in its name.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from operator import attrgetter
 
 from inference.config import EngineConfig
@@ -36,6 +38,8 @@ PREFILL_CHUNKS = tuple(range(512, 0, -16))
 # no chunk fits the target, and tiny ones would slow the streams for much longer and the new request down to a crawl.
 # Five sixths of the time are then the new request's, who waits a fifth longer than with the machine to itself.
 STRETCH_MAX = 6.0
+# Beside a stream that has fallen behind its own pace, a step with a chunk takes no more than this many times as long.
+BEHIND_STRETCH = 2.0
 # Or this share of the time that the prompts under way take. The more tokens precede a chunk, the less its cost
 # depends on its size: a strict bound would make a long prompt take half as long again.
 PROMPT_SHARE = 1 / 32
@@ -52,6 +56,8 @@ PATIENCE_NS = 10 * 10**9
 # After so long a request that nobody waits for gets a slot, one such request at a time: a slot of eight then costs the
 # others an eighth of their places.
 FLOOR_NS = 30 * 10**9
+# Rows are cheap where a step with all places taken takes no longer than this many times one with half of them.
+CHEAP_ROWS = 1.1
 # Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
 AHEAD_TOKENS_MIN = 64
 
@@ -162,16 +168,18 @@ class Scheduler:
         """The next step: a row for every stream, then as much of the prompts as fits next to them."""
         plan = Plan()
         self._admit(plan, now_ns)
-        prefilling = []
+        streams, prefilling = [], []
         for request in self._running:
             if request.decodes:
+                streams.append(request)
                 assert request.slot is not None
                 plan.work.append(Work(request, request.slot, request.computed, request.generated[-1:], outputs=1))
             else:
                 prefilling.append(request)
         if prefilling:
             new = sum(len(r.prompt) - r.reused for r in prefilling)
-            for request, tokens in divide(self.prefill_chunk(len(plan.work), new), prefilling):
+            chunk = self.prefill_chunk(len(streams), new, self._patience_s(streams, now_ns))
+            for request, tokens in divide(chunk, prefilling):
                 self._take(plan, request, tokens)
         plan.work.sort(key=attrgetter("slot"))
         return plan
@@ -196,17 +204,29 @@ class Scheduler:
         self.slots.advance(request.slot, tokens)
         self._shares.charge(request.scope.tenant, tokens)
 
-    def prefill_chunk(self, streams: int, new: int) -> int:
-        """Prompt tokens for a step with that many streams, of prompts with that many new tokens in total."""
+    def prefill_chunk(self, streams: int, new: int, patience_s: float = inf) -> int:
+        """Prompt tokens for a step with that many streams, which can do without a token for so long, of prompts with
+        that many new tokens in total."""
         if not streams:
             return self._config.prefill_tokens_alone
         without = self.cost.predict(streams)
         if without is None:
             return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)
         limit_s = max(self._config.inter_token_target_s, STRETCH_MAX * without)
+        if patience_s < limit_s:
+            return self._largest(streams, max(patience_s, BEHIND_STRETCH * without))
         chunk = self._largest(streams, limit_s)
         prompts_s = new / chunk * (self.cost.predict(streams + chunk) or 0.0)
         return max(chunk, self._largest(streams, min(PROMPT_SHARE * prompts_s, LONGER_MAX * limit_s)))
+
+    def _patience_s(self, streams: Sequence[Request], now_ns: int) -> float:
+        """How long the next step may take so that no stream falls behind its pace. Those that cannot keep it on this
+        machine, whatever is computed beside them, do not count."""
+        paced = [request for request in streams if request.pace_s is not None]
+        alone_s = self.cost.predict(len(streams)) if paced else None
+        if alone_s is None:
+            return inf
+        return min((r.spare_s(now_ns) for r in paced if (r.pace_s or 0.0) > alone_s), default=inf)
 
     def _largest(self, streams: int, limit_s: float) -> int:
         """The largest chunk that keeps a step within that time, or the smallest."""
@@ -217,14 +237,24 @@ class Scheduler:
         )
         return PREFILL_CHUNKS[fits] if fits < len(PREFILL_CHUNKS) else min(PREFILL_CHUNKS[-1], most)
 
+    def place_of(self, request: Request, now_ns: int) -> int:
+        """Of one that waits, 1 for the next one. For the event loop too; one that has only arrived is the last."""
+        ranked = list(self._ranked(now_ns))
+        return ranked.index(request) + 1 if request in ranked else len(ranked) + 1
+
     def _admit(self, plan: Plan, now_ns: int) -> None:
         if not self._waiting:
             return
+        if (starved := self._starved(now_ns)) is not None:
+            starved.keeps_slot = True
         for request in islice(self._ranked(now_ns), CANDIDATES_MAX):
             lower = [r for r in self._running if r.priority > request.priority and not r.keeps_slot]
             full = self.running >= self._config.parallel
             if full and not lower:
-                if request.keeps_slot:  # of the next one that leaves; others may take places meanwhile
+                lower = self._greedy(request)
+            if full and not lower:
+                # One that keeps a slot gets that of the next one that leaves; others may take places meanwhile.
+                if request.keeps_slot or self._shares.tenants > 1:
                     continue
                 return
             prefix_owners = self._prefix_owners(request)
@@ -234,13 +264,40 @@ class Scheduler:
                 self._preempt(plan, prefix_owners or lower)
             self._place(plan, request)
 
+    def is_given_place(self, tenant: str) -> bool:
+        """Whether the next request of a tenant takes the place of a tenant's that has more than its share."""
+        here = self.load.waiting_of(tenant) + self.load.running_of(tenant)
+        share = self._shares.place_share(self._config.parallel, newcomers=int(not here))
+        return here < share and self._rows_are_cheap
+
+    def _greedy(self, request: Request) -> list[Request]:
+        """Those of its class whose tenants have more than their share of the places, while its own has less and asks
+        for less. None where rows are dear: there tenants compete for time, which `in_turns` divides."""
+        if self._shares.tenants < 2 or request.ahead or not self._rows_are_cheap:
+            return []
+        share, held = self._shares.place_share(self._config.parallel), Counter(r.scope.tenant for r in self._running)
+        if held[request.scope.tenant] >= share:
+            return []
+        return [r for r in self._running if self._may_be_displaced(r, request) and held[r.scope.tenant] > share]
+
+    def _may_be_displaced(self, running: Request, by: Request) -> bool:
+        """Once at most: whoever reads it waits for a place only once."""
+        same = running.priority is by.priority and not (running.preempted or running.keeps_slot)
+        return same and self._shares.gives_way(running.scope.tenant, to=by.scope.tenant)
+
+    @property
+    def _rows_are_cheap(self) -> bool:
+        places = self._config.parallel
+        half_s, full_s = self.cost.predict(max(1, places // 2)), self.cost.predict(places)
+        return half_s is not None and full_s is not None and full_s <= CHEAP_ROWS * half_s
+
     def _ranked(self, now_ns: int) -> Iterator[Request]:
         """Those that wait, the first to go first."""
         if (starved := self._starved(now_ns)) is not None:
-            starved.keeps_slot = True
             yield starved
-        for priority in sorted({request.priority for request in self._waiting}):
-            waiting = [r for r in self._waiting if r.priority is priority and r is not starved]
+        all_waiting = [r for r in list(self._waiting) if r is not starved and r.slot is None]
+        for priority in sorted({request.priority for request in all_waiting}):
+            waiting = [r for r in all_waiting if r.priority is priority]
             waiting.sort(key=lambda r: _due_ns(r, now_ns))
             yield from in_turns(waiting, lambda r: r.scope.tenant, self._shares.served, lambda r: r.remaining)
 
@@ -273,7 +330,7 @@ class Scheduler:
     def _preempt(self, plan: Plan, lower: Sequence[Request]) -> None:
         """Make room for a higher class: the youngest request of the lowest class waits again, before all others. Exact
         ones last: they would have to write their answer again."""
-        victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact))
+        victim = max(reversed(lower), key=lambda r: (r.priority, not r.exact, not r.generated))
         assert victim.slot is not None
         self.slots.release(victim.slot, victim.kept)
         victim.slot, victim.computed, victim.preempted = None, 0, True

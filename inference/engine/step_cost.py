@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 SMOOTHING = 0.2  # weight of the newest step
+# A step counts as this many times the usual one at most: the machine did something else in between. Where steps have
+# become so much slower for good, that is known after a few.
+PAUSE = 2.0
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class StepCost:
             known = self._known[rows.bit_length()] = _Known(rows, seconds)
             self._ordered = [self._known[size] for size in sorted(self._known)]
         known.rows += SMOOTHING * (rows - known.rows)
-        known.seconds += SMOOTHING * (seconds - known.seconds)
+        known.seconds += SMOOTHING * (min(seconds, PAUSE * known.seconds) - known.seconds)
 
     def predict(self, rows: int) -> float | None:
         """Seconds for a step of that many rows; None while nothing of that size or smaller was seen.

@@ -60,6 +60,7 @@ class RemoteGeneration(Delivery):
         self.reading, self.writing = Steps(), Steps()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
+        self.place: int | None = None  # engines elsewhere do not tell it
         self.upstream: Upstream | None = None
         self._ask, self._fleet, self._transport = ask, fleet, transport
         self._pieces, self._end_tokens = pieces, end_tokens

@@ -78,6 +78,7 @@ class Ask:
         own = {
             "deadline_ms": _left_ms(deadline_ns, now_ns),
             "due_ms": None if generated else _left_ms(self.due.at_ns, now_ns),
+            "pace_ms": self.due.pace_s and self.due.pace_s * 1e3,
             "waits": self.due.waits or None,
             "deterministic": s.deterministic or None,
             "ahead": self.priority is Priority.AHEAD or None,

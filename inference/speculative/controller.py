@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from inference.config import EngineConfig
@@ -97,7 +98,8 @@ class SpeculationController:
             return {}
         rooms = [0 if work.slot in but else self._room(work.request, self.length.longest) for work in rows]
         streams = self._drafter.look([(work.request, room) for work, room in zip(rows, rooms, strict=True)])
-        length = self.length.choose(streams)
+        pace_s = min((work.request.pace_s for work in rows if work.request.pace_s is not None), default=inf)
+        length = self.length.choose(streams, pace_s)
         lengths = [(work.request, min(length, stream.room)) for work, stream in zip(rows, streams, strict=True)]
         wanted = [(request, drafted) for request, drafted in lengths if drafted]
         if not wanted:

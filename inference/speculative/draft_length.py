@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from inference.core import Acceptance
 from inference.engine.step_cost import StepCost
@@ -74,19 +75,23 @@ class DraftLength:
         """Go without drafts for that many steps."""
         self._rest = steps
 
-    def choose(self, streams: Sequence[Stream]) -> int:
-        """Tokens to draft in the next step for each of its streams that has room for that many."""
+    def choose(self, streams: Sequence[Stream], pace_s: float = inf) -> int:
+        """Tokens to draft in the next step for each of its streams that has room for that many. A stream that expects
+        little of its draft is not slowed beyond `pace_s` for those that expect much."""
         if not self.longest or not any(stream.room for stream in streams):
             return 0
-        length = max(self.shortest, self._best(streams))
+        length = max(self.shortest, self._best(streams, pace_s))
         self.rest(0 if length else REST_STEPS)
         return length
 
-    def _best(self, streams: Sequence[Stream]) -> int:
+    def _best(self, streams: Sequence[Stream], pace_s: float) -> int:
         longest = min(self.longest, max(stream.room for stream in streams))
         rates = {k: self._rate(k, streams) for k in {0, longest, *LENGTHS} if k <= longest}
         if not rates[0]:  # what a step costs without a draft is not known yet
             return 0
+        if pace_s < inf:
+            slowest_s = max(pace_s, len(streams) / rates[0])
+            rates = {k: rate for k, rate in rates.items() if not k or self._pace_s(k, streams) <= slowest_s}
         best = max(rates, key=lambda k: (rates[k], -k))
         able = [stream for stream in streams if stream.room]
         if best and not self._pays(able, 1 / rates[0] - 1 / rates[best]):
@@ -117,13 +122,20 @@ class DraftLength:
 
     def _rate(self, k: int, streams: Sequence[Stream]) -> float:
         """Tokens per second of a step with drafts of k tokens, or of as many as there is room for."""
+        return sum(_yields(k, streams)) / self._step_s(k, streams)
+
+    def _pace_s(self, k: int, streams: Sequence[Stream]) -> float:
+        """Seconds for a token of the stream that expects least of such drafts."""
+        return self._step_s(k, streams) / min(_yields(k, streams))
+
+    def _step_s(self, k: int, streams: Sequence[Stream]) -> float:
+        """Of drafting and verifying; infinite where it is not known."""
         drafts = [min(k, stream.room) for stream in streams]
         seconds = self._verifying_s(streams, drafts)
         if seconds is None:
-            return 0.0
+            return inf
         drafting = sum(1 for drafted in drafts if drafted)
-        seconds += max(drafts) * (self.draft_cost.predict(drafting) or 0.0)
-        return sum(stream.yields(drafted) for stream, drafted in zip(streams, drafts, strict=True)) / seconds
+        return seconds + max(drafts) * (self.draft_cost.predict(drafting) or 0.0)
 
     def _verifying_s(self, streams: Sequence[Stream], drafts: Sequence[int]) -> float | None:
         rows = [(stream.slot, 1 + drafted) for stream, drafted in zip(streams, drafts, strict=True)]
@@ -134,6 +146,10 @@ class DraftLength:
                 return None
             total_s += seconds
         return total_s
+
+
+def _yields(k: int, streams: Iterable[Stream]) -> list[float]:
+    return [stream.yields(min(k, stream.room)) for stream in streams]
 
 
 def step_parts(rows: Iterable[tuple[int, int]]) -> Iterator[int]:

@@ -152,7 +152,7 @@ def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None
         asked.sampling(grammar),
         salt=asked.cache_salt,
         priority=Priority(asked.priority),
-        due=Due(_at_ns(own.due_ms), own.waits),
+        due=Due(_at_ns(own.due_ms), own.waits, own.pace_ms and own.pace_ms / 1e3),
         deadline_ns=_at_ns(own.deadline_ms),
     )
 

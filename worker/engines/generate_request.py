@@ -62,11 +62,12 @@ class MarkedGrammar(Strict):
 
 
 class Own(Strict):
-    """The first token is due in `due_ms`; what `waits` is taken however late it will be. `ahead`: the prompt is only
-    prefilled. `shared` tokens at its beginning hold nothing of any tenant."""
+    """The first token is due in `due_ms`, each further one `pace_ms` after the last; what `waits` is taken however late
+    it will be. `ahead`: the prompt is only prefilled. `shared` tokens at its beginning hold nothing of any tenant."""
 
     deadline_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
     due_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
+    pace_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
     waits: bool = False
     deterministic: bool = False
     ahead: bool = False

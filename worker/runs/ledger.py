@@ -59,13 +59,23 @@ class Ledger:
 
     @property
     def due(self) -> Due:
-        """When the first token is due by the target of the surface; in the background nobody waits for it."""
+        """When the first token is due by the target of the surface, and the pace after it; in the background nobody
+        waits for them."""
         target = self.services.targets.by_surface.get(self.surface)
-        if target is None or target.ttft_ms == inf or "background" in self.trace.attributes:
+        if target is None or "background" in self.trace.attributes:
             return WHENEVER
         said = (self.metadata or {}).get(LATE)
         waits = self._waits if said not in (REFUSE, WAIT) else said == WAIT
-        return Due(self.trace.start_ns + int(target.ttft_ms * 1e6), waits)
+        return Due(
+            self.trace.start_ns + int(target.ttft_ms * 1e6) if target.ttft_ms < inf else None,
+            waits,
+            target.tpot_ms / 1e3 if target.tpot_ms < inf else None,
+        )
+
+    @property
+    def _tells_place(self) -> bool:
+        """Only to those who ask to wait: an event of ours is nothing that other clients expect."""
+        return (self.metadata or {}).get(LATE) == WAIT and "background" not in self.trace.attributes
 
     @property
     def _waits(self) -> bool:
@@ -80,7 +90,7 @@ class Ledger:
         """The turn within what its surface allows. To be called last."""
         if turn.arm is not None:
             note_arm(self.trace, turn.arm)
-        return replace(self._policy.applied(turn), due=self.due)
+        return replace(self._policy.applied(turn), due=self.due, tells_place=self._tells_place)
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:

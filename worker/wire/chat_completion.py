@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from agents.events import Event, TextDelta, TurnFinished, Usage
+from agents.events import Event, Queued, TextDelta, TurnFinished, Usage
 from agents.message import new_id
 from worker.wire import sse
 from worker.wire.chat_choice import ChoiceNarrator
 from worker.wire.chat_request import ChatRequest
+from worker.wire.events import QUEUED, waiting
 from worker.wire.options import ServiceTier, tier_used
 
 Chunk: TypeAlias = dict[str, Any]
@@ -42,6 +43,10 @@ class Completion:
         """A piece of one choice."""
         chunk = self._frame("chat.completion.chunk", [choice])
         return {**chunk, "usage": None} if self.request.with_usage else chunk
+
+    def waiting(self, event: Queued) -> Chunk:
+        """No piece of any choice, as the chunk that tells what a completion cost."""
+        return {**self._frame("chat.completion.chunk", []), QUEUED: waiting(event)}
 
     def usage(self, finished: Sequence[TurnFinished]) -> list[Chunk]:
         """The last chunk, for those who asked what it cost."""
@@ -76,6 +81,8 @@ class ChunkTeller:
     def frames(self, event: Event) -> list[bytes]:
         if isinstance(event, TextDelta) and not event.logprobs:  # nearly all events
             return [self._text.filled(event.text)]
+        if isinstance(event, Queued):  # the choices wait together: one of them tells
+            return [] if self._narrator.index else [sse.encode_data(self._completion.waiting(event))]
         return [sse.encode_data(self._completion.chunk(piece)) for piece in self._narrator.tell(event)]
 
     def last(self, finished: TurnFinished) -> list[bytes]:

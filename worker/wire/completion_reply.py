@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.events import Event, TextDelta, TurnFinished, TurnStarted, Usage
+from agents.events import Event, Queued, TextDelta, TurnFinished, TurnStarted, Usage
 from agents.message import Message, new_id
 from inference.core import TokenLogprob
 from worker.wire import sse
 from worker.wire.chat_completion import failure, usage_object, usage_of
 from worker.wire.completion_request import CompletionRequest
+from worker.wire.events import QUEUED, waiting
 from worker.wire.options import ServiceTier
 
 
@@ -41,6 +42,10 @@ class TextCompletion:
     def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         chunk = self._frame([choice])
         return {**chunk, "usage": None} if self.request.with_usage else chunk
+
+    def waiting(self, event: Queued) -> dict[str, Any]:
+        """No piece of any choice, as the chunk that tells what a completion cost."""
+        return {**self._frame([]), QUEUED: waiting(event)}
 
     def usage(self, finished: Sequence[TurnFinished]) -> list[dict[str, Any]]:
         """The last chunk, for those who asked what it cost."""
@@ -89,6 +94,8 @@ class PieceTeller:
                 told = logprobs_object(event.logprobs, self._told)
                 self._told += len(event.text)
                 return [self._frame(choice(self._index, event.text, told))]
+            case Queued():  # the choices wait together: one of them tells
+                return [] if self._index else [sse.encode_data(self._completion.waiting(event))]
             case TurnStarted() if echoed := self._completion.echo(self._index):
                 return [self._text.filled(echoed)]
         return []

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from agents.events import Queued
 from retrieval.passage import Passage
 
 WireEvent: TypeAlias = dict[str, Any]
+
+QUEUED = "firsttoken:queued"
 
 
 def response(kind: str, snapshot: dict[str, Any]) -> WireEvent:
@@ -102,6 +105,15 @@ def sources(response_id: str, output_index: int, passages: Sequence[Passage]) ->
             for number, passage in enumerate(passages, 1)
         ],
     }
+
+
+def waiting(event: Queued) -> dict[str, Any]:
+    """Where an answer stands among those that wait for the model."""
+    return {"place": event.place, "expected_ms": event.expected_ms}
+
+
+def queued(response_id: str, event: Queued) -> WireEvent:
+    return {"type": QUEUED, "response_id": response_id, **waiting(event)}
 
 
 def trace(payload: dict[str, Any]) -> WireEvent:

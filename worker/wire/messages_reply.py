@@ -13,6 +13,7 @@ from agents.events import (
     Event,
     ItemFinished,
     ItemStarted,
+    Queued,
     ReasoningDelta,
     TextDelta,
     TurnFinished,
@@ -22,6 +23,7 @@ from agents.events import (
 from agents.message import FunctionCall, Item, Message, Reasoning, new_id
 from worker.errors import BROKE
 from worker.wire import messages_error, sse
+from worker.wire.events import QUEUED, waiting
 from worker.wire.messages_request import MessagesRequest
 from worker.wire.options import ServiceTier
 
@@ -126,6 +128,8 @@ class EventTeller:
             case TurnStarted():
                 message = self._reply.started(event.prompt_tokens)
                 return [sse.encode({"type": "message_start", "message": message}), PING]
+            case Queued():  # a ping may come at any time, and may have more fields
+                return [sse.encode({"type": "ping", QUEUED: waiting(event)})]
             case ItemStarted() if not isinstance(event.item, Message):  # a text may stay empty, which clients refuse
                 return self._start(event.item)
             case ItemFinished() if event.item.id == self._open:

@@ -15,6 +15,7 @@ from agents.events import (
     Event,
     ItemFinished,
     ItemStarted,
+    Queued,
     ReasoningDelta,
     RetrievalStarted,
     SourcesFound,
@@ -115,6 +116,8 @@ class Narrator:
         match event:
             case TurnStarted():
                 yield from self._opening[self._next_number :]
+            case Queued():
+                yield wire.queued(self._frame.id, event)
             case RetrievalStarted():
                 yield from self._retrieval_started(event)
             case SourcesFound():

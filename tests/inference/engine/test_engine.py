@@ -121,6 +121,20 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(engine: Engine) -> 
         handle.cancel()
 
 
+async def test_who_waits_knows_its_place_and_who_runs_has_none(engine: Engine) -> None:
+    running = [engine.submit([n], ENDLESS) for n in (1, 2)]
+    for handle in running:
+        await first_delta(handle)
+    first, second = (engine.submit([n], GREEDY) for n in (3, 4))
+    while (first.place, second.place) != (1, 2):  # the thread takes them in
+        await asyncio.sleep(0)
+    assert [handle.place for handle in running] == [None, None]
+    running[0].cancel()
+    assert await text(first)
+    assert first.place is None
+    running[1].cancel()
+
+
 async def test_a_prompt_that_leaves_no_room_is_refused(engine: Engine) -> None:
     for prompt in ([], [1] * 100_000):
         with pytest.raises(PromptTooLong, match=f"has {len(prompt)} tokens"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.engine.fairness import IDLE_TENANTS_MAX, Shares
+from inference.engine.fairness import IDLE_TENANTS_MAX, QUANTUM, Shares
 
 
 def test_the_least_served_has_the_smallest_count() -> None:
@@ -61,3 +61,22 @@ def test_who_was_served_most_is_remembered_longest() -> None:
         shares.join(f"passer-by {number}")
         shares.leave(f"passer-by {number}")
     assert shares.served("greedy") == 1_000_000
+
+
+def test_who_asks_for_more_gives_way_until_the_other_was_served_clearly_more() -> None:
+    shares = Shares()
+    for tenant in ("large", "large", "small"):
+        shares.join(tenant)
+    assert shares.gives_way("large", to="small")
+    assert not shares.gives_way("small", to="large")
+    shares.charge("small", QUANTUM)
+    assert not shares.gives_way("large", to="small")
+
+
+def test_places_are_shared_by_those_who_are_there() -> None:
+    shares = Shares()
+    assert shares.place_share(8) == 8
+    for tenant in ("a", "b", "c"):
+        shares.join(tenant)
+    assert shares.place_share(8) == 2
+    assert shares.place_share(1) == 1

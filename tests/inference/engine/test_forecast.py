@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from statistics import mean
 
 import pytest
 from hypothesis import given, settings
@@ -42,9 +44,11 @@ CAPACITY = 8.0  # answers a second: four slots, 27 tokens each, and the prompts 
 
 @dataclass
 class Shop:
-    """The scheduler and the forecasts on a device whose steps cost what they say."""
+    """The scheduler and the forecasts on a device whose steps cost what they say: so much, and so much for a row."""
 
-    scheduler: Scheduler = field(default_factory=lambda: Scheduler(CONFIG))
+    config: EngineConfig = CONFIG
+    step_s: float = STEP_S
+    row_s: float = ROW_S
     now_ns: int = 1
     inversions: int = 0
     ended: list[Request] = field(default_factory=list)
@@ -54,9 +58,10 @@ class Shop:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        self.forecasts = Forecasts(self.scheduler, CONFIG)
+        self.scheduler = Scheduler(self.config)
+        self.forecasts = Forecasts(self.scheduler, self.config)
         for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
-            self.scheduler.cost.observe(rows, STEP_S + ROW_S * rows)
+            self.scheduler.cost.observe(rows, self.step_s + self.row_s * rows)
 
     def ask(
         self,
@@ -67,6 +72,7 @@ class Shop:
         answer: int = 20,
         target_s: float = 1e9,
         waits: bool = False,
+        pace_s: float | None = None,
     ) -> Request | None:
         """None: it was sent away."""
         due = Due(self.now_ns + int(target_s * 1e9), waits)
@@ -78,6 +84,7 @@ class Shop:
         self.numbers += 1
         request = Request([self.numbers] * prompt, answer, SAMPLER, TextStream([b""]), CacheScope(tenant), priority)
         request.stamps.submitted_ns, request.forecast, request.due_ns = self.now_ns, told, due.at_ns
+        request.pace_s = pace_s
         if told:
             alone_s = prompt * (self.forecasts.alone_s or 0.0)
             self.expected[request] = late_by_s(told, target_s, alone_s)
@@ -93,7 +100,7 @@ class Shop:
         self.inversions += sum(r.priority > min(left, default=r.priority) for r in placed if not r.keeps_slot)
         for r in placed:
             r.stamps.admitted_ns = r.stamps.admitted_ns or self.now_ns
-        self.now_ns += int((STEP_S + ROW_S * plan.rows) * 1e9)
+        self.now_ns += int((self.step_s + self.row_s * plan.rows) * 1e9)
         self.scheduler.computed(plan.work)
         for work in plan.work:
             r = work.request
@@ -101,6 +108,7 @@ class Shop:
             if work.outputs:
                 r.generated.append(0)
                 r.stamps.first_token_ns = r.stamps.first_token_ns or self.now_ns
+                r.stamps.last_token_ns = self.now_ns
                 if len(r.generated) == r.max_tokens:
                     r.finish = Finish.LENGTH
                     self.scheduler.load.remove(r)
@@ -195,8 +203,77 @@ def test_a_small_tenant_keeps_its_share_beside_a_large_one() -> None:
     assert beside["small"] >= 0.45 * beside.total()
 
 
+def answered(clients: dict[str, int], row_s: float, seconds: float = 60.0) -> tuple[Counter[str], Shop]:
+    """Answers by tenant. Each of its clients thinks for a second when it has one, and asks again."""
+    shop, counts, seen = Shop(EngineConfig(parallel=8, resident=8), step_s=0.03, row_s=row_s), Counter[str](), 0
+    named = [client for tenant, count in clients.items() for client in enumerate([tenant] * count)]
+    lengths = {client: random.Random(str(client)) for client in named}
+    coming = [(random.Random(str(client)).random(), client) for client in lengths]
+    asking = dict[Request, tuple[int, str]]()
+    heapify(coming)
+    while shop.now_ns < seconds * 1e9:
+        while coming and coming[0][0] * 1e9 <= shop.now_ns:
+            _, client = heappop(coming)
+            prompt, answer = lengths[client].randint(5, 95), lengths[client].randint(5, 40)
+            request = shop.ask(client[1], prompt=prompt, answer=answer, target_s=0.5, waits=True)
+            assert request is not None
+            asking[request] = client
+        if shop.scheduler.idle:
+            shop.now_ns = int(coming[0][0] * 1e9) + 1
+            continue
+        shop.step()
+        for request in shop.ended[seen:]:
+            counts[request.scope.tenant] += 1
+            heappush(coming, (shop.now_ns / 1e9 + 1.0, asking.pop(request)))
+        seen = len(shop.ended)
+    return counts, shop
+
+
+def test_who_asks_for_less_than_its_share_keeps_nine_tenths_of_it_beside_who_asks_for_ten_times_as_much() -> None:
+    """Where a row costs next to nothing, as on what reads its weights in most of a step."""
+    alone, quiet = answered({"small": 4}, row_s=0.0001)
+    beside, busy = answered({"large": 40, "small": 4}, row_s=0.0001)
+    assert beside["small"] >= 0.9 * alone["small"]
+    first_s = [mean(ttft_s(r) for r in shop.ended if r.scope.tenant == "small") for shop in (quiet, busy)]
+    assert first_s[1] <= 1.2 * first_s[0]
+    assert beside["large"] >= 2 * beside["small"]
+
+
+def test_a_place_is_taken_from_no_request_twice_and_from_nobody_within_its_share() -> None:
+    shop = Shop(EngineConfig(parallel=4, resident=4), step_s=0.03, row_s=0.0001)
+    large = [shop.ask("large", answer=100) for _ in range(8)]
+    shop.step()
+    small = [shop.ask("small", answer=100) for _ in range(3)]
+    shop.step()
+    running = [r for r in shop.scheduler.requests if r.slot is not None]
+    assert [r in large for r in running] == [True, True, False, False]
+    displaced = [r for r in large if r and r.preempted]
+    assert len(displaced) == 2
+    shop.run_until(10**6)
+    assert all(r and r.finish is Finish.LENGTH for r in [*large, *small])
+
+
+def test_who_will_be_given_a_place_is_not_told_to_wait_for_one() -> None:
+    shop = Shop(EngineConfig(parallel=4, resident=4), step_s=0.03, row_s=0.0001)
+    shop.learn()
+    for _ in range(8):
+        shop.ask("large", answer=100)
+    shop.step()
+    told = [shop.forecasts.expected(50, tenant, Priority.STANDARD) for tenant in ("small", "large")]
+    assert [each is not None and each.wait_s > 0 for each in told] == [False, True]
+
+
+def test_where_rows_are_dear_nobody_loses_a_place() -> None:
+    shop = Shop(EngineConfig(parallel=4, resident=4), step_s=0.001, row_s=0.001)
+    large = [shop.ask("large", answer=100) for _ in range(8)]
+    shop.step()
+    shop.ask("small", answer=100)
+    shop.step()
+    assert not any(r and r.preempted for r in large)
+
+
 def test_who_waits_for_others_is_told_so_and_its_own_fault_is_told_apart() -> None:
-    shop = Shop()
+    shop = Shop(row_s=0.002)
     shop.learn()
     for _ in range(30):
         shop.ask("large", answer=100)
@@ -267,6 +344,19 @@ def test_who_is_due_first_goes_first_and_who_is_late_lets_others_pass() -> None:
     assert [r for r in order if r not in running and r is not None] == [urgent, patient, late, whenever]
 
 
+def test_who_waits_knows_its_place() -> None:
+    shop = Shop()
+    running = [shop.ask("a", answer=30) for _ in range(4)]
+    shop.step()
+    patient, person = shop.ask("a", target_s=50), shop.ask("a", Priority.INTERACTIVE, target_s=50)
+    urgent, batch = shop.ask("a", target_s=1), shop.ask("a", Priority.BATCH)
+    order = [person, urgent, patient, batch]
+    assert [shop.scheduler.place_of(each, shop.now_ns) for each in order if each] == [1, 2, 3, 4]
+    assert all(each and each.slot is not None for each in running)
+    shop.step()  # the person has the place of one of the four, which goes first now
+    assert [shop.scheduler.place_of(each, shop.now_ns) for each in order[1:] if each] == [2, 3, 4]
+
+
 def test_a_flood_of_people_leaves_one_slot_to_what_nobody_waits_for() -> None:
     shop = Shop()
     batch = [shop.ask("b", Priority.BATCH, answer=5) for _ in range(3)]
@@ -278,6 +368,51 @@ def test_a_flood_of_people_leaves_one_slot_to_what_nobody_waits_for() -> None:
         most = max(most, sum(r.priority is Priority.BATCH for r in shop.scheduler.requests if r.slot is not None))
     assert [r.finish for r in batch if r] == [Finish.LENGTH] * 3
     assert most == 1
+
+
+def gap_s(request: Request) -> float:
+    """Between two tokens, in the mean."""
+    return (request.stamps.last_token_ns - request.stamps.first_token_ns) / 1e9 / (len(request.generated) - 1)
+
+
+def beside_prompts(pace_s: float | None) -> tuple[float, float]:
+    """The gaps of a stream beside long prompts that come one after another, and the first tokens of these."""
+    shop = Shop()
+    stream, prompts = shop.ask("a", answer=60, pace_s=pace_s), list[Request | None]()
+    assert stream is not None
+    shop.step()
+    while stream.finish is None:
+        if not any(prompt and prompt.finish is None for prompt in prompts):
+            prompts.append(shop.ask("b", prompt=300, answer=2))
+        shop.step()
+    shop.run_until(10**6)
+    return gap_s(stream), max(ttft_s(prompt) for prompt in prompts if prompt)
+
+
+def test_prompts_are_read_at_the_pace_of_the_streams_beside_them() -> None:
+    hurried, read_s = beside_prompts(None)
+    paced, read_beside_it_s = beside_prompts(0.03)
+    assert hurried > 0.035
+    assert paced <= 0.03
+    assert read_s < read_beside_it_s < 3 * read_s
+
+
+def test_a_pace_that_this_machine_cannot_keep_slows_nobody() -> None:
+    assert beside_prompts(STEP_S / 2) == beside_prompts(None)
+
+
+def test_a_flood_of_batch_moves_the_first_tokens_of_people_by_less_than_a_tenth() -> None:
+    def p95_s(flood: int) -> float:
+        rng, shop, people = random.Random(1), Shop(), list[Request | None]()
+        for _ in range(flood):
+            shop.ask("b", Priority.BATCH, answer=30)
+        for number in range(200):
+            shop.run_until(0.2 * number)
+            people.append(shop.ask("a", Priority.INTERACTIVE, prompt=rng.randint(5, 95)))
+        shop.run_until(10**6)
+        return sorted(ttft_s(each) for each in people if each)[190]
+
+    assert p95_s(500) <= 1.1 * p95_s(0)
 
 
 def test_what_has_ended_or_lost_its_place_counts_no_more_than_once() -> None:

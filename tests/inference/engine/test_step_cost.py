@@ -34,3 +34,10 @@ def test_the_prediction_follows_the_machine() -> None:
     for _ in range(30):
         cost.observe(8, 1.6)
     assert cost.predict(8) == pytest.approx(1.6, rel=0.02)
+
+
+def test_a_pause_of_the_machine_says_little_of_the_next_step() -> None:
+    cost = StepCost()
+    cost.observe(8, 0.01)
+    cost.observe(8, 2.0)
+    assert cost.predict(8) == pytest.approx(0.012)

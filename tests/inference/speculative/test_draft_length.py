@@ -73,6 +73,23 @@ def test_drafts_of_all_streams_are_one_part() -> None:
     assert settled(length, [stream(0.9, slot=slot, room=3) for slot in range(8)])[3] > 190
 
 
+def test_a_stream_without_luck_is_not_slowed_beyond_its_pace_for_the_others() -> None:
+    streams = [*(stream(0.95, slot=slot) for slot in range(3)), stream(0.01, slot=3)]
+    length = costs(1.0, 0.05, 0.05)
+    longest = max(settled(length, streams))
+    for _ in range(20):
+        length.choose(streams, 2.0)
+    paced = {length.choose(streams, 2.0) for _ in range(200)}
+    assert longest >= 6
+    assert 0 < max(paced) < longest
+
+
+def test_a_pace_that_no_step_keeps_forbids_no_draft_that_helps_everybody() -> None:
+    streams = [stream(0.95, slot=slot) for slot in range(2)]
+    length = costs(1.0, 0.05, 0.05)
+    assert max({length.choose(streams, 0.01) for _ in range(200)}) >= 6
+
+
 def test_nothing_is_drafted_before_the_cost_of_a_step_is_known() -> None:
     length = DraftLength(8, cost=StepCost())
     assert length.choose([stream(0.9)]) == 0

@@ -69,6 +69,7 @@ async def test_who_prefers_to_wait_is_taken(database: Database, path: str) -> No
         async with client.post(path, json=ROUTES[path], headers={"x-firsttoken-late": "never"}) as wrong:
             assert (await wrong.json())["error"]["param"] == "X-Firsttoken-Late"
     assert [due.waits for due in model.dues] == [True, True]  # before it is read, and when it is submitted
+    assert {due.pace_s for due in model.dues} == {0.1}  # embedded=500/100
 
 
 async def test_an_operator_may_have_all_wait(database: Database) -> None:
