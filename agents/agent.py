@@ -215,6 +215,7 @@ class Agent:
             priority=turn.priority,
             due=WHENEVER if budget.steps else turn.due,
             deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
+            traceparent=progress.trace.traceparent,
         )
         return Step(
             generation,

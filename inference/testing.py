@@ -22,6 +22,7 @@ from inference.core import (
     Finish,
     Forecast,
     Generation,
+    Hop,
     Miss,
     Part,
     Priority,
@@ -58,6 +59,7 @@ class ScriptedGeneration:
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = self.drafted = self.accepted = 0
         self.miss: Miss | None = None
+        self.hops: Sequence[Hop] = ()
         self.forecast: Forecast | None = None
         self.ids: list[int] = []
         self.finish: Finish | None = None
@@ -194,6 +196,7 @@ class ScriptedModel:
         priority: Priority = Priority.STANDARD,
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
+        traceparent: str = "",
     ) -> ScriptedGeneration:
         self.salts.add(salt)
         self.dues.append(due)

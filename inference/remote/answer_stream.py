@@ -45,6 +45,7 @@ class Told(NamedTuple):
     cached: int | None = None
     placement: Placement | None = None
     counts: tuple[int, int] | None = None
+    engine_ms: float | None = None  # from the submission there to the last token, told at the end
     error: tuple[str, int] | None = None  # message and status
 
 
@@ -91,6 +92,8 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
         told = told._replace(placement=_placement(own))
     if own and "drafted" in own:
         told = told._replace(counts=(_count(own["drafted"]), _count(own["accepted"])))
+    if own and (took := own.get("engine_ms")) is not None:
+        told = told._replace(engine_ms=float(took))
     if own and (reason := own.get("finish")):
         told = told._replace(finish=_REASONS[reason], aborted=False)
     return told
@@ -165,7 +168,9 @@ def spell_end(generation: Generation) -> bytes:
     """Why it ended, the usage, and the end of the stream."""
     finish = generation.finish or Finish.ERROR
     reason = _SPELLED.get(finish, "abort")
-    own = {"drafted": generation.drafted, "accepted": generation.accepted, "finish": _SPELLED.get(finish)}
+    stamps = generation.stamps
+    own: dict[str, Any] = {"drafted": generation.drafted, "accepted": generation.accepted}
+    own |= {"finish": _SPELLED.get(finish), "engine_ms": max(0, stamps.last_token_ns - stamps.submitted_ns) / 1e6}
     known = reason if reason != "deadline" else "abort"  # vLLM has no deadlines
     ended = {"choices": [{"index": 0, "token_ids": (), "finish_reason": known}], "firsttoken": own}
     return _event(ended) + _event({"choices": (), "usage": _usage(generation)}) + END
