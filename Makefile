@@ -23,6 +23,7 @@ test: setup ## Lint, types, layers and all tests. Options: make test JOBS=1 ARGS
 	@$(BIN)/mypy --no-error-summary
 	@deploy/browser.sh >/dev/null
 	@deploy/pooler.sh >/dev/null
+	@deploy/balancer.sh >/dev/null
 	@$(BIN)/python -m deploy.clients
 	@$(BIN)/pytest -q $(SHARED) $(ARGS)
 

@@ -216,6 +216,7 @@ class Agent:
             priority=turn.priority,
             due=turn.due.begun if budget.steps else turn.due,
             deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
+            traceparent=progress.trace.traceparent,
         )
         return Step(
             generation,

@@ -14,7 +14,7 @@ from agents.offer import Offer
 from agents.reply import Reply
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
-from inference.core import Delta, Finish, Generation, Steps, Verdict
+from inference.core import Delta, Finish, Generation, Hop, Steps, Verdict
 from inference.trace import Attribute, Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.
@@ -66,6 +66,9 @@ class StepSpans:
 
     queue and prefill are added at the first token, decode at the end of the step; both methods are idempotent. The
     cause of a cache miss is added at the end: finding it must not delay the first token.
+
+    For engines elsewhere, `connect` is the time before the queue that no engine accounts for: the network, both ways,
+    and what was tried in vain. Each engine that was asked has a span `engine` on a lane of its own.
     """
 
     trace: Trace
@@ -81,7 +84,8 @@ class StepSpans:
             return
         self.told_prefill = True
         stamps = self.generation.stamps
-        queue = self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
+        queued_ns = self._connected() if self.generation.hops else stamps.submitted_ns
+        queue = self.trace.add("queue", queued_ns, stamps.admitted_ns or now_ns())
         if forecast := self.generation.forecast:
             queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
             queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6
@@ -98,6 +102,16 @@ class StepSpans:
             )
             self._prefill.attributes |= _batch("chunks", self.generation.reading)
 
+    def _connected(self) -> int:
+        """When the request was in the queue of an engine elsewhere."""
+        stamps, hops = self.generation.stamps, self.generation.hops
+        arrived_ns = stamps.arrived_ns or now_ns()
+        lost = [hop.ending for hop in hops if hop.ending]
+        connect = self.trace.add("connect", stamps.submitted_ns, arrived_ns, retries=len(hops) - 1)
+        if lost:
+            connect.attributes["retry_reason"] = lost[-1]
+        return arrived_ns
+
     def decoded(self) -> None:
         """Also for a step that was abandoned: a phase that never started gets no span."""
         if self._decoded:
@@ -105,6 +119,8 @@ class StepSpans:
         self._decoded = True
         self.prefilled()
         self._judge()
+        for hop in self.generation.hops:
+            add_engine(self.trace, hop)
         stamps = self.generation.stamps
         if stamps.first_token_ns:
             end_ns = stamps.last_token_ns or stamps.first_token_ns
@@ -202,6 +218,21 @@ async def takes_long(pending: Pending) -> bool:
 
 async def settled(pending: Pending) -> ToolResult:
     return await pending if isinstance(pending, asyncio.Task) else pending
+
+
+def add_engine(trace: Trace, hop: Hop) -> None:
+    """Add the span of a request to an engine elsewhere: it ends with the engine, not with the step."""
+    noted: dict[str, Attribute] = {
+        "engine": hop.engine,
+        "tokens": hop.tokens,
+        "taken_ms": round((hop.taken_ns - hop.begun_ns) / 1e6, 3) if hop.taken_ns else None,
+        "queue_ms": hop.queue_ms,
+        "prefill_ms": hop.prefill_ms,
+        "engine_ms": hop.engine_ms,
+        "error.type": hop.ending or None,
+    }
+    span = trace.add("engine", hop.begun_ns, hop.ended_ns or now_ns(), lane="engine")
+    span.attributes |= {name: value for name, value in noted.items() if value is not None}
 
 
 def add_tool(trace: Trace, parent: Span, call: FunctionCall, result: ToolResult) -> None:

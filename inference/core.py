@@ -122,6 +122,7 @@ class Stamps:
     """Monotonic nanoseconds stamped by the engine; 0 is 'not yet'. The layers above make spans of them."""
 
     submitted_ns: int = 0
+    arrived_ns: int = 0  # in the queue of an engine elsewhere; of one in this process, it is the submission
     admitted_ns: int = 0  # taken into a batch for the first time
     prefilled_ns: int = 0  # last prompt token computed
     first_token_ns: int = 0
@@ -139,6 +140,22 @@ class Steps:
     def batch(self) -> float:
         """Requests in a step on average, this one among them. Raises ZeroDivisionError without steps."""
         return self.requests / self.count
+
+
+@dataclass(slots=True)
+class Hop:
+    """A request to an engine elsewhere, on the clock of this process; the durations are the engine's own, None where it
+    does not tell them. `ending` is why the hop ended before the answer, if so."""
+
+    engine: str
+    begun_ns: int
+    taken_ns: int = 0  # it said that it takes the request
+    ended_ns: int = 0
+    tokens: int = 0
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+    engine_ms: float | None = None  # from its submission there to its last token
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +316,11 @@ class Generation(Protocol):
         """The string of `Sampling.stop` that ended it; known once it has finished."""
         ...
 
+    @property
+    def hops(self) -> Sequence[Hop]:
+        """The engines elsewhere that were asked, in this order; none where the engine is in this process."""
+        ...
+
     async def admitted(self) -> None:
         """Return when an engine has taken the request: what refuses it is raised here, if not by `generate`.
 
@@ -424,9 +446,11 @@ class LanguageModel(Protocol):
         priority: Priority = Priority.STANDARD,
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
+        traceparent: str = "",
     ) -> Generation:
         """Submit a prompt. Cached prefixes are only shared within one salt, and tenants of one priority get fair
-        shares. At `deadline_ns`, on the monotonic clock, it ends with what there is.
+        shares. At `deadline_ns`, on the monotonic clock, it ends with what there is. `traceparent` (W3C) is for
+        engines elsewhere, whose spans become part of the turn's trace.
 
         Raises PromptTooLong, QueueFull, Late, EngineStopped, here or when its admission is waited for.
         """

@@ -109,6 +109,7 @@ class ChatModel(TextModel):
         priority: Priority = Priority.STANDARD,
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
+        traceparent: str = "",
     ) -> Handle:
         return self._engine.submit(
             prompt,
@@ -144,6 +145,8 @@ class ChatModel(TextModel):
             "lost": self.lost,
             "waiting": engine.waiting,
             "running": engine.running,
+            "waiting_tokens": engine.waiting_tokens,
+            "predicted_ttft_s": engine.predicted_ttft_s,
             "parallel": self._parallel,
             "resident": engine.resident,
             "preempted_total": totals["preempted"],

@@ -22,6 +22,7 @@ from inference.core import (
     Finish,
     Forecast,
     Generation,
+    Hop,
     Miss,
     Part,
     Priority,
@@ -60,6 +61,7 @@ class ScriptedGeneration:
         self.cached_tokens = self.drafted = self.accepted = 0
         self.reading, self.writing = Steps(), Steps()
         self.miss: Miss | None = None
+        self.hops: Sequence[Hop] = ()
         self.forecast: Forecast | None = None
         self.place: int | None = None
         self.ids: list[int] = []
@@ -199,6 +201,7 @@ class ScriptedModel:
         priority: Priority = Priority.STANDARD,
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
+        traceparent: str = "",
     ) -> ScriptedGeneration:
         self.salts.add(salt)
         self.dues.append(due)

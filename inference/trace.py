@@ -99,6 +99,13 @@ class Trace:
         """Position of a recorded span, to be used as `parent` of its children; None if it was dropped."""
         return next((i for i, other in enumerate(self.spans) if other is span), None)
 
+    @property
+    def traceparent(self) -> str:
+        """What others are told, so that their spans become part of this trace (W3C Trace Context); empty for a trace
+        without an id of its root."""
+        root = self.attributes.get("span_id")
+        return f"00-{self.id}-{root}-01" if root else ""
+
     def finish(self) -> None:
         """Close the trace and whatever span an abandoned turn left open."""
         self.end_ns = now_ns()

@@ -153,6 +153,13 @@ class Metrics:
         return Histogram(name, text, ["surface"], buckets=buckets, registry=self._registry)
 
 
+# Gauges of the engine that autoscalers read, under names of their own.
+NAMED = {
+    "predicted_ttft_s": ("firsttoken_predicted_ttft_seconds", "Until the first token of a request that came now"),
+    "waiting_tokens": ("firsttoken_waiting_prompt_tokens", "Tokens of the prompts that wait"),
+}
+
+
 class ModelGauges:
     """Asks the engine at the moment of a scrape, so that nobody counts between scrapes."""
 
@@ -199,6 +206,8 @@ class _BackgroundGauges:
 
 def _family(name: str, value: float | Mapping[str, float]) -> Metric:
     """A mapping has a sample for each position in a draft."""
+    if name in NAMED and not isinstance(value, Mapping):
+        return GaugeMetricFamily(*NAMED[name], value=float(value))
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     full_name = f"firsttoken_engine_{name.removesuffix('_total')}"
     if not isinstance(value, Mapping):

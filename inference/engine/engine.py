@@ -246,6 +246,16 @@ class Engine:
         return self._forecasts.alone_s
 
     @property
+    def predicted_ttft_s(self) -> float | None:
+        """Of a request that came now; None while nothing was learned."""
+        return self._forecasts.next_s
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Of the prompts that wait."""
+        return self._scheduler.load.tokens
+
+    @property
     def resident(self) -> int:
         """Slots that keep a conversation's KV for its next turn."""
         return self._scheduler.slots.resident

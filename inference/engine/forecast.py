@@ -121,7 +121,7 @@ class Forecasts:
         self._scheduler = scheduler
         self._config = config
         self._slot_s: float | None = None  # that a request holds its slot, in the mean
-        self._answer_tokens = 0.0  # in the mean
+        self._answer_tokens = self._prompt_tokens = 0.0  # in the mean; of prompts, what was not cached
         self._returns = Returns()
         self._waiting, self._reading = Factor(WAIT_QUANTILE), Factor(READ_QUANTILE, READ_FACTOR_MAX)
 
@@ -131,6 +131,13 @@ class Forecasts:
         tokens = self._config.prefill_tokens_alone
         step_s = self._scheduler.cost.predict(tokens)
         return step_s and step_s / tokens
+
+    @property
+    def next_s(self) -> float | None:
+        """Seconds until the first token of a request that came now, behind all that people wait for, with as much to
+        read as those before it had in the mean. None while nothing was learned."""
+        expected = self.expected(max(1, round(self._prompt_tokens)), "", Priority.BATCH)
+        return None if expected is None else expected.total_s
 
     @property
     def next_place_s(self) -> float:
@@ -182,6 +189,7 @@ class Forecasts:
         held_s = (now_ns - stamps.admitted_ns) / 1e9
         self._slot_s = held_s if self._slot_s is None else self._slot_s + LEARNING * (held_s - self._slot_s)
         self._answer_tokens += LEARNING * (len(request.generated) - self._answer_tokens)
+        self._prompt_tokens += LEARNING * (len(request.prompt) - request.reused - self._prompt_tokens)
         if request.forecast and stamps.first_token_ns:
             self._compare(request.forecast, (stamps.first_token_ns - stamps.submitted_ns) / 1e9)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from inference.core import Delta, Finish, Forecast, Miss, Steps, TokenLogprob
+from inference.core import Delta, Finish, Forecast, Hop, Miss, Steps, TokenLogprob
 from inference.delivery import Delivery
 from inference.errors import InferenceError
 from inference.request import Request
@@ -38,6 +38,7 @@ class Handle(Delivery):
         self._wake = wake
         self._place_of = place_of
         self.stamps = request.stamps
+        self.hops: Sequence[Hop] = ()
 
     @property
     def prompt_tokens(self) -> int:

@@ -47,6 +47,7 @@ class Told(NamedTuple):
     placement: Placement | None = None
     counts: tuple[int, int] | None = None
     writing: Steps | None = None
+    engine_ms: float | None = None  # from the submission there to the last token, told at the end
     error: tuple[str, int] | None = None  # message and status
 
 
@@ -94,6 +95,8 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
     if own and "drafted" in own:
         told = told._replace(counts=(_count(own["drafted"]), _count(own["accepted"])))
         told = told._replace(writing=_steps(own))
+    if own and (took := own.get("engine_ms")) is not None:
+        told = told._replace(engine_ms=float(took))
     if own and (reason := own.get("finish")):
         told = told._replace(finish=_REASONS[reason], aborted=False)
     return told
@@ -174,10 +177,12 @@ def spell_end(generation: Generation) -> bytes:
     """Why it ended, the usage, and the end of the stream."""
     finish = generation.finish or Finish.ERROR
     reason = _SPELLED.get(finish, "abort")
-    own = {
+    stamps = generation.stamps
+    own: dict[str, Any] = {
         "drafted": generation.drafted,
         "accepted": generation.accepted,
         "steps": (generation.writing.count, generation.writing.requests),
+        "engine_ms": max(0, stamps.last_token_ns - stamps.submitted_ns) / 1e6,
         "finish": _SPELLED.get(finish),
     }
     known = reason if reason != "deadline" else "abort"  # vLLM has no deadlines

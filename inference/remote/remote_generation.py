@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import orjson
 
-from inference.core import Delta, Finish, Forecast, Miss, Priority, Stamps, Steps
+from inference.core import Delta, Finish, Forecast, Hop, Miss, Priority, Stamps, Steps
 from inference.delivery import Delivery
 from inference.engine.detokenizer import TextStream
 from inference.errors import (
@@ -62,6 +62,7 @@ class RemoteGeneration(Delivery):
         self.forecast: Forecast | None = None
         self.place: int | None = None  # engines elsewhere do not tell it
         self.upstream: Upstream | None = None
+        self.hops: list[Hop] = []
         self._ask, self._fleet, self._transport = ask, fleet, transport
         self._pieces, self._end_tokens = pieces, end_tokens
         self._text = TextStream(pieces, ask.sampling.stop)
@@ -117,11 +118,12 @@ class RemoteGeneration(Delivery):
     # --- for the transport ---
 
     def begun(self) -> None:
+        self.hops[-1].taken_ns = now_ns()
         self._answered.set()
 
     def refused(self, answer: Answer) -> None:
-        self._release()
         error = _refusal(answer)
+        self._release(f"refused with status {answer.status}")
         if answer.status not in ELSEWHERE and not (self.ids and isinstance(error, QueueFull)):
             self._fail(error)
             return
@@ -145,7 +147,7 @@ class RemoteGeneration(Delivery):
             self.flush()
 
     def lost(self, reason: str, *, reached: bool) -> None:
-        self._release()
+        self._release(f"lost: {reason}")
         self._losses += reached
         if not reached and self.upstream is not None:
             self.upstream.away = reason
@@ -164,9 +166,10 @@ class RemoteGeneration(Delivery):
         self._tried.append(upstream)
         self.upstream = upstream
         upstream.streams += 1
+        self.hops.append(Hop(upstream.url, now_ns()))
         self._events = Events()
         body = self._ask.body(now_ns(), self.ids, self._deadline_ns)
-        self._exchange = self._transport.post(upstream.url, PATH, body, self)
+        self._exchange = self._transport.post(upstream.url, PATH, body, self, self._ask.traceparent)
 
     def _go_elsewhere(self, error: InferenceError) -> None:
         if self.finish is not None or self._error is not None:
@@ -205,28 +208,32 @@ class RemoteGeneration(Delivery):
     def _take(self, told: Told) -> None:
         if told.error is not None:
             message, status = told.error
-            self._release()
+            self._release(f"error {status}")
             if status == 503:
                 self._go_elsewhere(EnginesAway(message))
             else:
                 self._fail(InferenceError(message))
             return
-        if told.placement is not None and not self.stamps.admitted_ns:
-            self.miss, self.forecast = told.placement.miss, told.placement.forecast
-            self.reading = told.placement.reading or self.reading
-            self._stamp(told.placement.queue_ms, told.placement.prefill_ms)
+        if (placed := told.placement) is not None:
+            self.hops[-1].queue_ms, self.hops[-1].prefill_ms = placed.queue_ms, placed.prefill_ms
+            if not self.stamps.admitted_ns:
+                self.miss, self.forecast = placed.miss, placed.forecast
+                self.reading = placed.reading or self.reading
+                self._stamp(placed.queue_ms, placed.prefill_ms)
         if told.cached is not None and not self.cached_tokens and not self.moves:
             self.cached_tokens = told.cached
         if told.counts is not None:
             self.drafted, self.accepted = told.counts
         if told.writing is not None:
             self.writing = told.writing
+        if told.engine_ms is not None:
+            self.hops[-1].engine_ms = told.engine_ms
         if told.ids:
             self._accept(told)
         if told.finish is not None:
             self._ending = told.finish
         elif told.aborted:
-            self._release()
+            self._release("given up by the engine")
             self._go_elsewhere(EnginesAway("the engine gave the answer up"))
 
     def _stamp(self, queue_ms: float, prefill_ms: float) -> None:
@@ -234,12 +241,13 @@ class RemoteGeneration(Delivery):
         stamps, now = self.stamps, now_ns()
         stamps.prefilled_ns = now
         stamps.admitted_ns = max(stamps.submitted_ns, now - round(prefill_ms * 1e6))
+        stamps.arrived_ns = max(stamps.submitted_ns, stamps.admitted_ns - round(queue_ms * 1e6))
 
     def _accept(self, told: Told) -> None:
         stamps, now = self.stamps, now_ns()
         if not stamps.first_token_ns:
-            if not stamps.admitted_ns:
-                self._stamp(0.0, (now - stamps.submitted_ns) / 1e6)
+            if not stamps.admitted_ns:  # it tells no durations: all that it took since it had the request
+                self._stamp(0.0, (now - (self.hops[-1].taken_ns or stamps.submitted_ns)) / 1e6)
             stamps.first_token_ns = now
         stamps.last_token_ns = now
         self._give_up_at = float("inf")
@@ -247,6 +255,7 @@ class RemoteGeneration(Delivery):
             if token is None or token in self._end_tokens or self._text.stopped:
                 break
             self.ids.append(token)
+            self.hops[-1].tokens += 1
             self._deltas.append(Delta(self._text.push(token), 1, () if logprob is None else (logprob,)))
         if self._text.stopped:
             self._end(Finish.STOP)
@@ -286,11 +295,12 @@ class RemoteGeneration(Delivery):
         if left is not None:
             left(self)
 
-    def _release(self) -> None:
-        """Let go of the engine, which frees the sequence at its next step."""
+    def _release(self, ending: str = "") -> None:
+        """Let go of the engine, which frees the sequence at its next step. `ending` is why, if it is before the end."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()
+            self.hops[-1].ended_ns, self.hops[-1].ending = now_ns(), ending
             if self.upstream is not None:
                 self.upstream.streams -= 1
 

@@ -101,6 +101,7 @@ class RemoteModel(TextModel):
         priority: Priority = Priority.STANDARD,
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
+        traceparent: str = "",
     ) -> RemoteGeneration:
         """Raises EnginesAway besides."""
         room = self.context_length - len(prompt)
@@ -109,7 +110,8 @@ class RemoteModel(TextModel):
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
-        return self._send(prompt, sampling.at_most(room).kept_from(self._end_tokens), salt, priority, due, deadline_ns)
+        held = sampling.at_most(room).kept_from(self._end_tokens)
+        return self._send(prompt, held, salt, priority, due, deadline_ns, traceparent)
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         """What engines expect is known to them alone. Raises EnginesAway."""
@@ -155,6 +157,7 @@ class RemoteModel(TextModel):
         priority: Priority,
         due: Due,
         deadline_ns: int | None,
+        traceparent: str = "",
     ) -> RemoteGeneration:
         ask = Ask(
             id=random_id(128),
@@ -164,6 +167,7 @@ class RemoteModel(TextModel):
             priority=priority,
             shared=self._shared.longest(prompt),
             due=due,
+            traceparent=traceparent,
         )
         generation = RemoteGeneration(
             ask, self._fleet, self._transport, self._pieces, self._end_tokens, deadline_ns, self._left

@@ -42,6 +42,7 @@ class Ask:
     priority: Priority
     shared: int = 0
     due: Due = WHENEVER
+    traceparent: str = ""  # a header: see `Transport.post`
 
     @property
     def can_be_continued(self) -> bool:

@@ -45,8 +45,8 @@ class Exchange(Protocol):
 class Transport(Protocol):
     """`url` is that of an engine, `path` begins with a slash."""
 
-    def post(self, url: str, path: str, body: bytes, receiver: Receiver) -> Exchange:
-        """Send a request; never waits and never raises."""
+    def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
+        """Send a request, as part of a trace if there is one; never waits and never raises."""
         ...
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:

@@ -30,7 +30,7 @@ from worker.engines.generate_request import GenerateRequest
 from worker.engines.token_stream import TokenStream
 from worker.errors import ApiError, ClientGone
 from worker.failures import to_api_error
-from worker.middleware import error_response
+from worker.middleware import error_response, join_trace
 from worker.reply import reply
 from worker.wire.parse import parse
 
@@ -82,7 +82,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
                 raise ConnectionResetError("the worker is gone") from None
             answer = to_api_error(error)
             if answer is None:
-                log.error("%s %s failed", request.method, request.path, exc_info=error)
+                trace = join_trace(request.headers.get("Traceparent"))
+                log.error("%s %s failed, trace %s", request.method, request.path, trace.id, exc_info=error)
                 answer = ApiError(500, "Something went wrong in the engine; its log says what.", type="server_error")
             return error_response(answer)
 

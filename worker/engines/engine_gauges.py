@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 
 from inference.model import ChatModel
@@ -31,7 +31,7 @@ class EngineGauges:
 
 
 class _Customary:
-    """The names of vLLM, which llm-d, KEDA and the Gateway API's endpoint pickers read."""
+    """The names of vLLM, which llm-d, KEDA and the Gateway API's endpoint pickers read, with its label."""
 
     def __init__(self, stats: Callable[[], Mapping[str, Any]]) -> None:
         self._stats = stats
@@ -39,8 +39,28 @@ class _Customary:
     def collect(self) -> list[Metric]:
         stats = self._stats()
         used = stats["running"] / stats["parallel"]
+        read, cached = stats["prompt_tokens_total"], stats["cached_tokens_total"]
+        gauges = (
+            ("num_requests_waiting", "Requests that wait", stats["waiting"]),
+            ("num_requests_running", "Requests in the batch", stats["running"]),
+            ("kv_cache_usage_perc", "Places of running sequences in use; 1 is all", used),
+            ("gpu_cache_usage_perc", "The same, by its older name", used),
+        )
+        counters = (
+            ("prompt_tokens", "Tokens of prompts", read),
+            ("generation_tokens", "Tokens that were generated", stats["generated_tokens_total"]),
+            ("prefix_cache_queries", "Tokens of prompts that were looked for in the cache", read),
+            ("prefix_cache_hits", "Of these, those that were there", cached),
+        )
         return [
-            GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait", value=float(stats["waiting"])),
-            GaugeMetricFamily("vllm:num_requests_running", "Requests in the batch", value=float(stats["running"])),
-            GaugeMetricFamily("vllm:kv_cache_usage_perc", "Places of running sequences in use; 1 is all", value=used),
+            *(_family(GaugeMetricFamily, stats["model"], *each) for each in gauges),
+            *(_family(CounterMetricFamily, stats["model"], *each) for each in counters),
         ]
+
+
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily], model: str, name: str, text: str, value: float
+) -> Metric:
+    family = kind(f"vllm:{name}", text, labels=["model_name"])
+    family.add_metric([model], float(value))
+    return family

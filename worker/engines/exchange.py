@@ -133,8 +133,10 @@ class EngineTransport:
         self._addresses: dict[str, Address] = {}
         self._tls: ssl.SSLContext | None = None
 
-    def post(self, url: str, path: str, body: bytes, receiver: Receiver) -> Connection:
+    def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Connection:
         head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        if traceparent:
+            head += f"Traceparent: {traceparent}\r\n"
         return self._send(url, "POST", path, head, body, receiver)
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:

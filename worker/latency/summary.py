@@ -18,8 +18,8 @@ DIMENSIONS = ("surface", "model", "agent", "tenant_id")
 # The order in which spans happen; tools stand before the end, and what is not known at the end.
 ORDER = (
     *("edge", "auth", "jwks", "hydrate", "retrieve", "open", "embed", "search", "fuse", "rerank", "read", "reread"),
-    *("compress", "prefill_prefix", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "tools"),
-    *("tool:", "flush"),
+    *("compress", "prefill_prefix", "assemble", "tokenize", "connect", "queue", "prefill", "first_token"),
+    *("decode", "engine", "tools", "tool:", "flush"),
 )
 
 

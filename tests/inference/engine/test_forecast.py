@@ -485,6 +485,18 @@ def test_the_time_without_a_slot_is_no_time_in_one() -> None:
     assert shop.forecasts.next_place_s == RETRY_AFTER_MIN_S
 
 
+def test_what_is_foretold_for_a_newcomer_grows_with_those_that_wait() -> None:
+    shop = Shop()
+    foretold = [shop.forecasts.next_s]
+    shop.learn()
+    foretold.append(shop.forecasts.next_s)
+    for _ in range(12):
+        shop.ask("a")  # all of one tenant: that others would come before them is no reason to have fewer engines
+    foretold.append(shop.forecasts.next_s)
+    unknown, idle_s, busy_s = foretold
+    assert unknown is None and idle_s and busy_s and busy_s > 5 * idle_s
+
+
 def test_requests_that_find_a_slot_say_nothing_of_the_wait_for_one() -> None:
     shop = Shop()
     shop.learn()

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from agents.step import StepSpans
 from inference.bundled import CHAT_MODEL
 from inference.core import Delta, Due, Finish, Sampling
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
 from inference.remote import remote_generation
 from inference.remote.remote_model import RemoteModel
 from inference.remote.transport import Answer, Receiver
+from inference.trace import Trace
 
 URLS = ("http://one", "http://two")
 VLLM = json.dumps({"data": [{"id": "demo", "max_model_len": 512}]}).encode()
@@ -39,6 +41,7 @@ class Post:
     url: str
     body: dict[str, Any]
     receiver: Receiver
+    traceparent: str = ""
     closed: bool = False
 
     def close(self) -> None:
@@ -52,8 +55,8 @@ class Network:
     away: set[str] = field(default_factory=set)
     posts: list[Post] = field(default_factory=list)
 
-    def post(self, url: str, path: str, body: bytes, receiver: Receiver) -> Post:
-        self.posts.append(Post(url, json.loads(body), receiver))
+    def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Post:
+        self.posts.append(Post(url, json.loads(body), receiver, traceparent))
         return self.posts[-1]
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:
@@ -104,6 +107,44 @@ async def test_what_died_before_it_told_anything_is_begun_elsewhere(model: Remot
     assert model.stats()["engines_up"] == 1
     network.last.receiver.begun()
     await generation.admitted()
+
+
+OWN = b'data: {"choices":[{"token_ids":[350]}],"usage":{},"firsttoken":{"queue_ms":2.0,"prefill_ms":3.0}}\n\n'
+TOOK = b'data: {"choices":[],"firsttoken":{"drafted":0,"accepted":0,"finish":"length","engine_ms":7.5}}\n\n'
+
+
+async def test_a_step_at_engines_elsewhere_has_the_spans_of_each(model: RemoteModel, network: Network) -> None:
+    trace = Trace(attributes={"span_id": "5" * 16})
+    generation = model.generate(PROMPT, Sampling(temperature=0, max_tokens=2), traceparent=trace.traceparent)
+    spans = StepSpans(trace, generation, lambda: None)
+    network.last.receiver.lost("killed", reached=True)
+    network.last.receiver.begun()
+    await asyncio.sleep(0.01)
+    network.last.receiver.received(OWN)
+    spans.prefilled()
+    assert [span.name for span in trace.spans] == ["connect", "queue", "prefill"]
+    connect, queue, prefill = trace.spans
+    assert connect.attributes == {"retries": 1, "retry_reason": "lost: killed"}
+    assert (connect.start_ns, connect.end_ns) == (generation.stamps.submitted_ns, queue.start_ns)
+    assert (round(queue.duration_ms, 3), round(prefill.duration_ms, 3)) == (2.0, 3.0)
+    network.last.receiver.received(tokens(351, finish="length") + TOOK + END)
+    spans.decoded()
+    first, second = (span for span in trace.spans if span.name == "engine")
+    assert first.attributes == {"engine": network.posts[0].url, "tokens": 0, "error.type": "lost: killed"}
+    told = {name: second.attributes[name] for name in ("engine", "tokens", "queue_ms", "prefill_ms", "engine_ms")}
+    assert told == {"engine": network.last.url, "tokens": 2, "queue_ms": 2.0, "prefill_ms": 3.0, "engine_ms": 7.5}
+    assert first.lane == second.lane == "engine" and first.end_ns <= second.start_ns
+    assert {post.traceparent for post in network.posts} == {f"00-{trace.id}-{'5' * 16}-01"}
+
+
+async def test_without_durations_of_the_engine_the_prompt_was_read_since_it_took_the_request(
+    model: RemoteModel, network: Network
+) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.begun()
+    network.last.receiver.received(tokens(350))
+    stamps = generation.stamps
+    assert stamps.submitted_ns < generation.hops[0].taken_ns <= stamps.arrived_ns == stamps.admitted_ns
 
 
 @pytest.mark.parametrize("how", ["lost", "aborted", "stopping"])

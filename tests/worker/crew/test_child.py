@@ -36,7 +36,7 @@ class Answers:
     looks: int = 0
     told: list[dict[str, Any]] = field(default_factory=list)
 
-    def post(self, url: str, path: str, body: bytes, receiver: Receiver) -> Exchange:
+    def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
         raise NotImplementedError
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:

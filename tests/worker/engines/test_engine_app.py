@@ -127,6 +127,8 @@ async def test_the_gauges_have_the_names_that_pickers_of_endpoints_know(http: ai
     async with http.get("/metrics") as answer:
         names = {line.split(" ")[0].split("{")[0] for line in (await answer.text()).splitlines()}
     assert {"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"} <= names
+    assert {"vllm:gpu_cache_usage_perc", "vllm:prefix_cache_hits_total", "vllm:generation_tokens_total"} <= names
+    assert {"firsttoken_predicted_ttft_seconds", "firsttoken_waiting_prompt_tokens"} <= names
     assert {"firsttoken_engine_generated_tokens_total", "firsttoken_memory_bytes"} <= names
 
 

@@ -21,6 +21,16 @@ async def status_of(http: aiohttp.ClientSession, path: str) -> tuple[int, Any]:
         return answer.status, await answer.json()
 
 
+async def trace_of(http: aiohttp.ClientSession, trace_id: str) -> Any:
+    """It is stored behind the answer."""
+    async with asyncio.timeout(10):
+        while True:
+            status, trace = await status_of(http, f"/ops/api/traces/{trace_id}")
+            if status == 200:
+                return trace
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.any_answer("it is about whether there is an answer, whatever it says")
 async def test_a_worker_refuses_turns_until_its_engine_is_there_and_again_when_it_is_gone(
     make_home: Callable[[], Path],
@@ -51,6 +61,10 @@ async def test_a_worker_refuses_turns_until_its_engine_is_there_and_again_when_i
                 assert answer.status == 200
                 told = await answer.text()
             assert "response.output_text.delta" in told and "response.completed" in told
+            trace_id = answer.headers["Traceparent"].split("-")[1]
+            spans = {span["name"]: span["attributes"] for span in (await trace_of(http, trace_id))["spans"]}
+            assert spans["connect"] == {"retries": 0} and spans["engine"]["engine"] == f"unix:{home}/engine.sock"
+            assert spans["engine"]["tokens"] > 0 and spans["engine"]["engine_ms"] >= spans["engine"]["prefill_ms"]
 
             # One with a seed cannot go on elsewhere: it is told as failed when its engine dies in the middle of it.
             endless = {

@@ -101,6 +101,7 @@ const WORK = {
   retrieve: () => "finding passages in the documents",
   assemble: () => "assembling the prompt",
   tokenize: () => "tokenizing the prompt",
+  connect: () => "reaching an engine",
   queue: () => "waiting for a free slot in the engine",
   prefill: (trace) => `reading the prompt, ${count(attributeSum(trace, "prefill", "new_tokens"))} new tokens`,
   first_token: () => "sending the first token",

@@ -5,7 +5,8 @@ const GAP_MS_MIN = 0.05; // stamps are taken one after another; less than this i
 const RETRIEVAL = new Set(["open", "embed", "search", "fuse", "rerank", "read", "reread", "compress"]);
 const AHEAD = "prefill_prefix"; // the part of the prompt that was prefilled while retrieval ran
 const KINDS = new Set([
-  "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "queue", "prefill", "first_token", "decode", "flush",
+  "edge", "auth", "hydrate", "retrieve", "assemble", "tokenize", "connect", "queue", "prefill", "first_token", "decode",
+  "flush",
 ]);
 
 /** The colour group of a span: its name, one group for all tools, one for all stages of retrieval, "other" for what

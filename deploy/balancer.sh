@@ -1,0 +1,22 @@
+#!/bin/sh
+# Prints the path of an haproxy for the tests of deploy/haproxy.cfg; installs Debian's when there is none and we may.
+set -eu
+PATH="$PATH:/usr/sbin:/usr/local/sbin"
+
+command -v haproxy && exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing haproxy for the tests of the balancers" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    # Its service is not wanted: each test starts its own.
+    if { apt-get update && apt-get install -y --no-install-recommends haproxy; } >"$log" 2>&1; then
+        rm -f "$log"
+        command -v haproxy && exit 0
+    else
+        tail -n 5 "$log" >&2
+    fi
+fi
+
+echo "The tests of the balancers need haproxy. Debian: apt-get install haproxy; macOS: brew install haproxy." >&2
+exit 1
