@@ -101,16 +101,3 @@ class Lineup:
     def best(self, name: str | None) -> Candidate:
         """The model that answers where there is no choice."""
         return self.candidates[named_by(self.route(name))[-1]]
-
-    def problems(self) -> list[str]:
-        """A message for each name that leads nowhere, or to two things."""
-        known = ", ".join(self.candidates)
-        found = [
-            f"route {route}: there is no model '{name}'. Available: {known}."
-            for route, policy in self.routes.items()
-            for name in named_by(policy)
-            if name not in self.candidates
-        ]
-        return found + [
-            f"route {name}: there is a model of this name." for name in self.routes if name in self.candidates
-        ]

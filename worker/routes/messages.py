@@ -35,7 +35,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with trace.span("edge"):
         body = parse(MessagesRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
-        body.note_ignored(services.model.switches, request[IGNORED])
+        body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         answer = Reply(body, check_model(body.model, services))
         once = Once.of(request, services, principal.tenant_id)
     with in_param("messages"):
@@ -69,7 +69,7 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     body = body.model_copy(update={"messages": messages})
     asked = body.turn(principal.tenant_id, watched=principal.is_watching)
-    return principal.bounded(services.roster.of(model).applied(asked))
+    return principal.bounded(services.definition(model, body.model).applied(asked))
 
 
 async def _stream(request: web.Request, answer: Reply, choice: Choice) -> web.StreamResponse:

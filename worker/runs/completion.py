@@ -20,7 +20,7 @@ async def turns_of(ledger: Ledger, completion: Completion) -> list[Turn]:
     services, principal, body = ledger.services, ledger.principal, completion.request
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     asked = body.model_copy(update={"messages": messages}).turns(principal.tenant_id, watched=principal.is_watching)
-    agent = services.roster.of(completion.model)
+    agent = services.definition(completion.model, body.model)
     return [ledger.applied(principal.bounded(agent.applied(turn))) for turn in asked]
 
 

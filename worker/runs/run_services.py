@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agents.roster import Roster
+from agents.definition import Definition
+from agents.roster import NO_AGENT, Roster
 from agents.surface import Surface
 from worker.aliases import Aliases
 from worker.runs.rate_limits import RateLimits
@@ -14,6 +15,7 @@ from worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from agents.agent import Agent
+    from agents.lineup import Lineup
     from agents.store import ConversationStore, ResponseStore
     from inference.core import LanguageModel
     from worker.attachments import Attachments
@@ -34,7 +36,7 @@ class RunServices:
     """`running` stores the responses in progress with their events, `queue` those of the background that wait."""
 
     agent: Agent
-    model: LanguageModel
+    lineup: Lineup
     conversations: ConversationStore
     responses: ResponseStore
     running: RunningStore
@@ -54,6 +56,25 @@ class RunServices:
     aliases: Aliases = field(default_factory=Aliases)
     rates: RateLimits = field(default_factory=RateLimits)
     supervisor: Supervisor = field(default_factory=Supervisor)
+
+    @property
+    def model(self) -> LanguageModel:
+        """The one that answers who names none."""
+        return self.model_of(None)
+
+    def model_of(self, name: str | None) -> LanguageModel:
+        """The model that answers where a request names this model, route, agent or alias, and there is no choice."""
+        if name is None:
+            return self.lineup.best(None).model
+        named = self.aliases.model_of(name)
+        return self.lineup.best(self.roster.of(named).model or named).model
+
+    def definition(self, model: str, asked: str | None) -> Definition:
+        """What the model that a request names adds to its turns. `model` is what it stands for, `asked` what it says:
+        nothing leaves the choice to the surface and to the worker."""
+        if asked is None:
+            return NO_AGENT
+        return Definition(model=model) if model in self.lineup.names else self.roster.of(model)
 
     @property
     def surface_names(self) -> list[str]:

@@ -76,7 +76,7 @@ async def hydrate(
         raise ApiError(404, str(error), type="not_found_error", param=before, code=code) from None
     history = tuple(opened(services.seals, tenant_id, item, before) for item in history)
     items = await services.attachments.items(tenant_id, request.input, "input")
-    return ResponseTurn(principal, frame, items, history, services.roster.of(frame.model))
+    return ResponseTurn(principal, frame, items, history, services.definition(frame.model, request.model))
 
 
 async def run_turn(services: RunServices, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
@@ -84,7 +84,8 @@ async def run_turn(services: RunServices, turn: Turn, trace: Trace, sink: EventS
     if turn.compacting is None:
         return await services.agent.run(turn, trace, sink)
     seal = partial(sealed, services.seals, turn.tenant_id)
-    return await run_compacted(services.agent, services.model, turn, trace, seal, sink)
+    model = services.model_of(turn.model)
+    return await run_compacted(services.agent, model, turn, trace, seal, sink)
 
 
 async def begin(services: RunServices, turn: ResponseTurn) -> None:
