@@ -33,6 +33,7 @@ LogProbability: TypeAlias = Annotated[float, Field(ge=-100, le=0)]
 
 # How answers of models begin that do not know, in the words of the bundled model and of larger ones.
 REFUSALS = (
+    "i am only a small demo model",
     "i can't",
     "i cannot",
     "i can not",

@@ -119,7 +119,7 @@ class Trial:
     def _unsure(self, doubt: Doubt) -> str:
         """Why, if a single token or the words tell it."""
         said = self.text.lstrip().casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-        if any(said.startswith(refusal) for refusal in doubt.refusals):
+        if any(said.startswith(refusal.casefold()) for refusal in doubt.refusals):
             return "refuses"
         if self.min_logprob < doubt.min_logprob:
             return "an unlikely token"
