@@ -43,7 +43,10 @@ def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:
     for at, part in enumerate(place):
         if not isinstance(data, dict | list) or part == "[key]":
             break
-        inner = data.get(part, ABSENT) if isinstance(data, dict) else data[int(part)]
+        if isinstance(data, dict):
+            inner = data.get(part, ABSENT)
+        else:
+            inner = data[part] if isinstance(part, int) else ABSENT
         known = inner is not ABSENT
         if known or at == len(place) - 1:
             keys.append(part)
