@@ -114,7 +114,7 @@ async def test_a_worker_answers_with_two_models_and_by_a_third_name(tmp_path: Pa
             assert listed["auto"]["context_length"] == 1024
             ready = await get(client, "/readyz")
             assert ready["models"] == {"loaded": 1, "loading": 0, "not_loaded": 1}
-            answered = {}
+            answered: dict[str | None, object] = {}
             for name in ("small", "fast", "agent/anybody", None, "best", "large", "agent/support", "auto"):
                 body = {"input": "Hello!", "max_output_tokens": 16, "temperature": 0, "model": name}
                 response = await post(client, "/v1/responses", {key: value for key, value in body.items() if value})
