@@ -9,23 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
-from agents.budget import ANSWER_TOKENS, FREE, Budget, Prices
+from agents.budget import FREE, Budget, Prices
 from agents.constraint import Stage, constraint_of
-from agents.errors import Interrupted
+from agents.errors import Interrupted, InvalidTurn
 from agents.events import EventSink, ItemFinished, ItemStarted, TurnFinished
+from agents.lineup import Candidate, Lineup
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
-from agents.parser.choose import Format, FormattedParser, Parser, choose
+from agents.parser.choose import Format, FormattedParser, Parser
 from agents.parser.plain import PlainParser
 from agents.prefetch import Prefetch, before_missing, before_question
 from agents.progress import Progress
 from agents.promise import is_due, keep
 from agents.prompt import answer_message, assemble, question
 from agents.reply import CALLS_MAX, Reply
+from agents.router import Router
+from agents.routing.decision import Decision
+from agents.routing.trial import Trial, judged
 from agents.search import Searcher, found, search
 from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.tool import ToolContext
@@ -51,16 +55,15 @@ class Agent:
     """`turns` are those in progress. One that is interrupted fails, with what it said so far."""
 
     def __init__(
-        self, model: LanguageModel, retriever: Searcher | None, toolbox: Toolbox, prices: Prices = FREE
+        self, model: LanguageModel | Lineup, retriever: Searcher | None, toolbox: Toolbox, prices: Prices = FREE
     ) -> None:
-        self._model = model
+        lineup = model if isinstance(model, Lineup) else Lineup.of(model)
+        self._router = Router(lineup)
+        self._names_models = len(lineup.candidates) > 1
         self._prices = prices
         self._retriever = retriever
         self._toolbox = toolbox
         self.turns = Work()
-        self._dialect = choose(model.chat_template)
-        # Reserved for the answer beside passages and results; less in a small context.
-        self._answer_tokens = min(ANSWER_TOKENS, model.context_length // 8)
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
         """Write the events of one turn to the sink and return the last one.
@@ -68,9 +71,17 @@ class Agent:
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, Late, EngineStopped,
         Interrupted, and what `sink.open` raises.
         """
-        with self.turns.doing(), Prefetch(self._model, trace) as ahead:
-            progress = await self._prepare(turn, trace, ahead)
-            progress.step = await self._begin(progress)
+        with ExitStack() as held:
+            with self.turns.doing():
+                likely = self._router.likely(turn)
+                await likely.ready(trace, held)
+                with Prefetch(likely.model, trace) as ahead:
+                    progress = await self._prepare(turn, trace, ahead, likely)
+                    progress.held = held
+                    await self._next(progress)
+            return await self._run_begun(progress, sink)
+
+    async def _run_begun(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
             with self.turns.doing():
                 await progress.step.generation.admitted()
@@ -96,16 +107,70 @@ class Agent:
     async def _go_on(self, progress: Progress, sink: EventSink) -> None:
         """Step by step, until the model answers or nothing is left of the budget."""
         while True:
+            await self._run_step(progress, sink)
             step = progress.step
-            await step.run(sink)
             self._end(progress, sink)
-            with Prefetch(self._model, progress.trace) as progress.ahead:
+            with Prefetch(step.candidate.model, progress.trace) as progress.ahead:
                 await self._results(progress, sink)
                 if not step.goes_on or progress.budget.remaining_tokens <= 0:
                     return await self._keep_promise(progress)
                 progress.concluding = progress.budget.spent(now_ns())
                 await sink.drain()
-                progress.step = await self._begin(progress)
+                await self._next(progress)
+
+    async def _next(self, progress: Progress) -> None:
+        """Choose the model of the next step and submit it. Raises what `_begin` raises."""
+        offer = None if progress.concluding else progress.offer
+        decision = self._router.decide(
+            progress.turn,
+            progress.output,
+            offer,
+            documents=progress.in_prompt,
+            step=progress.budget.steps,
+            trace=progress.trace,
+        )
+        progress.step = await self._begin(progress, self._router.candidate(decision.model), decision)
+
+    async def _run_step(self, progress: Progress, sink: EventSink) -> None:
+        """To its end; one on trial until it is kept, or another model has taken it over."""
+        step = progress.step
+        if step.trial is None:
+            return await step.run(sink)
+        decision = step.trial.decision
+        running = asyncio.create_task(step.run(sink), name="trial")
+        other = self._router.candidate(decision.fallback)
+        try:
+            with Prefetch(other.model, progress.trace) as hedge:
+                if decision.hedge and other.is_loaded:
+                    prompt = (await self._prompt(progress, other))[1]
+                    hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
+                await step.decided.wait()
+                takes_over = not step.is_kept and await self._take_over(progress, step, other, sink)
+            self._tell_trial(progress, step, takes_over)
+            await (progress.step.run(sink) if takes_over else running)
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await running
+
+    async def _take_over(self, progress: Progress, step: Step, other: Candidate, sink: EventSink) -> bool:
+        """Whether the other model does the step. Where it cannot, the first one goes on."""
+        try:
+            taken = await self._begin(progress, other)
+            await taken.generation.admitted()
+        except (InferenceError, InvalidTurn) as error:
+            step.keep(f"no {other.name}: {type(error).__name__}", sink)
+            return False
+        step.cancel()
+        progress.give_up(step)
+        progress.step, progress.ahead = taken, Prefetch(other.model, progress.trace)
+        return True
+
+    @staticmethod
+    def _tell_trial(progress: Progress, step: Step, took_over: bool) -> None:
+        span = next((span for span in reversed(progress.trace.spans) if span.name == "route"), None)
+        if span is not None and step.trial is not None:
+            span.attributes |= {**step.trial.attributes, "model": progress.step.candidate.name, "took_over": took_over}
 
     async def _keep_promise(self, progress: Progress) -> None:
         """Raises SchemaUnmet for an answer that is complete and breaks what no grammar holds."""
@@ -119,9 +184,10 @@ class Agent:
 
     async def tokens(self, turn: Turn) -> list[int]:
         """The first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
-        trace = Trace()
-        progress = await self._prepare(replace(turn, file_search=None), trace, Prefetch(self._model, trace))
-        return (await self._prompt(progress))[1]
+        trace, likely = Trace(), self._router.likely(turn)
+        unread = Prefetch(likely.model, trace)
+        progress = await self._prepare(replace(turn, file_search=None), trace, unread, likely)
+        return (await self._prompt(progress, likely))[1]
 
     async def warm(self, turn: Turn) -> Generation | None:
         """Prefill what precedes the next question, where that helps; this turn has no question yet.
@@ -129,25 +195,30 @@ class Agent:
         Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(*turn.input, Message("user", "?")))
-        return self._model.read_ahead(await self._prefix(asked, self._offer(asked)), salt=turn.salt)
+        likely = self._router.likely(asked)
+        return likely.model.read_ahead(await self._prefix(asked, likely), salt=turn.salt)
 
     async def share(self, turn: Turn) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no
         data of a tenant, and prefill it, where that helps. Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(Message("user", "?"),))
-        prefix = await self._prefix(asked, self._offer(asked))
-        self._model.share(prefix)
-        return self._model.read_ahead(prefix, salt=turn.salt)
+        likely, reading = self._router.likely(asked), None
+        for candidate in self._router.named(asked):
+            prefix = await self._prefix(asked, candidate)
+            candidate.model.share(prefix)
+            read = candidate.model.read_ahead(prefix, salt=turn.salt)
+            reading = read if candidate is likely else reading
+        return reading
 
-    def _offer(self, turn: Turn) -> Offer:
-        return Offer.of(turn, self._toolbox, holds=self._dialect.format is Format.HERMES)
+    def _offer(self, turn: Turn, candidate: Candidate) -> Offer:
+        return Offer.of(turn, self._toolbox, holds=candidate.dialect.format is Format.HERMES)
 
-    async def _prepare(self, turn: Turn, trace: Trace, ahead: Prefetch) -> Progress:
+    async def _prepare(self, turn: Turn, trace: Trace, ahead: Prefetch, likely: Candidate) -> Progress:
         """Check the turn and search for passages."""
-        offer = self._offer(turn)
+        offer = self._offer(turn, likely)
         budget = Budget(turn.limits, now_ns(), self._prices)
-        sources = await self._search(turn, offer, trace, ahead) if turn.file_search else []
+        sources = await self._search(turn, likely, trace, ahead) if turn.file_search else []
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         return Progress(
             turn,
@@ -160,7 +231,7 @@ class Agent:
             concluding=budget.spent(now_ns()) if offer.server else None,
         )
 
-    async def _search(self, turn: Turn, offer: Offer, trace: Trace, ahead: Prefetch) -> list[Passage]:
+    async def _search(self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch) -> list[Passage]:
         """Search while the model prefills what precedes the passages. The search starts first: the database works while
         the prompt is built.
         """
@@ -169,7 +240,7 @@ class Agent:
             await asyncio.sleep(0)  # lets it send its first query
             if self._retriever and question(turn):
                 with suppress(TextTooLong):  # something may be left out of it
-                    prefix = await self._prefix(turn, offer)
+                    prefix = await self._prefix(turn, likely)
                     ahead.read(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
             return list(await searching)
         finally:
@@ -191,72 +262,88 @@ class Agent:
 
     async def _read_results(self, progress: Progress, missing: int) -> None:
         """Prefill the results that are available, while tools whose results follow them still run."""
-        turn = progress.turn
-        segments = self._render(turn, assemble(turn, progress.output, progress.passages), progress.offer)
+        turn, candidate = progress.turn, progress.step.candidate
+        segments = self._render(turn, assemble(turn, progress.output, progress.passages), candidate)
         with suppress(TextTooLong):
-            prefix = await self._encode(before_missing(segments, missing), turn.salt)
+            prefix = await self._encode(before_missing(segments, missing), candidate, turn.salt)
             progress.ahead.read(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
 
-    async def _prefix(self, turn: Turn, offer: Offer) -> list[int]:
-        return await self._encode(before_question(self._render(turn, assemble(turn), offer)), turn.salt)
+    async def _prefix(self, turn: Turn, candidate: Candidate) -> list[int]:
+        return await self._encode(before_question(self._render(turn, assemble(turn), candidate)), candidate, turn.salt)
 
-    async def _begin(self, progress: Progress) -> Step:
-        """Submit the next step. Raises PromptTooLong, QueueFull, Late, EngineStopped, InvalidTurn, InvalidSchema."""
+    async def _begin(self, progress: Progress, candidate: Candidate, decision: Decision | None = None) -> Step:
+        """Submit the next step; without a decision, one that is taken over. Raises PromptTooLong, QueueFull, Late,
+        EngineStopped, InvalidTurn, InvalidSchema."""
         turn, budget = progress.turn, progress.budget
-        segments, prompt = await self._prompt(progress)
+        trial = Trial(decision, turn.due.at_ns) if decision and decision.is_trial else None
+        await candidate.ready(progress.trace, progress.held)
+        progress.offer = self._offer(turn, candidate)
+        segments, prompt = await self._prompt(progress, candidate)
         end = segments[-1].text if segments and segments[-1].trusted else ""
-        thinking = self._dialect.opens_thought(end)
-        if turn.file_search and not budget.steps:
+        thinking = candidate.dialect.opens_thought(end)
+        if turn.file_search and not progress.output:
             progress.output = [found(turn, progress.passages)]
-        sampling = await self._held(turn.sampling.at_most(budget.remaining_tokens), progress, thinking)
-        generation = self._model.generate(
+        asked = turn.sampling.at_most(budget.remaining_tokens)
+        sampling = await self._held(
+            judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
+        )
+        generation = candidate.model.generate(
             prompt,
             sampling,
             salt=turn.salt,
             priority=turn.priority,
-            due=turn.due.begun if budget.steps else turn.due,
+            due=turn.due.begun if budget.steps or decision is None else turn.due,
             deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
             traceparent=progress.trace.traceparent,
         )
         return Step(
+            candidate,
             generation,
             Reply(
                 len(progress.output),
-                self._parser(progress, thinking),
+                self._parser(progress, candidate, thinking),
                 progress.context.sources,
-                self._calls_max(progress),
-                exact=self._dialect.keeps_tokens and not turn.prompt,
+                self._calls_max(progress, candidate),
+                exact=candidate.dialect.keeps_tokens and not turn.prompt,
                 verbatim=bool(turn.prompt),
             ),
             RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
-            StepSpans(progress.trace, generation, lambda: self._model.verdict(segments, generation, salt=turn.salt)),
+            StepSpans(
+                progress.trace,
+                generation,
+                lambda: candidate.model.verdict(segments, generation, salt=turn.salt),
+                candidate.name if self._names_models else "",
+            ),
             progress.offer,
+            trial,
+            turn.sampling.top_logprobs,
         )
 
-    async def _prompt(self, progress: Progress) -> tuple[list[Segment], list[int]]:
+    async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[list[Segment], list[int]]:
         """The next step's prompt and its token ids, shortened until an answer fits, where anything may be left out."""
+        model = candidate.model
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
-                segments = self._segments(progress)
+                segments = self._segments(progress, candidate)
             try:
                 with progress.trace.span("tokenize") as span:
-                    prompt = await self._encode(segments, progress.turn.salt)
+                    prompt = await self._encode(segments, candidate, progress.turn.salt)
                     span.attributes["tokens"] = len(prompt)
             except TextTooLong as error:
                 if not await self._shorten(progress, error.excess_bytes, error.room_bytes, bytes_of):
                     raise
                 continue
-            room, count = self._model.context_length, partial(self._model.count, salt=progress.turn.salt)
-            excess = len(prompt) + self._answer_tokens - room
+            room, count = model.context_length, partial(model.count, salt=progress.turn.salt)
+            excess = len(prompt) + candidate.answer_tokens - room
             if excess <= 0 or not await self._shorten(progress, excess, room, count):
                 return segments, prompt
 
-    def _segments(self, progress: Progress) -> list[Segment]:
+    def _segments(self, progress: Progress, candidate: Candidate) -> list[Segment]:
         if progress.turn.prompt:
             return list(progress.turn.prompt)
         conclude = progress.concluding is not None
         messages = assemble(progress.turn, progress.output, progress.passages, conclude=conclude)
-        return self._render(progress.turn, messages, progress.offer)
+        return self._render(progress.turn, messages, candidate)
 
     async def _shorten(self, progress: Progress, excess: int, room: int, count: Callable[[str], int]) -> bool:
         """Leave out the oldest turns where the caller allows it, or else a passage. False: nothing may be left out.
@@ -273,70 +360,79 @@ class Agent:
             return True
         return False
 
-    async def _held(self, sampling: Sampling, progress: Progress, thinking: bool) -> Sampling:
+    async def _held(self, sampling: Sampling, progress: Progress, candidate: Candidate, thinking: bool) -> Sampling:
         """The sampling with the grammar of the step, compiled in a thread. Raises InvalidTurn, InvalidSchema."""
-        turn, calls_max = progress.turn, self._calls_max(progress)
+        turn, calls_max = progress.turn, self._calls_max(progress, candidate)
         if not calls_max and turn.answer_format is None:
             return sampling
         stage = Stage(not progress.budget.steps and turn.tool_choice != "auto", calls_max, thinking)
-        if stage not in progress.grammars:
-            progress.grammars[stage] = await asyncio.to_thread(self._grammar, turn, progress.offer, stage)
-        return replace(sampling, grammar=progress.grammars[stage])
+        key = (candidate.name, stage)
+        if key not in progress.grammars:
+            progress.grammars[key] = await asyncio.to_thread(self._grammar, turn, progress.offer, candidate, stage)
+        return replace(sampling, grammar=progress.grammars[key])
 
-    def _grammar(self, turn: Turn, offer: Offer, stage: Stage, *, loosely: bool = False) -> Grammar | None:
+    def _grammar(
+        self, turn: Turn, offer: Offer, candidate: Candidate, stage: Stage, *, loosely: bool = False
+    ) -> Grammar | None:
         """Raises InvalidTurn, and InvalidSchema for a strict schema that no grammar can enforce."""
-        to = constraint_of(turn, offer, self._dialect, stage, loosely=loosely)
+        to = constraint_of(turn, offer, candidate.dialect, stage, loosely=loosely)
         if to is None:
             return None
         try:
-            return self._model.prepare(to.grammar, to.begins)
+            return candidate.model.prepare(to.grammar, to.begins)
         except InvalidSchema as error:
             if not loosely:  # it may be the schema of a function that is not strict
-                return self._grammar(turn, offer, stage, loosely=True)
+                return self._grammar(turn, offer, candidate, stage, loosely=True)
             if to.begins:
                 return None
             error.param = turn.answer_format.param if turn.answer_format else None
             raise
 
-    def _parser(self, progress: Progress, thinking: bool) -> Parser:
+    def _parser(self, progress: Progress, candidate: Candidate, thinking: bool) -> Parser:
         if progress.turn.prompt:
             return PlainParser()
-        parser = self._dialect.parser(progress.offer.schemas, thinking=thinking)
+        parser = candidate.dialect.parser(progress.offer.schemas, thinking=thinking)
         return FormattedParser(parser) if progress.turn.answer_format else parser
 
-    def _render(self, turn: Turn, messages: Sequence[ChatMessage], offer: Offer) -> list[Segment]:
-        switches = turn.switches.chosen(self._model.switches)
-        return self._model.render(messages, offer.schemas, switches, salt=turn.salt)
+    def _render(self, turn: Turn, messages: Sequence[ChatMessage], candidate: Candidate) -> list[Segment]:
+        known, offer = candidate.model.switches, self._offer(turn, candidate)
+        switches = {**candidate.switches, **turn.switches.chosen(known)}
+        return candidate.model.render(messages, offer.schemas, switches, salt=turn.salt)
 
-    async def _encode(self, segments: Sequence[Segment], salt: str) -> list[int]:
+    @staticmethod
+    async def _encode(segments: Sequence[Segment], candidate: Candidate, salt: str) -> list[int]:
         if sum(len(segment.text) for segment in segments) < ENCODE_CHARS_MAX:
-            return self._model.encode(segments, salt=salt)
-        return await asyncio.to_thread(self._model.encode, segments, salt=salt)
+            return candidate.model.encode(segments, salt=salt)
+        return await asyncio.to_thread(candidate.model.encode, segments, salt=salt)
 
-    def _calls_max(self, progress: Progress) -> int:
+    @staticmethod
+    def _calls_max(progress: Progress, candidate: Candidate) -> int:
         if progress.concluding or not progress.offer.schemas:
             return 0
-        return CALLS_MAX if progress.turn.parallel_tool_calls and not self._dialect.one_call else 1
+        return CALLS_MAX if progress.turn.parallel_tool_calls and not candidate.dialect.one_call else 1
 
     def _end(self, progress: Progress, sink: EventSink) -> None:
         """Close the step's items and account for it. Idempotent."""
         step = progress.step
         if step.ended:
             return
-        sink.write(step.end(fallback=NOTHING_LEFT if progress.concluding else self._unread(step.reply)))
+        sink.write(step.end(fallback=NOTHING_LEFT if progress.concluding else _unread(step)))
         progress.add(step)
+        self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
-            self._model.remember(answer_message(step.reply.items), step.generation.ids, salt=progress.turn.salt)
-
-    def _unread(self, reply: Reply) -> str:
-        """A call that nobody asked for, where it is all that was written: better than an answer of nothing."""
-        return self._dialect.unthought(reply.written, thought=reply.thought)
+            message = answer_message(step.reply.items)
+            step.candidate.model.remember(message, step.generation.ids, salt=progress.turn.salt)
 
     def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
         """Write the result as an item, cut to its share of the free context."""
-        step = progress.step
-        used = step.generation.prompt_tokens + len(step.generation.ids) + self._answer_tokens
-        share = (self._model.context_length - used) // len(step.calls.pending)
-        count = partial(self._model.count, salt=progress.turn.salt)
+        step, model = progress.step, progress.step.candidate.model
+        used = step.generation.prompt_tokens + len(step.generation.ids) + step.candidate.answer_tokens
+        share = (model.context_length - used) // len(step.calls.pending)
+        count = partial(model.count, salt=progress.turn.salt)
         index, item = progress.add_result(call, fit(result.output, share, count))
         sink.write([ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)])
+
+
+def _unread(step: Step) -> str:
+    """A call that nobody asked for, where it is all that was written: better than an answer of nothing."""
+    return step.candidate.dialect.unthought(step.reply.written, thought=step.reply.thought)

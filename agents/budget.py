@@ -82,6 +82,10 @@ class Budget:
         self.tokens += usage.output_tokens
         self.cost += self.prices.of_step(usage)
 
+    def add_trial(self, usage: Usage) -> None:
+        """Account for what a model computed before another one took its step over."""
+        self.cost += self.prices.of_step(usage)
+
     def spent(self, now_ns: int) -> str | None:
         """The name of the spent budget, after which the next step must be the answer; None while none is spent."""
         if self.circling:

@@ -69,7 +69,7 @@ class Definition(Table):
 
     description: Annotated[str, StringConstraints(max_length=500)] = ""
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
-    model: Name | None = None  # the worker must run this one
+    model: Name | None = None  # a model or a route, which the worker must have; None: its surface's or the default
     surface: Surface | None = None  # label of its turns in the metrics; None: chat or embedded, by the credential
     tools: Annotated[list[Name], Field(max_length=TOOLS_MAX)] = Field(default_factory=list)
     search: SearchTable | None = None
@@ -83,6 +83,7 @@ class Definition(Table):
         limits = Limits().replaced(self.budget.caps).capped(turn.caps)
         return replace(
             turn,
+            model=turn.model or self.model,
             instructions="\n\n".join(said) or None,
             server_tools=tuple(dict.fromkeys((*self.tools, *turn.server_tools))),
             file_search=turn.file_search or self._search,

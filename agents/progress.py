@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from agents.budget import WALL_CLOCK, Budget
@@ -37,7 +38,9 @@ class Progress:
     usage: Usage = field(default_factory=Usage)
     _step: Step | None = None
     turns_dropped: int = 0  # oldest turns of the conversation, where the context was too small
-    grammars: dict[Stage, Grammar | None] = field(default_factory=dict)  # compiled once per stage
+    grammars: dict[tuple[str, Stage], Grammar | None] = field(default_factory=dict)  # compiled once per model and stage
+    held: ExitStack = field(default_factory=ExitStack)  # keeps the models of the turn loaded
+    escalations: int = 0  # steps that another model took over
 
     @property
     def step(self) -> Step:
@@ -81,6 +84,12 @@ class Progress:
         self.budget.add_step(usage)
         self.usage += usage
 
+    def give_up(self, step: Step) -> None:
+        """Account for a step that another model has taken over: its tokens cost, and nobody is told them."""
+        generation = step.generation
+        self.budget.add_trial(Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids)))
+        self.escalations += 1
+
     def add_result(self, call: FunctionCall, output: str) -> tuple[int, FunctionCallOutput]:
         """The new item and its output index."""
         item = FunctionCallOutput(call.call_id, output)
@@ -119,6 +128,8 @@ class Progress:
             "firsttoken.tool_calls": self.budget.calls,
             "firsttoken.cost": round(self.budget.cost, 6),
             "firsttoken.budget": self.concluding,
+            **({"firsttoken.model": self.step.candidate.name} if self.step.spans.model else {}),
+            **({"firsttoken.escalations": self.escalations} if self.escalations else {}),
             "firsttoken.turns_dropped": self.turns_dropped,
             "firsttoken.citations": sum(len(message.citations) for message in messages),
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),

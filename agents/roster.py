@@ -19,14 +19,12 @@ tools = { files_search = 0.5 }
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from agents.budget import FREE, Prices
 from agents.definition import Definition
@@ -34,12 +32,11 @@ from agents.definition import Surface as SurfaceName
 from agents.errors import AgentError
 from agents.servers import SERVERS_MAX, AbsentTool, ServerName, ServerTable
 from agents.surface import SURFACES_MAX, Surface
+from agents.toml_file import read_toml
 
 PREFIX = "agent/"  # of an agent's name in the `model` of a request
-FILE_BYTES_MAX = 1_000_000
 AGENTS_MAX = 256
 NO_AGENT = Definition()
-TABLE, KEY = re.compile(r"\s*\[([^\[\]]+)\]"), re.compile(r"\s*([\w\"'. -]+?)\s*=")
 
 AgentName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
@@ -67,17 +64,7 @@ class Roster:
     @classmethod
     def read(cls, path: Path) -> Roster:
         """Raises InvalidAgents naming the place in the file, OSError when it cannot be read."""
-        text = path.read_bytes()
-        if len(text) > FILE_BYTES_MAX:
-            raise InvalidAgents(f"{path} is longer than {FILE_BYTES_MAX} bytes")
-        try:
-            file = _File.model_validate(tomllib.loads(text.decode()))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidAgents(f"{path} is not valid TOML: {error}") from None
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
-            raise InvalidAgents(f"{path}{_line_of(problem['loc'], text.decode())}: {place}: {problem['msg']}") from None
+        file = read_toml(path, _File, InvalidAgents)
         return cls(file.agents, file.mcp, file.prices, file.surfaces)
 
     @property
@@ -105,8 +92,9 @@ class Roster:
         names = dict.fromkeys(tool for agent in self.agents.values() for tool in agent.tools)
         return [AbsentTool(name, server) for name in names if (server := self.server_of(name)) is not None]
 
-    def problems(self, tools: Collection[str], model: str | None = None) -> list[str]:
-        """One message per tool that this worker lacks and per agent for another model than `model` (None: unknown)."""
+    def problems(self, tools: Collection[str], models: Collection[str] | None = None) -> list[str]:
+        """A message for each tool that this worker lacks, and for each agent and surface that names neither a model
+        nor a route of its `models` (None: unknown)."""
         available = ", ".join(sorted(tools)) or "none"
         missing = [
             f"agent {name}: there is no tool '{tool}'. Available: {available}."
@@ -114,27 +102,16 @@ class Roster:
             for tool in agent.tools
             if tool not in tools and self.server_of(tool) is None
         ]
+        if models is None:
+            return missing
+        named = [(f"agent {name}", agent.model) for name, agent in self.agents.items()]
+        named += [(f"surface {name}", surface.model) for name, surface in self.surfaces.items()]
         return missing + [
-            f"agent {name}: it needs the model '{agent.model}', but this worker runs '{model}'."
-            for name, agent in self.agents.items()
-            if agent.model is not None and model is not None and agent.model != model
+            f"{who}: it needs the model '{model}', but this worker runs {_listed(models)}."
+            for who, model in named
+            if model is not None and model not in models
         ]
 
 
-def _line_of(place: Sequence[int | str], text: str) -> str:
-    """`:7` for the line of the file where the key at this place stands, or its table; empty if it is not found."""
-    keys, table, best = [part for part in place if isinstance(part, str) and part != "[key]"], list[str](), (0, 0)
-    for number, line in enumerate(text.splitlines(), 1):
-        if match := TABLE.match(line):
-            table = here = _parts(match[1])
-        elif match := KEY.match(line):
-            here = [*table, *_parts(match[1])]
-        else:
-            continue
-        if keys[: len(here)] == here and len(here) > best[0]:
-            best = (len(here), number)
-    return f":{best[1]}" if best[1] else ""
-
-
-def _parts(name: str) -> list[str]:
-    return [part.strip().strip("\"'") for part in name.split(".")]
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

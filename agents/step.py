@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from agents.budget import Budget
-from agents.events import Event, EventSink, ItemFinished
+from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
+from agents.lineup import Candidate
 from agents.message import FunctionCall
 from agents.offer import Offer
 from agents.reply import Reply
+from agents.routing.trial import Trial, wanted
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.core import Delta, Finish, Generation, Hop, Steps, Verdict
@@ -74,6 +76,7 @@ class StepSpans:
     trace: Trace
     generation: Generation
     verdict: Callable[[], Verdict | None]
+    model: str = ""  # where there are several
     told_prefill: bool = False
     place: int | None = None  # in the queue, as the reader was told it first
     _prefill: Span | None = None
@@ -101,6 +104,7 @@ class StepSpans:
                 cached_tokens=cached,
             )
             self._prefill.attributes |= _batch("chunks", self.generation.reading)
+            self._name(self._prefill)
 
     def _connected(self) -> int:
         """When the request was in the queue of an engine elsewhere."""
@@ -134,6 +138,11 @@ class StepSpans:
                 accepted=generation.accepted,
             )
             decode.attributes |= _batch("steps", generation.writing)
+            self._name(decode)
+
+    def _name(self, span: Span) -> None:
+        if self.model:
+            span.attributes["model"] = self.model
 
     def _judge(self) -> None:
         verdict = self.verdict() if self._prefill else None
@@ -143,13 +152,21 @@ class StepSpans:
 
 @dataclass(slots=True)
 class Step:
+    """One on `trial` is held back until it is kept, or another one takes it over; `decided` is set by then."""
+
+    candidate: Candidate
     generation: Generation
     reply: Reply
     calls: RunningCalls
     spans: StepSpans
     offer: Offer
+    trial: Trial | None = None
+    top_logprobs: int | None = None  # as many as the request asks for
     ended: bool = False
     reasoning_tokens: int = 0
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: list[Event] = field(default_factory=list)
+    _timer: asyncio.TimerHandle | None = None
 
     async def run(self, sink: EventSink) -> None:
         """Write the events of the generation as its tokens come. Raises InferenceError when the engine fails."""
@@ -157,16 +174,79 @@ class Step:
         def receive(delta: Delta) -> None:
             if events := self.feed(delta):
                 sink.write(events)
+            if self._waiting and self._timer is None and self.trial is not None:
+                left_s = max(0, self.trial.ends_ns - now_ns()) / 1e9
+                self._timer = asyncio.get_running_loop().call_later(left_s, self._expire, sink)
 
-        await self.generation.stream(receive)
+        try:
+            await self.generation.stream(receive)
+            self._expire(sink)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.decided.set()
 
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
-        events = self._started(self.reply.feed(delta.text, delta.logprobs))
+        if self.trial is None:
+            events = self._started(self.reply.feed(delta.text, delta.logprobs))
+        else:
+            events = self._tried(delta, self.trial)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
         return events
+
+    def keep(self, reason: str, sink: EventSink) -> None:
+        """Go on with it although it was not kept: nobody can take it over."""
+        if self.trial is not None:
+            self.trial.keep(reason, now_ns())
+        if events := self._released():
+            sink.write(events)
+
+    @property
+    def is_kept(self) -> bool:
+        """It is not on trial any more."""
+        return self.trial is None or (self.trial.verdict is not None and self.trial.verdict.keeps)
+
+    def _tried(self, delta: Delta, trial: Trial) -> list[Event]:
+        events = self.reply.feed(delta.text, wanted(delta.logprobs, self.top_logprobs))
+        if self.is_kept:
+            return self._started(events)
+        self._waiting += events
+        if trial.verdict is None and self._judge(delta, events, trial):
+            self.decided.set()
+        return self._released()
+
+    @staticmethod
+    def _judge(delta: Delta, events: Sequence[Event], trial: Trial) -> bool:
+        """Whether it is decided now."""
+        now = now_ns()
+        for event in events:
+            match event:
+                case ItemStarted(item=FunctionCall()):
+                    trial.called(now)
+                case TextDelta():
+                    trial.said(now)
+                case ItemFinished(item=FunctionCall(status="failed")):
+                    trial.broke(now)
+        return (trial.verdict or trial.feed(delta.text, delta.tokens, delta.logprobs, now)) is not None
+
+    def _released(self) -> list[Event]:
+        """What was held back, if it may be told."""
+        if not self.is_kept or not self._waiting:
+            return []
+        waiting, self._waiting = self._waiting, []
+        return self._started(waiting)
+
+    def _expire(self, sink: EventSink) -> None:
+        """No more may be waited for, or there is no more."""
+        if self.trial is None or self.trial.verdict is not None:
+            return
+        self.trial.over(now_ns())
+        self.decided.set()
+        if events := self._released():
+            sink.write(events)
 
     def end(self, *, fallback: str = "") -> list[Event]:
         """The last events of the step; none the second time."""

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName, Table
+from agents.definition import CLASSES, INSTRUCTIONS_CHARS_MAX, ClassName, Name, Table
 from agents.turn import Caps, Turn
 from inference.core import Priority
 
@@ -38,6 +38,7 @@ class Surface(Table):
     best_class: Annotated[ClassName | None, Field(alias="class")] = None
     late: Literal["refuse", "wait"] | None = None  # what happens to late requests that do not say; None: see --late
     instructions: Annotated[str, StringConstraints(max_length=INSTRUCTIONS_CHARS_MAX)] = ""
+    model: Name | None = None  # a model or a route, for requests that name none and agents without one
 
     def applied(self, turn: Turn) -> Turn:
         caps = Caps(
@@ -50,6 +51,7 @@ class Surface(Table):
         said = [text for text in (turn.instructions, self.instructions) if text]
         return replace(
             turn,
+            model=turn.model or self.model,
             limits=limits,
             sampling=turn.sampling.at_most(limits.tokens),
             priority=self.capped(turn.priority),

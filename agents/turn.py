@@ -128,6 +128,7 @@ class Turn:
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small
     arm: Arm | None = None
+    model: str | None = None  # a model or a route of the worker; None: its agent, its surface or the worker chooses
 
     @property
     def salt(self) -> str:

@@ -89,6 +89,11 @@ class Sampling:
         """The same for an answer of at most so many tokens."""
         return self if self.max_tokens <= tokens else replace(self, max_tokens=tokens)
 
+    def with_logprobs(self, top: int) -> Sampling:
+        """The same, with the log probabilities of at least so many alternatives per token."""
+        enough = self.top_logprobs is not None and self.top_logprobs >= top
+        return self if enough else replace(self, top_logprobs=top)
+
     def kept_from(self, end_tokens: Iterable[int]) -> Sampling:
         """The same, with the tokens that end an answer out of reach if they are to be ignored.
 

@@ -102,6 +102,14 @@ class ModelNotLoaded(InferenceError):
     """The model file could not be loaded."""
 
 
+class NoRoom(InferenceError):
+    """There is no memory for a model while others are at work: try again after `retry_after_s`."""
+
+    status = 503
+    code = OVERLOADED
+    retry_after_s = 5.0
+
+
 class OutOfDeviceMemory(ModelNotLoaded):
     """A GPU has no room for what was to lie on it: fewer layers may fit."""
 
@@ -124,6 +132,16 @@ class EmbedderNotLoaded(InferenceError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the embedding model '{name}' could not be loaded")
+
+
+class ModelAway(InferenceError):
+    """A chat model that is loaded at first use could not be loaded; the log says why."""
+
+    status = 503
+    retry_after_s = 30.0  # somebody has to do something about it
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the model '{name}' could not be loaded")
 
 
 class InvalidTemplate(InferenceError):

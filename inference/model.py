@@ -88,7 +88,7 @@ class ChatModel(TextModel):
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close)
         if not self._engine.lost:
-            self._weights.close()
+            await super().close()
 
     @property
     def lost(self) -> bool:
@@ -129,6 +129,11 @@ class ChatModel(TextModel):
 
     def share(self, beginning: Sequence[int]) -> None:
         self._engine.share(beginning)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or runs, prompts that are read ahead included."""
+        return bool(self._engine.waiting or self._engine.running)
 
     @property
     def steps(self) -> int:

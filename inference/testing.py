@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import exp, log
 from sys import maxunicode
 from typing import Any
 
@@ -30,6 +31,7 @@ from inference.core import (
     Segment,
     Stamps,
     Steps,
+    TokenLogprob,
     Verdict,
 )
 from inference.errors import InferenceError, PromptTooLong, UnknownToken
@@ -54,7 +56,13 @@ class ScriptedGeneration:
     """Replays a text in pieces of a few characters; one token is one piece."""
 
     def __init__(
-        self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int, deadline_ns: int | None = None
+        self,
+        text: str,
+        prompt_tokens: int,
+        sampling: Sampling,
+        piece_chars: int,
+        deadline_ns: int | None = None,
+        logprobs: Sequence[float] = (0.0,),
     ) -> None:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
@@ -71,6 +79,7 @@ class ScriptedGeneration:
         self._stop = met or None
         self._pieces = [text[i : min(i + piece_chars, at)] for i in range(0, at, piece_chars)]
         self.sampling = sampling
+        self._sure = logprobs
         self._deadline_ns = deadline_ns
         self._cancelled = asyncio.Event()
 
@@ -103,8 +112,16 @@ class ScriptedGeneration:
             self.ids.append(len(self.ids))
             self.writing.count = self.writing.requests = len(self.ids)
             self.stamps.last_token_ns = now_ns()
-            yield Delta(piece, 1)
+            yield Delta(piece, 1, self._told(piece))
         self.finish = Finish.STOP
+
+    def _told(self, piece: str) -> tuple[TokenLogprob, ...]:
+        top = self.sampling.top_logprobs
+        if top is None:
+            return ()
+        logprob, token = self._sure[min(len(self.ids), len(self._sure)) - 1], piece.encode("utf-8", "replace")
+        other = log(max(1 - exp(logprob), 1e-9))
+        return (TokenLogprob(token, logprob, tuple([(token, logprob), (b"?", other)][:top])),)
 
     async def admitted(self) -> None:
         pass
@@ -128,6 +145,7 @@ class ScriptedModel:
     fills: bool = False  # what goes between two texts
     switches: frozenset[str] = frozenset()  # shown at the beginning of the prompt when they are set
     measures: Mapping[str, int] = field(default_factory=dict)
+    logprobs: Sequence[float] = (0.0,)  # of its tokens, the last one's for all that follow
     chat_template: str = ""  # determines the format of the replies; what is rendered stays plain text
     prompts: list[str] = field(default_factory=list)
     generations: list[ScriptedGeneration] = field(default_factory=list)
@@ -209,7 +227,7 @@ class ScriptedModel:
             raise PromptTooLong(f"{len(prompt)} tokens do not fit a context of {self.context_length}")
         reply = self.replies[min(len(self.prompts), len(self.replies) - 1)]
         self.prompts.append("".join(map(chr, prompt)))
-        generation = ScriptedGeneration(reply, len(prompt), sampling, self.piece_chars, deadline_ns)
+        generation = ScriptedGeneration(reply, len(prompt), sampling, self.piece_chars, deadline_ns, self.logprobs)
         self.generations.append(generation)
         return generation
 

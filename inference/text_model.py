@@ -52,6 +52,9 @@ class TextModel:
         self._turns = GeneratedTokens(self._pieces, fingerprint)
         self._vocabulary = Vocabulary(self._pieces, self._end_tokens, partial(weights.tokenize, parse_special=True))
 
+    async def close(self) -> None:
+        self._weights.close()
+
     @property
     def switches(self) -> frozenset[str]:
         return self._template.switches

@@ -34,6 +34,10 @@ class Aliases:
             raise ValueError(f"may name at most {ALIASES_MAX} models")
         return cls(found)
 
+    def beside(self, others: Mapping[str, str]) -> Aliases:
+        """With those of a file; where both have a name, this one counts."""
+        return Aliases({**others, **self.by_name})
+
     def model_of(self, name: str) -> str:
         """The model that a request means by this name."""
         return self.by_name.get(name, name)

@@ -21,12 +21,12 @@ INCLUDE: dict[str, dict[str, Any]] = {"include": {"type": "array", "items": {"ty
 
 
 def check_model(name: str | None, services: RunServices) -> str:
-    """The name of what answers: the loaded model, which is also the default, or an agent of this worker.
+    """The name of what answers: a model of this worker, one of its routes or its agents; the default is the first.
 
     Raises ApiError 404 for anything else.
     """
-    served = [services.model.name, *services.roster.models]
-    model = services.model.name if name is None else services.aliases.model_of(name)
+    served = [*services.lineup.names, *services.roster.models]
+    model = services.lineup.default if name is None else services.aliases.model_of(name)
     if model not in served:
         available = ", ".join([*served, *services.aliases.of(served)])
         message = f"The model '{name}' is not available on this worker. Available: {available}."

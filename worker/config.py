@@ -181,6 +181,14 @@ class Config:
             fallback="the bundled demo-chat",
         ),
     ] = None
+    models: Annotated[
+        Path | None,
+        About(
+            Group.MODELS,
+            "TOML file that defines several models, their aliases and routes, in place of --model",
+            fallback="models.toml in the home folder; without such a file, one model",
+        ),
+    ] = None
     alias: Annotated[
         str | None,
         About(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from inference.attention import AUTO
 from inference.config import EngineConfig
-from inference.errors import ModelNotLoaded
+from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import find
 from worker.config import Config
+from worker.errors import StartError
 from worker.home import Home
+
+T = TypeVar("T")
+Loaded = TypeVar("Loaded")
 
 LOOKUP = Path("lookup")  # in place of a draft model's name
 
@@ -54,6 +59,14 @@ def engine_config(config: Config) -> EngineConfig:
         **fixed,
     )
     return Calibrations(home.calibrations).applied(engine)
+
+
+def load_for(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
+    """Load what a setting names. Raises StartError, which names the setting."""
+    try:
+        return load(what)
+    except (ModelNotLoaded, InvalidTemplate) as error:
+        raise StartError(f"{error} ({setting})") from error
 
 
 def _beside(config: Config) -> int:

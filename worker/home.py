@@ -36,6 +36,11 @@ class Home:
         return self.path / "agents.toml"
 
     @property
+    def models_file(self) -> Path:
+        """The models of this machine, if somebody wrote them down."""
+        return self.path / "models.toml"
+
+    @property
     def ready_file(self) -> Path:
         """How to reach the worker that started last."""
         return self.path / "worker.json"

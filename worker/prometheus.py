@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.process_collector import ProcessCollector
 
-from inference.trace import Attribute
+from inference.trace import Attribute, Trace
 from worker.burn_rate import BurnRate
 from worker.goodput import OBJECTIVE
 from worker.memory_ledger import MemoryLedger
@@ -85,6 +85,10 @@ class Metrics:
         self.dropped = Counter("firsttoken_traces_dropped", "Traces that were not stored", registry=self._registry)
         self.turns_active = Gauge("firsttoken_turns_active", "Turns in progress", registry=self._registry)
         self.tasks = Gauge("firsttoken_event_loop_tasks", "Tasks of the event loop", registry=self._registry)
+
+    def watch_starts(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
+        """Those of the worker and of its models, to be asked for at each scrape."""
+        self._registry.register(_Starts(starts))
 
     def observe(self, record: TurnRecord) -> None:
         """Count a finished turn."""
@@ -186,6 +190,21 @@ class _BurnRates:
         )
         for surface, window, rate in self._burn_rate.rates(monotonic()):
             family.add_metric([surface, window], round(rate, 3))
+        return [family]
+
+
+class _Starts:
+    """What the newest start took, of the worker and of each model."""
+
+    def __init__(self, starts: Callable[[], Mapping[str, Trace]]) -> None:
+        self._starts = starts
+
+    def collect(self) -> list[Metric]:
+        family = GaugeMetricFamily("firsttoken_start_seconds", "The newest start by phase", labels=["part", "phase"])
+        for part, trace in self._starts().items():
+            for span in trace.spans:
+                family.add_metric([part, span.name], span.duration_ms / 1e3)
+            family.add_metric([part, "all"], trace.duration_ms / 1e3)
         return [family]
 
 

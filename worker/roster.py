@@ -1,11 +1,13 @@
-"""The agents that this worker serves: the location of their file, and whether it is valid."""
+"""The agents and models that this worker serves: where their files are, and whether they are valid."""
 
 from __future__ import annotations
 
 from agents.roster import Roster
+from agents.routing.policy import described
 from agents.surface import USUAL
 from agents.tools import NAMES
 from worker.config import Config
+from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.goodput import Targets
 from worker.home import Home
@@ -22,13 +24,31 @@ def read_roster(config: Config) -> Roster:
         raise StartError(f"there is no file {path} (--agents)") from None
 
 
+def _model_of(name: str | None, models: ModelFile | None) -> str:
+    """A model, or what a route does."""
+    if name is None:
+        return "any model"
+    return f"{name} ({described(models.routes[name])})" if models and name in models.routes else name
+
+
+def _list_models(models: ModelFile) -> None:
+    for name, table in models.models.items():
+        where = f"engines at {table.engines}" if table.engines else f"loaded at {table.load}"
+        price = f"{table.price.engine_second:g} per second of its engine"
+        print(f"{'model ' + name:<24} {table.model or 'the bundled model'}; {where}; {price}")
+    for name, policy in models.routes.items():
+        print(f"{'route ' + name:<24} {policy.policy}: {described(policy)}")
+    for name, model in models.aliases.items():
+        print(f"{'alias ' + name:<24} {model}")
+
+
 async def list_agents(config: Config) -> None:
     """Print the agents. Raises StartError for those that no worker could serve."""
-    roster = read_roster(config)
+    roster, models = read_roster(config), read_models(config)
     for model, agent in zip(roster.models, roster.agents.values(), strict=True):
         searched = f"searches {', '.join(agent.search.stores)}" if agent.search else "searches nothing"
         tools = ", ".join(agent.tools) or "no tools"
-        print(f"{model:<24} {tools}; {searched}; {agent.model or 'any model'}  {agent.description}".rstrip())
+        print(f"{model:<24} {tools}; {searched}; {_model_of(agent.model, models)}  {agent.description}".rstrip())
     surfaces = {**USUAL, **roster.surfaces}
     targets = Targets.parse(config.targets).with_those_of(surfaces).by_surface
     for name, surface in surfaces.items():
@@ -36,5 +56,7 @@ async def list_agents(config: Config) -> None:
         print(f"{'surface ' + name:<24} {target}; {str(surface) or 'no limits of its own'}")
     if not roster.agents:
         print(f"no agents: define them in {config.agents or Home(config.home).agents_file}")
-    if problems := roster.problems(NAMES):
+    if models:
+        _list_models(models)
+    if problems := roster.problems(NAMES, models.names if models else None):
         raise StartError(" ".join(problems))

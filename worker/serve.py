@@ -43,6 +43,7 @@ NOT_FOR_USERS = (
     "LOG.md",
     "RELIABILITY.md",
     "scale.md",
+    "several-models.md",
     "SECURITY.md",
     "settings.md",
 )

@@ -11,13 +11,13 @@ from worker.config import VERSION, Config
 from worker.crew.member import Member
 from worker.edge.listener import listening
 from worker.engines.address import Address
+from worker.engines.at_work import open_model
 from worker.engines.bound import bound
 from worker.engines.engine_app import build_engine_app, drain
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.garbage import settle
 from worker.home import Home
-from worker.start import open_model
 from worker.stop import Stop
 from worker.supervisor import Supervisor
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from retrieval.store import FileQueue, PassageStore, UploadStore
     from worker.batches.batch_store import BatchStore
     from worker.config import Config
+    from worker.engines.model_state import ModelStates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Services(RunServices):
     config: Config
     database: Database
     engine_stats: Callable[[], Mapping[str, Any]]
+    engines: ModelStates | None = None
     embedders: Embedders
     retriever: Retriever
     search: ConversationSearch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
 from agents.roster import Roster
@@ -18,13 +18,9 @@ from agents.tools import builtin_toolbox
 from inference.bundled import EMBEDDER
 from inference.embedding.cross_encoder import CrossEncoder
 from inference.embedding.registry import Embedders
-from inference.errors import InvalidTemplate, ModelNotLoaded
 from inference.llama import model_name
-from inference.model import ChatModel
-from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import find
-from inference.provisioning.fit import here
-from inference.remote.remote_model import RemoteModel
+from inference.trace import Trace
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.pool import Database, Login
 from migrations.runner import migrate
@@ -47,14 +43,12 @@ from worker.auth.session import Sessions
 from worker.batches.batch_store import BatchStore
 from worker.batches.batch_worker import BatchWorker
 from worker.batches.line_answer import answer_body
-from worker.calibrator import Calibrator
 from worker.canary.canaries import Canaries
 from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config, ConfigError
-from worker.engine_config import engine_config
-from worker.engines.address import engines_in
-from worker.engines.exchange import EngineTransport
-from worker.engines.shared_token import read_token
+from worker.engine_config import load_for
+from worker.engines.at_work import EnginesAtWork, open_engines
+from worker.engines.model_pool import phases
 from worker.errors import StartError
 from worker.goodput import WAIT, Targets
 from worker.home import Home
@@ -77,9 +71,7 @@ from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
 from worker.warmth import read_beginnings
 
-Served: TypeAlias = ChatModel | RemoteModel  # the model of a worker, wherever its tokens are computed
 T = TypeVar("T")
-Loaded = TypeVar("Loaded")
 
 APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
 CLOSE_TIMEOUT_S = 5.0
@@ -151,66 +143,6 @@ async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Datab
     return await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE, size_max=size_max)
 
 
-@asynccontextmanager
-async def open_chat_model(
-    config: Config, secret: Secret, supervisor: Supervisor, loading: Loading | None = None
-) -> AsyncIterator[Served]:
-    opened = (
-        open_model(config, supervisor, loading) if config.engines is None else open_remote(config, secret, supervisor)
-    )
-    async with opened as model:
-        yield model
-
-
-@asynccontextmanager
-async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[RemoteModel]:
-    """The model of engines elsewhere. They are told tenants by digests that say nothing without the secret."""
-
-    def digest(salt: str) -> str:
-        return secret.cache_key("engine", salt).hex()
-
-    def load(path: Path) -> RemoteModel:
-        transport = EngineTransport(read_token(config))
-        return RemoteModel.load(path, engines_in(config.engines or ""), transport, digest, config.context)
-
-    path = await asyncio.to_thread(_load, "--model", partial(find, folder=Home(config.home).models), config.model)
-    model = await asyncio.to_thread(_load, "--model", load, path)
-    watch = None
-    try:
-        await model.start()
-        if model.failed:
-            log.warning("none of the engines answers yet: turns are refused until one does")
-        watch = supervisor.start("engines", model.watch)
-        yield model
-    finally:
-        if watch is not None:
-            await watch.stop()
-        await model.close()
-
-
-@asynccontextmanager
-async def open_model(
-    config: Config, supervisor: Supervisor, loading: Loading | None = None
-) -> AsyncIterator[ChatModel]:
-    loading = loading or Loading()
-    wanted = await asyncio.to_thread(_load, "--model", engine_config, config)
-    allowance = await asyncio.to_thread(_load, "--model", here, wanted)
-    if allowance.is_less:
-        print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
-    engine = allowance.config
-    with loading.shown():
-        load = partial(ChatModel.load, progress=loading.tell)
-        model = await asyncio.to_thread(_load, "--model", load, engine)
-    calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
-    try:
-        await model.start()
-        calibrator.start(supervisor)
-        yield model
-    finally:
-        await calibrator.close()
-        await model.close()
-
-
 def embedder_files(config: Config) -> list[Path]:
     """The default first. The bundled one is always among them: stores that were made with it stay readable.
 
@@ -218,8 +150,8 @@ def embedder_files(config: Config) -> list[Path]:
     """
     models = Home(config.home).models
     named = [Path(name.strip()) for name in (config.embedders or "").split(",") if name.strip()]
-    default = _load("--embedder", partial(find, folder=models), config.embedder) if config.embedder else EMBEDDER
-    further = [_load("--embedders", partial(find, folder=models), name) for name in named]
+    default = load_for("--embedder", partial(find, folder=models), config.embedder) if config.embedder else EMBEDDER
+    further = [load_for("--embedders", partial(find, folder=models), name) for name in named]
     files = list(dict.fromkeys([default, *further]))
     has_bundled = model_name(EMBEDDER) in map(model_name, files)
     return files if has_bundled else [*files, EMBEDDER]
@@ -229,7 +161,7 @@ def embedder_files(config: Config) -> list[Path]:
 async def open_embedders(config: Config) -> AsyncIterator[Embedders]:
     default, *further = await asyncio.to_thread(embedder_files, config)
     load = partial(Embedders.load, further=further)
-    embedders = await asyncio.to_thread(_load, "--embedder, --embedders", load, default)
+    embedders = await asyncio.to_thread(load_for, "--embedder, --embedders", load, default)
     try:
         yield embedders
     finally:
@@ -242,19 +174,12 @@ async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
         yield None
         return
     models = Home(config.home).models
-    path = await asyncio.to_thread(_load, "--reranker", partial(find, folder=models), config.reranker)
-    reranker = await asyncio.to_thread(_load, "--reranker", CrossEncoder.load, path)
+    path = await asyncio.to_thread(load_for, "--reranker", partial(find, folder=models), config.reranker)
+    reranker = await asyncio.to_thread(load_for, "--reranker", CrossEncoder.load, path)
     try:
         yield reranker
     finally:
         await asyncio.to_thread(reranker.close)
-
-
-def _load(setting: str, load: Callable[[Loaded], T], what: Loaded) -> T:
-    try:
-        return load(what)
-    except (ModelNotLoaded, InvalidTemplate) as error:
-        raise StartError(f"{error} ({setting})") from error
 
 
 @asynccontextmanager
@@ -263,22 +188,32 @@ async def open_services(
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
     """Database and models start concurrently: the slowest of them determines the start time."""
     roster, secret, supervisor = read_roster(config), read_secret(config, home), Supervisor()
+    loading, start = loading or Loading(), Trace()
     async with AsyncExitStack() as stack:
+
+        async def opened_as(part: str, opening: AbstractAsyncContextManager[T]) -> T:
+            with start.span(part, lane=part):
+                return await stack.enter_async_context(opening)
+
+        async def models() -> EnginesAtWork:
+            with loading.shown():
+                return await opened_as("models", open_engines(config, secret, supervisor, loading.tell))
+
         opened = await asyncio.gather(
-            stack.enter_async_context(open_database(config, supervisor)),
-            stack.enter_async_context(open_chat_model(config, secret, supervisor, loading)),
-            stack.enter_async_context(open_embedders(config)),
-            stack.enter_async_context(open_reranker(config)),
-            stack.enter_async_context(open_tool_servers(roster, supervisor)),
+            opened_as("database", open_database(config, supervisor)),
+            models(),
+            opened_as("embedders", open_embedders(config)),
+            opened_as("reranker", open_reranker(config)),
+            opened_as("tool_servers", open_tool_servers(roster, supervisor)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
         if failed is not None:
             raise failed
-        database, model, embedders, reranker, servers = cast(
-            tuple[Database, Served, Embedders, CrossEncoder | None, ToolServers], opened
+        database, engines, embedders, reranker, servers = cast(
+            tuple[Database, EnginesAtWork, Embedders, CrossEncoder | None, ToolServers], opened
         )
-        parts = (database, model, embedders, reranker, servers)
+        parts = (database, engines, embedders, reranker, servers)
         exporter = _exporter(config)
         services = _assemble(config, roster, secret, supervisor, *parts, exporter)
         stack.callback(services.loaders.close)
@@ -300,7 +235,11 @@ async def open_services(
         batch_worker.start()
         await runs.start()
         stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
-        await asyncio.gather(read_beginnings(services.agent, roster), services.retriever.warm_up())
+        with start.span("prompts"):
+            await asyncio.gather(read_beginnings(services.agent, roster), services.retriever.warm_up())
+        start.finish()
+        log.info("started in %.2f s: %s", start.duration_ms / 1e3, phases(start))
+        services.telemetry.started(start, engines.starts)
         yield services, runs, batch_worker
 
 
@@ -320,14 +259,14 @@ def _assemble(
     secret: Secret,
     supervisor: Supervisor,
     database: Database,
-    model: Served,
+    engines: EnginesAtWork,
     embedders: Embedders,
     reranker: CrossEncoder | None,
     servers: ToolServers,
     exporter: Exporter | None,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
-        return {**model.stats(), "failed": model.failed, "query_cache_bytes": embedders.kept_bytes}
+        return {**engines.stats(), "query_cache_bytes": embedders.kept_bytes}
 
     surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
@@ -335,17 +274,19 @@ def _assemble(
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
     toolbox = builtin_toolbox(retriever)
-    if problems := roster.problems(toolbox.names, model.name):
+    lineup = engines.lineup
+    if problems := roster.problems(toolbox.names, lineup.names):
         raise StartError(" ".join(problems))
     servers.attach(toolbox, roster)
-    aliases = Aliases.parse(config.alias or "")
-    served = [model.name, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
+    aliases = Aliases.parse(config.alias or "").beside(engines.aliases)
+    served = [*lineup.names, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
     if problems := aliases.problems(served):
         raise StartError(" ".join(problems))
     return Services(
         config=config,
         database=database,
-        model=model,
+        lineup=lineup,
+        engines=engines,
         engine_stats=engine_stats,
         embedders=embedders,
         retriever=retriever,
@@ -354,10 +295,10 @@ def _assemble(
         file_queue=file_queue,
         ingest_worker=IngestWorker(
             *(file_queue, uploads, passages, embedders, loaders, presence.worker),
-            chatting=lambda: int(model.stats()["running"]) > 0,
+            chatting=lambda: int(engine_stats().get("running", 0)) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(model, retriever, toolbox, roster.prices),
+        agent=Agent(lineup, retriever, toolbox, roster.prices),
         conversations=ConversationStore(database),
         search=ConversationSearch(database),
         shares=ShareStore(database),

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 from uuid import UUID
@@ -27,6 +27,7 @@ WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailab
 BATCH_MAX = 128
 ROLL_UP_EVERY_S = 300.0  # minutes of an hour that is over are read one by one until then
 FORGET_EVERY_S = 3600.0
+NOBODY = UUID(int=0)  # whose a start is
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -67,6 +68,14 @@ class Telemetry:
             self._drop(1)
         self._waiting.append(record)
         self._writer.notify()
+
+    def started(self, trace: Trace, models: Mapping[str, Trace]) -> None:
+        """What the start took, by its phases, and the loads of models, which may be repeated. Only collectors get it
+        as a trace: in the tables are answers."""
+        self.metrics.watch_starts(lambda: {"worker": trace, **models})
+        if self._export is not None:
+            for part, each in {"worker": trace, **models}.items():
+                self._export(TurnRecord(each, NOBODY, "completed", "start", part))
 
     async def flush(self) -> None:
         """Return when everything recorded so far is stored or dropped."""

@@ -12,8 +12,8 @@ from typing import Any
 import uvloop
 
 from benchmarks.fanout.paced import PacedModel
-from worker import start
 from worker.config import Config
+from worker.engines import at_work
 from worker.serve import serve
 
 PLENTY = 4000  # turns at once: nothing is to be refused here
@@ -29,7 +29,7 @@ def run(home: Path, ready: Path, rate: float) -> None:
             model.start()
             yield model
 
-        start.open_model = open_model  # type: ignore[assignment]
+        at_work.open_model = open_model  # type: ignore[assignment]
     config = Config(
         home=home,
         port=0,

@@ -76,7 +76,7 @@ class RemoteModel(TextModel):
     async def close(self) -> None:
         for generation in tuple(self._going):
             generation.cancel()
-        self._weights.close()
+        await super().close()
 
     @property
     def failed(self) -> str | None:

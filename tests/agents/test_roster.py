@@ -8,7 +8,8 @@ import pytest
 
 from agents.definition import Bounds, Definition, SearchTable
 from agents.events import Usage
-from agents.roster import FILE_BYTES_MAX, InvalidAgents, Roster
+from agents.roster import InvalidAgents, Roster
+from agents.toml_file import FILE_BYTES_MAX
 from agents.turn import Caps, FileSearch, Limits
 from inference.core import Sampling
 from tests.agents.turns import asked
@@ -129,10 +130,10 @@ def test_a_wrong_file_is_refused_where_it_is_wrong(tmp_path: Path, text: str, sa
 
 def test_problems_name_the_agent_and_what_it_lacks(tmp_path: Path) -> None:
     roster = Roster.read(written(tmp_path, SUPPORT))
-    assert roster.problems(["calculator", "current_time"], "demo-chat") == []
+    assert roster.problems(["calculator", "current_time"], ["demo-chat"]) == []
     (tool,) = roster.problems(["calculator"])
     assert tool == "agent support: there is no tool 'current_time'. Available: calculator."
-    (model,) = roster.problems(["calculator", "current_time"], "other")
+    (model,) = roster.problems(["calculator", "current_time"], ["other"])
     assert "'demo-chat'" in model and "'other'" in model
 
 

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import orjson
 
 from agents.agent import Agent
+from agents.lineup import Lineup
 from agents.store import ConversationStore, ItemStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
@@ -102,12 +103,13 @@ class StallingModel(ScriptedModel):
         return self.running[-1]
 
 
-def services_with(database: Database, model: ScriptedModel, config: Config | None = None) -> Services:
+def services_with(database: Database, model: ScriptedModel | Lineup, config: Config | None = None) -> Services:
     services, passages = make_services(database, config), PassageStore(database)
+    lineup = model if isinstance(model, Lineup) else Lineup.of(model)
     return replace(
         services,
-        model=model,
-        agent=Agent(model, ShelfRetriever(), Toolbox([double])),
+        lineup=lineup,
+        agent=Agent(lineup, ShelfRetriever(), Toolbox([double])),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
         passages=passages,

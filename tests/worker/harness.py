@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
+from agents.lineup import Lineup
 from agents.store import ConversationSearch, ItemStore, ShareStore
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
@@ -87,7 +88,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
     return Services(
         config=config,
         database=database,
-        model=ScriptedModel(["Hello."]),
+        lineup=Lineup.of(ScriptedModel(["Hello."])),
         engine_stats=engine,
         embedders=Embedders(cast(Embedder, NamedEmbedder())),
         retriever=UNUSED,

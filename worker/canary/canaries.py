@@ -60,17 +60,17 @@ class Canaries:
     def start(self, supervisor: Supervisor) -> Supervised:
         return supervisor.start("canaries", self._follow, silent_s=SILENT_S)
 
-    def choose(self, roster: Roster, model: str, tenant_id: UUID, conversation: str) -> Chosen:
-        """The agent that the model of a request selects, or the one that is tried in its place."""
+    def choose(self, usual: Definition, roster: Roster, model: str, tenant_id: UUID, conversation: str) -> Chosen:
+        """What the model of a request selects as usual, or what is tried in its place."""
         canary = self._live.get(roster.name_of(model))
         if canary is None:
-            return Chosen(roster.of(model))
+            return Chosen(usual)
         treatment = roster.agents.get(canary.treatment)
         if treatment is None:
             self._lacks(canary)
-            return Chosen(roster.of(model))
+            return Chosen(usual)
         arm = canary.arm(tenant_id, conversation)
-        return Chosen(treatment if arm.treated else roster.of(model), arm)
+        return Chosen(treatment if arm.treated else usual, arm)
 
     def note(self, record: TurnRecord) -> None:
         """Take a finished turn. Costs microseconds, and nothing where nothing is on trial."""

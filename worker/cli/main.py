@@ -138,8 +138,10 @@ def _parser() -> argparse.ArgumentParser:
     of_a_tenant = _add_credentials(commands)
     _add_models(commands)
 
-    _command(commands, "agents", "list_agents", "list agents and surfaces, and check their file", also=("targets",))
     _add_canaries(commands)
+    _command(
+        commands, "agents", "list_agents", "list agents and surfaces, and check their file", also=("targets", "models")
+    )
 
     goodput = _command(commands, "goodput", "show_goodput", "print the share of answers that were in time")
     goodput.add_argument("--by", choices=("surface", "tenant", "model", "cache"), default="surface", help="rows")

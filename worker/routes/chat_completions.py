@@ -39,7 +39,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         body = parse(ChatRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
         body = entitled(body, request[PRINCIPAL].best_class)
-        body.note_ignored(services.model.switches, request[IGNORED])
+        body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         model = check_model(body.model, services)
         once = Once.of(request, services, request[PRINCIPAL].tenant_id)
     completion = Completion(body, model)

@@ -38,7 +38,7 @@ async def create(request: web.Request) -> web.Response:
         with services.admission.turn(principal.tenant_id):
             with trace.span("hydrate"):
                 turn = await hydrate(services, principal, ResponseFrame(body.request, model))
-            compacted = await compact(services.agent, services.model, turn.turn, trace)
+            compacted = await compact(services.agent, services.model_of(body.model), turn.turn, trace)
         outcome.status = "completed"
     summary = Compaction(sealed(services.seals, principal.tenant_id, compacted.summary))
     output = (*compacted.before, summary, *compacted.recent)

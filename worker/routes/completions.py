@@ -56,11 +56,11 @@ async def _create(request: web.Request, body: CompletionRequest, model: str) -> 
     completion = TextCompletion(body, model)
     ledger = Choice.ledger_of(services, principal, request[TRACE], completion)
     with ledger.entering(len(body.prompts) * body.choices) as entered:
-        read = [await _read(services.model, body, prompt) for prompt in body.prompts]
+        read = [await _read(services.model_of(model), body, prompt) for prompt in body.prompts]
         places = entered.pop_all()
     with places:
         completion = replace(completion, texts=[text for text, _ in read])
-        agent = services.roster.of(model)
+        agent = services.definition(model, body.model)
         turns = [
             ledger.applied(principal.bounded(agent.applied(turn)))
             for _, prompt in read

@@ -5,14 +5,17 @@ about tenants.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from typing import Any, get_args
 
 from aiohttp import web
 
 from migrations.pool import DATABASE_AWAY
 from worker.auth.access import EVERYBODY, declare
 from worker.config import VERSION
+from worker.engines.model_state import State
 from worker.reply import reply
-from worker.services import DRAINING, SERVICES
+from worker.services import DRAINING, SERVICES, Services
 from worker.supervisor import VITAL
 
 DATABASE_TIMEOUT_S = 1.5  # half a second more where its connection does not even take a reset: 2 s in all
@@ -44,9 +47,22 @@ async def ready(request: web.Request) -> web.Response:
     body = {
         "status": "ok" if well else "unavailable",
         "parts": parts,
+        **_models(services),
         "down": {part: round(since) for part, since in down.items()},
     }
     return reply(body, status=200 if well else 503)
+
+
+def _models(services: Services) -> dict[str, Any]:
+    """How many of several models can answer at once, and how far the others are; no names, which are not public."""
+    engines = services.engines
+    if engines is None or len(engines.states) == 1:
+        return {}
+    states = Counter(engines.states.values())
+    told: dict[str, Any] = {state: states[state] for state in get_args(State)}
+    if (share := engines.loading) is not None:
+        told["share"] = round(share, 3)
+    return {"models": told}
 
 
 async def _database(request: web.Request) -> str:

@@ -36,7 +36,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with trace.span("edge"):
         body = parse(MessagesRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
-        body.note_ignored(services.model.switches, request[IGNORED])
+        body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         answer = Reply(body, check_model(body.model, services))
         once = Once.of(request, services, principal.tenant_id)
     with in_param("messages"):
@@ -70,7 +70,7 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     body = body.model_copy(update={"messages": messages})
     asked = body.turn(principal.tenant_id, watched=principal.is_watching)
-    agent = services.choose(model, principal.tenant_id, first_words(asked.input))
+    agent = services.choose(model, body.model, principal.tenant_id, first_words(asked.input))
     return principal.bounded(agent.applied(asked))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from inference.core import LanguageModel
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError
@@ -40,9 +41,9 @@ async def get_model(request: web.Request) -> web.Response:
 
 def _models(services: Services) -> list[dict[str, Any]]:
     """What generates first, for programs that offer the first one of the list; further names last."""
-    model = services.model
-    chat = chat_card(abilities(model.chat_template, model.switches), model.context_length, model.measures)
-    cards: dict[str, Mapping[str, Any]] = dict.fromkeys((model.name, *services.roster.models), chat)
+    chat = {name: _card(services, services.model_of(name)) for name in services.lineup.candidates}
+    named = (*services.lineup.names, *services.roster.models)
+    cards: dict[str, Mapping[str, Any]] = {name: chat[services.model_of(name).name] for name in named}
     for name in services.embedders.names:
         cards[name] = embedding_card(services.embedders.dimensions(name))
     if services.reranker:
@@ -51,6 +52,17 @@ def _models(services: Services) -> list[dict[str, Any]]:
     models = [model_object(name, name, created, card) for name, card in cards.items()]
     for name, root in aliases.by_name.items():
         models.append(model_object(name, root, created, cards[root]))
-    if (parameters := services.engine_stats().get("parameters")) is not None:
-        models[0]["firsttoken_parameters"] = parameters  # the chat model is the first
     return models
+
+
+def _card(services: Services, model: LanguageModel) -> dict[str, Any]:
+    """Of a chat model; where there are several, with what its engine does."""
+    card = chat_card(abilities(model.chat_template, model.switches), model.context_length, model.measures)
+    if parameters := model.measures.get("n_params"):
+        card["firsttoken_parameters"] = parameters
+    engines = services.engines
+    if engines is not None and len(engines.states) > 1:
+        card["firsttoken_state"] = engines.states[model.name]
+        if start := engines.starts.get(model.name):
+            card["firsttoken_start_ms"] = {span.name: round(span.duration_ms, 1) for span in start.spans}
+    return card

@@ -60,7 +60,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with request[TRACE].span("edge"):
         body = parse(ResponseRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
-        body.note_ignored(services.model.switches, request[IGNORED])
+        body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         once = Once.of(request, services, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
     if once is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -29,8 +30,8 @@ def routes() -> list[web.RouteDef]:
 @Described(TokenizeRequest)
 async def tokenize(request: web.Request) -> web.Response:
     body = parse(TokenizeRequest, request[BODY])
-    model = request.app[SERVICES].model
-    read = await _prompt(request, body.chat) if body.chat else None
+    model = request.app[SERVICES].model_of(body.model)
+    read = await _prompt(request, body.chat, body.model) if body.chat else None
 
     def answer() -> dict[str, Any]:
         special = body.parse_special is not False
@@ -43,7 +44,7 @@ async def tokenize(request: web.Request) -> web.Response:
 @Described(DetokenizeRequest)
 async def detokenize(request: web.Request) -> web.Response:
     body = parse(DetokenizeRequest, request[BODY], bulk="tokens")
-    model = request.app[SERVICES].model
+    model = request.app[SERVICES].model_of(body.model)
 
     def answer() -> dict[str, Any]:
         text = b"".join(model.spell(body.tokens)).decode("utf-8", "replace")
@@ -52,12 +53,13 @@ async def detokenize(request: web.Request) -> web.Response:
     return await _apart(request, body.model, answer)
 
 
-async def _prompt(request: web.Request, chat: ChatRequest) -> list[int]:
+async def _prompt(request: web.Request, chat: ChatRequest, model: str | None) -> list[int]:
     """What the model would read of a chat, up to its answer."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     with in_param("messages"):
         messages = await services.attachments.read(tenant_id, chat.messages, "messages")
-        return await services.agent.tokens(chat.model_copy(update={"messages": messages}).turn(tenant_id))
+        turn = chat.model_copy(update={"messages": messages}).turn(tenant_id)
+        return await services.agent.tokens(replace(turn, model=services.model_of(model).name))
 
 
 async def _apart(request: web.Request, name: str | None, answer: Callable[[], dict[str, Any]]) -> web.Response:

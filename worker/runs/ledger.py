@@ -10,9 +10,10 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+from agents.routing.policy import named_by
 from agents.surface import BATCH, Surface
 from agents.turn import Turn
-from inference.core import WHENEVER, Due, Priority
+from inference.core import WHENEVER, Due, LanguageModel, Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.canary.canaries import note_arm
@@ -102,7 +103,8 @@ class Ledger:
                 taken = services.rates.take(self.principal, monotonic())
                 places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
                 priority = max(self._policy.capped(self.priority), self.principal.best_class)
-                services.model.expect(self.due, salt=str(tenant_id), priority=priority)
+                for model in self._expected:
+                    model.expect(self.due, salt=str(tenant_id), priority=priority)
                 for _ in range(turns):
                     places.enter_context(services.admission.turn(tenant_id))
                 yield places
@@ -112,6 +114,18 @@ class Ledger:
             except Exception as error:
                 self.record(refusal(error))
                 raise
+
+    @property
+    def _expected(self) -> list[LanguageModel]:
+        """The model that will answer, where that is known before anything of the turn is."""
+        lineup, named = self.services.lineup, self.services.roster.of(self.model).model or self.model
+        models = named_by(lineup.route(named))
+        return [lineup.candidates[models[0]].model] if len(models) == 1 and self._policy.model is None else []
+
+    @property
+    def _answered_by(self) -> str:
+        """The model of the last step; of a turn without any, the one that was to answer."""
+        return str(self.trace.attributes.get("firsttoken.model") or self.services.model_of(self.model or None).name)
 
     def payload(self, status: str) -> dict[str, Any]:
         """End the trace and give its public form. Nothing is added to it afterwards."""
@@ -150,7 +164,7 @@ class Ledger:
             self.principal.tenant_id,
             status,
             surface,
-            self.services.model.name,
+            self._answered_by,
             self.response_id,
             self.conversation_id,
             ttft,

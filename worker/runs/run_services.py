@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from agents.roster import Roster
+from agents.definition import Definition
+from agents.roster import NO_AGENT, Roster
 from agents.surface import Surface
 from worker.aliases import Aliases
 from worker.canary.canaries import Canaries, Chosen
@@ -16,6 +17,7 @@ from worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from agents.agent import Agent
+    from agents.lineup import Lineup
     from agents.store import ConversationStore, ResponseStore
     from inference.core import LanguageModel
     from worker.attachments import Attachments
@@ -36,7 +38,7 @@ class RunServices:
     """`running` stores the responses in progress with their events, `queue` those of the background that wait."""
 
     agent: Agent
-    model: LanguageModel
+    lineup: Lineup
     conversations: ConversationStore
     responses: ResponseStore
     running: RunningStore
@@ -58,9 +60,28 @@ class RunServices:
     rates: RateLimits = field(default_factory=RateLimits)
     supervisor: Supervisor = field(default_factory=Supervisor)
 
-    def choose(self, model: str, tenant_id: UUID, conversation: str) -> Chosen:
-        """The agent of a conversation, whichever way its client names that."""
-        return self.canaries.choose(self.roster, model, tenant_id, conversation)
+    def choose(self, model: str, asked: str | None, tenant_id: UUID, conversation: str) -> Chosen:
+        """The agent of a conversation, or what is tried in its place."""
+        return self.canaries.choose(self.definition(model, asked), self.roster, model, tenant_id, conversation)
+
+    @property
+    def model(self) -> LanguageModel:
+        """The one that answers who names none."""
+        return self.model_of(None)
+
+    def model_of(self, name: str | None) -> LanguageModel:
+        """The model that answers where a request names this model, route, agent or alias, and there is no choice."""
+        if name is None:
+            return self.lineup.best(None).model
+        named = self.aliases.model_of(name)
+        return self.lineup.best(self.roster.of(named).model or named).model
+
+    def definition(self, model: str, asked: str | None) -> Definition:
+        """What the model that a request names adds to its turns. `model` is what it stands for, `asked` what it says:
+        nothing leaves the choice to the surface and to the worker."""
+        if asked is None:
+            return NO_AGENT
+        return Definition(model=model) if model in self.lineup.names else self.roster.of(model)
 
     @property
     def surface_names(self) -> list[str]:

@@ -35,7 +35,7 @@ class ResponseTurn:
     frame: ResponseFrame
     items: tuple[Item, ...]
     history: tuple[Item, ...]
-    choose: Callable[[str, UUID, str], Chosen]  # the agent of a conversation
+    choose: Callable[[str, str | None, UUID, str], Chosen]  # the agent of a conversation
 
     @property
     def tenant_id(self) -> UUID:
@@ -52,7 +52,7 @@ class ResponseTurn:
     def _agent(self) -> Chosen:
         """A conversation is known by its id, and a chain of responses by the first of all its items."""
         first = self.conversation_id or next((item.id for item in (*self.history, *self.items)), "")
-        return self.choose(self.frame.model, self.tenant_id, first)
+        return self.choose(self.frame.model, self.frame.request.model, self.tenant_id, first)
 
     @property
     def conversation_id(self) -> str | None:
@@ -90,7 +90,8 @@ async def run_turn(services: RunServices, turn: Turn, trace: Trace, sink: EventS
     if turn.compacting is None:
         return await services.agent.run(turn, trace, sink)
     seal = partial(sealed, services.seals, turn.tenant_id)
-    return await run_compacted(services.agent, services.model, turn, trace, seal, sink)
+    model = services.model_of(turn.model)
+    return await run_compacted(services.agent, model, turn, trace, seal, sink)
 
 
 async def begin(services: RunServices, turn: ResponseTurn) -> None:

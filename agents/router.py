@@ -1,0 +1,141 @@
+"""Chooses the model of each step by the route of its turn, and remembers which model knows which conversation."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+
+from agents.lineup import Candidate, Lineup
+from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from agents.offer import Offer
+from agents.routing.decision import Decision, decide
+from agents.routing.language import language_of
+from agents.routing.policy import Fixed, named_by
+from agents.routing.situation import Cost, Situation
+from agents.turn import Turn
+from inference.core import Generation
+from inference.trace import Trace
+
+CONVERSATIONS_MAX = 10_000  # whose models are remembered, in about 2 MB
+
+
+class Router:
+    """For the event loop only."""
+
+    def __init__(self, lineup: Lineup) -> None:
+        self.lineup = lineup
+        # Who wrote what a model said last: what stands before it is in the prompt cache there.
+        self._wrote: OrderedDict[int, set[str]] = OrderedDict()
+
+    def candidate(self, name: str) -> Candidate:
+        return self.lineup.candidates[name]
+
+    def likely(self, turn: Turn) -> Candidate:
+        """Which model will begin the turn, as far as that is known before anything was searched for."""
+        return self.candidate(self.decide(turn).model)
+
+    def named(self, turn: Turn) -> list[Candidate]:
+        """All models that may do a step of the turn."""
+        return [self.candidate(name) for name in named_by(self.lineup.route(turn.model))]
+
+    def decide(
+        self,
+        turn: Turn,
+        output: Sequence[Item] = (),
+        offer: Offer | None = None,
+        *,
+        documents: int = 0,
+        step: int = 0,
+        trace: Trace | None = None,
+    ) -> Decision:
+        """The choice for the next step, as a span where there is a trace. `offer`: what may still be called."""
+        route = self.lineup.route(turn.model)
+        if turn.prompt:  # token ids mean something to one model alone
+            return Decision(self.lineup.best(turn.model).name, "a prompt as it stands")
+        if isinstance(route, Fixed) and isinstance(route.model, str):
+            return Decision(route.model, "fixed")
+        with (trace or Trace()).span("route") as span:
+            situation = self._situation(turn, output, offer, documents, step, named_by(route))
+            decision = decide(route, situation)
+        span.attributes |= {
+            "policy": route.policy,
+            "model": decision.model,
+            "reason": decision.reason,
+            **({"fallback": decision.fallback} if decision.is_trial else {}),
+            **situation.attributes,
+        }
+        return decision
+
+    def learn(self, candidate: Candidate, turn: Turn, items: Sequence[Item], generation: Generation) -> None:
+        """Of a step that has ended."""
+        stamps = generation.stamps
+        if stamps.first_token_ns:
+            candidate.speed.learn(
+                generation.prompt_tokens - generation.cached_tokens,
+                max(0, stamps.prefilled_ns - stamps.admitted_ns) / 1e9,
+                len(generation.ids),
+                max(0, stamps.last_token_ns - stamps.first_token_ns) / 1e9,
+            )
+        if len(self.lineup.candidates) > 1 and (key := _last_said(turn, items)) is not None:
+            self._wrote.setdefault(key[0], set()).add(candidate.name)
+            self._wrote.move_to_end(key[0])
+            if len(self._wrote) > CONVERSATIONS_MAX:
+                self._wrote.popitem(last=False)
+
+    def _situation(
+        self,
+        turn: Turn,
+        output: Sequence[Item],
+        offer: Offer | None,
+        documents: int,
+        step: int,
+        models: Sequence[str],
+    ) -> Situation:
+        items = (*turn.history, *turn.input, *output)
+        question = next(
+            (item.text for item in reversed(items) if isinstance(item, Message) and item.role == "user"), ""
+        )
+        chars = len(turn.instructions or "") + sum(map(_chars, items))
+        said = _last_said(turn, items)
+        wrote: Collection[str] = self._wrote.get(said[0], ()) if said else ()
+        known = chars - sum(map(_chars, items[said[1] + 1 :])) if said else 0
+        return Situation(
+            question_chars=len(question),
+            prompt_chars=chars,
+            documents=documents,
+            offers_tools=bool(offer and offer.callable),
+            step=step,
+            guess=lambda: language_of(question),
+            costs={name: self._cost(name, chars, known, warm=name in wrote) for name in models},
+        )
+
+    def _cost(self, name: str, chars: int, known: int, *, warm: bool) -> Cost:
+        candidate = self.candidate(name)
+        return candidate.speed.cost(
+            chars, candidate.engine_second, warm=warm, is_loaded=candidate.is_loaded, cached_chars=known
+        )
+
+
+def _last_said(turn: Turn, items: Sequence[Item]) -> tuple[int, int] | None:
+    """A key for the newest that a model said in it, and its place. Clients send texts back without their ids, calls
+    with them."""
+    for at, item in _reversed(items):
+        if isinstance(item, FunctionCall):
+            return hash((turn.salt, item.call_id)), at
+        if isinstance(item, Message) and item.role == "assistant":
+            return hash((turn.salt, item.text)), at
+    return None
+
+
+def _reversed(items: Sequence[Item]) -> Iterator[tuple[int, Item]]:
+    for at in range(len(items) - 1, -1, -1):
+        yield at, items[at]
+
+
+def _chars(item: Item) -> int:
+    match item:
+        case Message(text=text) | Reasoning(text=text) | Compaction(summary=text) | FunctionCallOutput(output=text):
+            return len(text)
+        case FunctionCall(arguments=text):
+            return len(text)
+    return 0

@@ -1,0 +1,183 @@
+"""Routes as configuration: a name under which a worker offers several models, and the rule that chooses among them.
+
+[routes.auto]
+policy = "cascade"
+first = "small"
+then = "large"
+
+A request, an agent or a surface names a route wherever it may name a model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from agents.definition import Name, Table
+from agents.routing.language import LANGUAGES
+from agents.routing.situation import Situation
+
+RULES_MAX = 32  # each is looked at before a step: together some microseconds
+EQUALS_MAX = 8  # models of which the cheapest is taken
+REFUSALS_MAX = 64
+# A hold-back is silence that a person feels: the targets of surfaces begin at 100 ms.
+HOLD_TOKENS_MAX, HOLD_MS_MAX = 8, 80.0
+
+# Of models that are all good enough, the one that is expected to cost least.
+Models: TypeAlias = Name | Annotated[list[Name], Field(min_length=1, max_length=EQUALS_MAX)]
+Language: TypeAlias = Literal["de", "en", "es", "fr", "it", "nl", "pt", "ar", "he", "ja", "ko", "ru", "zh"]
+assert set(Language.__args__) == LANGUAGES  # type: ignore[attr-defined]
+Characters: TypeAlias = Annotated[int, Field(ge=0, le=10_000_000)]
+LogProbability: TypeAlias = Annotated[float, Field(ge=-100, le=0)]
+
+# How answers of models begin that do not know, in the words of the bundled model and of larger ones.
+REFUSALS = (
+    "i am only a small demo model",
+    "i can't",
+    "i cannot",
+    "i can not",
+    "i'm sorry",
+    "i am sorry",
+    "sorry",
+    "i'm not sure",
+    "i am not sure",
+    "i don't know",
+    "i do not know",
+    "i do not have",
+    "i don't have",
+    "unfortunately",
+    "ich weiß nicht",
+    "ich kann nicht",
+    "es tut mir leid",
+    "leider",
+    "je ne sais pas",
+    "je ne peux pas",
+    "désolé",
+    "no lo sé",
+    "no puedo",
+    "lo siento",
+)
+
+
+class Hold(Table):
+    """How long an answer of the first model may be held back, from its first token on; whichever is reached first."""
+
+    tokens: Annotated[int, Field(ge=1, le=HOLD_TOKENS_MAX)] = HOLD_TOKENS_MAX
+    ms: Annotated[float, Field(gt=0, le=HOLD_MS_MAX)] = HOLD_MS_MAX
+
+
+class Doubt(Table):
+    """When an answer is unsure by its first tokens. Log probabilities are natural logarithms.
+
+    The mean is what FrugalGPT and its successors score by (Chen et al. 2023, arXiv 2305.05176); the minimum finds one
+    guessed word among many sure ones (Gupta et al. 2024, arXiv 2404.10136).
+    """
+
+    mean_logprob: LogProbability = -0.8
+    min_logprob: LogProbability = -3.0
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.0  # probability between the two most likely tokens, the least
+    refusals: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=100)]], Field(max_length=REFUSALS_MAX)
+    ] = Field(default=list(REFUSALS))
+
+
+class Fixed(Table):
+    """Always the same model, or the cheapest of several that are equally good."""
+
+    policy: Literal["fixed"] = "fixed"
+    model: Models
+
+
+class Steps(Table):
+    """Steps that call tools on one model, the answer on another. What a step becomes shows in its first tokens."""
+
+    policy: Literal["steps"]
+    tools: Name
+    answer: Name
+    hold: Hold = Hold()
+
+
+class Conditions(Table):
+    """All that are set must hold. Characters, not tokens: a rule is looked at before anything is tokenised."""
+
+    question_chars_max: Characters | None = None
+    question_chars_min: Characters | None = None
+    prompt_chars_max: Characters | None = None  # of everything but the passages
+    prompt_chars_min: Characters | None = None
+    languages: Annotated[list[Language], Field(min_length=1)] | None = None
+    tools: bool | None = None  # whether any may be called
+    documents_max: Annotated[int, Field(ge=0, le=50)] | None = None  # passages that were found
+    documents_min: Annotated[int, Field(ge=0, le=50)] | None = None
+
+    def hold(self, situation: Situation) -> bool:
+        return (
+            _within(situation.question_chars, self.question_chars_min, self.question_chars_max)
+            and _within(situation.prompt_chars, self.prompt_chars_min, self.prompt_chars_max)
+            and _within(situation.documents, self.documents_min, self.documents_max)
+            and (self.tools is None or self.tools == situation.offers_tools)
+            and (self.languages is None or situation.language in self.languages)
+        )
+
+
+class Rule(Table):
+    when: Conditions
+    model: Models
+
+
+class Rules(Table):
+    """The first rule that holds decides."""
+
+    policy: Literal["rules"]
+    rules: Annotated[list[Rule], Field(min_length=1, max_length=RULES_MAX)]
+    otherwise: Models
+
+
+class Cascade(Table):
+    """The first model begins; the other one takes over when the first is not sure, before anybody was told a token."""
+
+    policy: Literal["cascade"]
+    first: Name
+    then: Name
+    hold: Hold = Hold()
+    doubt: Doubt = Doubt()
+    hedge: bool = False  # the other model reads the prompt meanwhile, where it has nothing else to do
+
+
+Policy: TypeAlias = Annotated[Fixed | Steps | Rules | Cascade, Field(discriminator="policy")]
+
+
+def names(models: Models) -> tuple[str, ...]:
+    return (models,) if isinstance(models, str) else tuple(models)
+
+
+def named_by(policy: Policy) -> tuple[str, ...]:
+    """All models that it may choose. The last one is its best: that one answers where there is no choice."""
+    match policy:
+        case Fixed():
+            found = names(policy.model)
+        case Steps():
+            found = (policy.tools, policy.answer)
+        case Rules():
+            found = (*(name for rule in policy.rules for name in names(rule.model)), *names(policy.otherwise))
+        case Cascade():
+            found = (policy.first, policy.then)
+    return tuple(dict.fromkeys(reversed(found)))[::-1]
+
+
+def described(policy: Policy) -> str:
+    """For people."""
+    match policy:
+        case Fixed():
+            return " or ".join(names(policy.model))
+        case Steps():
+            return f"{policy.tools} calls tools, {policy.answer} answers"
+        case Rules():
+            chosen = [" or ".join(names(rule.model)) for rule in policy.rules]
+            return f"{', '.join(chosen)} by {len(chosen)} rules, otherwise {' or '.join(names(policy.otherwise))}"
+        case Cascade():
+            return f"{policy.first}, then {policy.then} when it is not sure"
+
+
+def _within(value: int, least: int | None, most: int | None) -> bool:
+    return (least is None or value >= least) and (most is None or value <= most)

@@ -1,0 +1,74 @@
+"""Files that operators write: TOML, checked by pydantic. A mistake is told in one line with the key and its line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from agents.errors import AgentError
+
+FILE_BYTES_MAX = 1_000_000
+TABLE, KEY = re.compile(r"\s*\[([^\[\]]+)\]"), re.compile(r"\s*([\w\"'. -]+?)\s*=")
+
+File = TypeVar("File", bound=BaseModel)
+ABSENT = object()
+
+
+def read_toml(path: Path, kind: type[File], invalid: type[AgentError]) -> File:
+    """Raises `invalid` naming the place in the file, OSError when it cannot be read."""
+    text = path.read_bytes()
+    if len(text) > FILE_BYTES_MAX:
+        raise invalid(f"{path} is longer than {FILE_BYTES_MAX} bytes")
+    data: Any = None
+    try:
+        data = tomllib.loads(text.decode())
+        return kind.model_validate(data)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"{path} is not valid TOML: {error}") from None
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        keys = _keys(problem["loc"], data)
+        place = ".".join(map(str, keys))
+        raise invalid(f"{path}{line_of(keys, text.decode())}: {place}: {problem['msg']}") from None
+
+
+def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:
+    """The place as the file spells it, without what pydantic says of the kinds among which it looked."""
+    keys: list[int | str] = []
+    for at, part in enumerate(place):
+        if not isinstance(data, dict | list) or part == "[key]":
+            break
+        if isinstance(data, dict):
+            inner = data.get(part, ABSENT)
+        else:
+            inner = data[part] if isinstance(part, int) else ABSENT
+        known = inner is not ABSENT
+        if known or at == len(place) - 1:
+            keys.append(part)
+        if known:
+            data = inner
+    return keys
+
+
+def line_of(place: Sequence[int | str], text: str) -> str:
+    """`:7` for the line of the file where the key at this place stands, or its table; empty if it is not found."""
+    keys, table, best = [part for part in place if isinstance(part, str)], list[str](), (0, 0)
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := TABLE.match(line):
+            table = here = _parts(match[1])
+        elif match := KEY.match(line):
+            here = [*table, *_parts(match[1])]
+        else:
+            continue
+        if keys[: len(here)] == here and len(here) > best[0]:
+            best = (len(here), number)
+    return f":{best[1]}" if best[1] else ""
+
+
+def _parts(name: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in name.split(".")]

@@ -1,0 +1,240 @@
+"""What routing between two models is worth: quality and seconds of engine of the bundled suite by the small model, the
+large one and cascades between them; the router's own time; the memory of two models beside that of one.
+
+    python -m benchmarks.routing [--cases 20] [--json FILE]
+
+The held-out cases of the bundled model's evaluation go through the agent, one at a time. A case counts as right when
+all that is judged of it is. A second of the large model's engine costs 1, one of the small model's PRICE. Prints
+Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+from uuid import UUID
+
+from pydantic import TypeAdapter
+from tqdm import tqdm
+
+from agents.agent import Agent
+from agents.events import EventList
+from agents.lineup import Candidate, Lineup
+from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.router import Router
+from agents.routing.policy import Policy
+from agents.toolbox import Toolbox
+from agents.turn import FunctionTool, Turn
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL
+from inference.config import EngineConfig
+from inference.core import ChatMessage, Sampling
+from inference.model import ChatModel
+from inference.trace import Trace
+from training.cases import CATEGORIES, Case, Category, Reply
+from training.conversations.generator import Generator
+from training.prose import Prose, installed, mined
+from worker.config import prepare_process
+
+PRICE = 0.2
+SAMPLING = Sampling(max_tokens=220, temperature=0)
+TENANT = UUID(int=1)
+SEED = "routing"
+LOOKS = 500
+STATUS = Path("/proc/self/status")
+
+
+def cascade(mean: float, least: float, margin: float = 0.0) -> Policy:
+    doubt = {"mean_logprob": mean, "min_logprob": least, "margin": margin, "refusals": []}
+    table = {"policy": "cascade", "first": "small", "then": "large", "doubt": doubt}
+    return TypeAdapter[Policy](Policy).validate_python(table)
+
+
+def ways() -> dict[str, Policy]:
+    fixed = TypeAdapter[Policy](Policy).validate_python
+    return {
+        "small": fixed({"policy": "fixed", "model": ["small"]}),
+        "large": fixed({"policy": "fixed", "model": ["large"]}),
+        "cascade, min -3": cascade(-0.8, -3.0),
+        "cascade, min -1": cascade(-0.5, -1.0),
+        "cascade, min -0.3": cascade(-0.2, -0.3),
+        "cascade, min -0.1": cascade(-0.1, -0.1),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    way: str
+    right: float  # share of the cases
+    engine_s: float
+    cost: float
+    taken_over: float  # share of the steps
+    first_token_ms: float  # median
+
+
+def items_of(messages: Sequence[ChatMessage]) -> tuple[Item, ...]:
+    items: list[Item] = []
+    open_calls: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            items.append(FunctionCallOutput(open_calls.pop(0), message.content))
+            continue
+        if message.content or not message.tool_calls:
+            items.append(Message(message.role, message.content))  # type: ignore[arg-type]
+        calls = [
+            FunctionCall(f"call_{len(items)}_{at}", c.name, c.arguments) for at, c in enumerate(message.tool_calls)
+        ]
+        items += calls
+        open_calls += [call.call_id for call in calls]
+    return tuple(items)
+
+
+def turn_of(case: Case, at: int) -> Turn:
+    functions = [schema["function"] for schema in case.schemas]
+    tools = tuple(FunctionTool(f["name"], f.get("description", ""), f["parameters"]) for f in functions)
+    return Turn(TENANT, items_of(case.prompt(at)), functions=tools, sampling=SAMPLING)
+
+
+@dataclass(slots=True)
+class Tally:
+    cases: int = 0
+    right: int = 0
+    engine_s: float = 0.0
+    cost: float = 0.0
+    steps: int = 0
+    taken_over: int = 0
+
+    def add(self, trace: Trace) -> None:
+        for span in trace.spans:
+            if span.name in ("prefill", "decode"):
+                seconds = span.duration_ms / 1e3
+                self.engine_s += seconds
+                self.cost += seconds * (PRICE if span.attributes["model"] == "small" else 1.0)
+            self.taken_over += span.attributes.get("took_over") is True
+        self.steps += 1
+
+
+async def asked(agent: Agent, category: Category, case: Case, tally: Tally, first: list[float]) -> None:
+    right = True
+    for at in case.at:
+        trace = Trace()
+        finished = await agent.run(turn_of(case, at), trace, EventList())
+        trace.finish()
+        tally.add(trace)
+        said = "".join(item.text for item in finished.output if isinstance(item, Message))
+        calls = tuple(item for item in finished.output if isinstance(item, FunctionCall))
+        right = right and all(category.judged(case, at, Reply(said, calls)).values())
+        prefills = [span.end_ns for span in trace.spans if span.name == "prefill"]
+        first.append((prefills[-1] - trace.start_ns) / 1e6)
+    tally.cases += 1
+    tally.right += right
+
+
+async def quality(models: dict[str, Candidate], count: int, prose: Prose) -> list[Row]:
+    rows = []
+    for name, policy in ways().items():
+        agent, tally, first = Agent(Lineup(models, {"way": policy}, "way"), None, Toolbox()), Tally(), list[float]()
+        generator = Generator(SEED, "test", prose)
+        for category in tqdm(CATEGORIES, desc=name, unit=" categories", disable=None):
+            for case in islice(category.cases(generator), count):
+                await asked(agent, category, case, tally, first)
+        rows.append(
+            Row(
+                name,
+                tally.right / tally.cases,
+                tally.engine_s,
+                tally.cost,
+                tally.taken_over / tally.steps,
+                median(first),
+            )
+        )
+    return rows
+
+
+def own_time_us(models: dict[str, Candidate]) -> float:
+    """Median of the router's own time for a turn after a conversation of sixty messages."""
+    router = Router(Lineup(models, {"way": cascade(-0.8, -3.0)}, "way"))
+    said = [Message("user" if at % 2 == 0 else "assistant", "What was that? " * 20) for at in range(60)]
+    turn = Turn(TENANT, (Message("user", "And what is it now?"),), history=tuple(said))
+    took = []
+    for _ in range(LOOKS):
+        began = perf_counter()
+        router.decide(turn, trace=Trace())
+        took.append(perf_counter() - began)
+    return 1e6 * median(took)
+
+
+def resident_mb() -> dict[str, int]:
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    return {name: int(lines[key].split()[0]) // 1024 for name, key in (("anonymous", "RssAnon"), ("file", "RssFile"))}
+
+
+@asynccontextmanager
+async def loaded(path: Path, name: str) -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, EngineConfig(model_path=path))
+    model.name = name
+    await model.start()
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+async def measure(count: int, prose: Prose) -> dict[str, Any]:
+    none = resident_mb()
+    async with loaded(CHAT_MODEL, "large") as large:
+        one = resident_mb()
+        async with loaded(DRAFT_MODEL, "small") as small:
+            both = resident_mb()
+            models = {"small": Candidate(small, PRICE), "large": Candidate(large)}
+            return {
+                "memory_mb": {"no model": none, "large": one, "large and small": both},
+                "router_us": own_time_us(models),
+                "rows": [asdict(row) for row in await quality(models, count, prose)],
+            }
+
+
+def tables(found: dict[str, Any]) -> str:
+    lines = [
+        "| | right | engine, s | cost | of the large one's | taken over | prompt read, ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    of_large = next(row["cost"] for row in found["rows"] if row["way"] == "large")
+    for row in found["rows"]:
+        lines.append(
+            f"| {row['way']} | {100 * row['right']:.1f} % | {row['engine_s']:.1f} | {row['cost']:.1f} "
+            f"| {100 * row['cost'] / of_large:.0f} % | {100 * row['taken_over']:.0f} % | {row['first_token_ms']:.1f} |"
+        )
+    lines += [
+        "",
+        f"The router's own time: {found['router_us']:.0f} µs.",
+        "",
+        "| MB | anonymous | files |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {name} | {size['anonymous']} | {size['file']} |" for name, size in found["memory_mb"].items()]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20, help="of each category")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    prepare_process()
+    found = asyncio.run(measure(options.cases, mined(installed())))
+    print(tables(found))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

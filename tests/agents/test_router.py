@@ -1,0 +1,298 @@
+"""Turns on several models: who computes which step, what is told of it, and what happens when nobody can take over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import log
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import TypeAdapter
+
+from agents.agent import Agent
+from agents.budget import Prices
+from agents.definition import Definition
+from agents.events import Event, EventList, TextDelta
+from agents.lineup import Candidate, Lineup
+from agents.message import Message
+from agents.routing.policy import Policy
+from agents.surface import Surface
+from agents.toolbox import Toolbox
+from agents.turn import Turn
+from inference.core import Sampling
+from inference.errors import EngineStopped, InferenceError, NoRoom
+from inference.testing import ScriptedGeneration, ScriptedModel
+from inference.trace import Span, Trace
+from tests.agents.turns import Ran, asked, call, check_order, double, user
+
+UNLIKELY = (log(0.01),)
+POLICY: TypeAdapter[Policy] = TypeAdapter(Policy)
+CASCADE = {"policy": "cascade", "first": "small", "then": "large"}
+STEPS = {"policy": "steps", "tools": "small", "answer": "large"}
+SIZE = {"n_params": 1_000_000}
+
+
+def model(name: str, *replies: str, **rest: Any) -> ScriptedModel:
+    return ScriptedModel(list(replies), name=name, measures=SIZE, **rest)
+
+
+def lineup(small: ScriptedModel, large: ScriptedModel, route: dict[str, Any], **of_large: Any) -> Lineup:
+    """The small model's engine costs a tenth."""
+    candidates = {"small": Candidate(small, 0.1), "large": Candidate(large, 1.0, **of_large)}
+    return Lineup(candidates, {"auto": POLICY.validate_python(route)}, "auto")
+
+
+async def run(models: Lineup, turn: Turn, agent: Agent | None = None, prices: Prices | None = None) -> Ran:
+    trace, told = Trace(), EventList()
+    agent = agent or Agent(models, None, Toolbox([double]), prices or Prices())
+    await agent.run(turn, trace, told)
+    check_order(told.events)
+    return Ran(told.events, trace)
+
+
+def routes_of(ran: Ran) -> list[Span]:
+    return [span for span in ran.trace.spans if span.name == "route"]
+
+
+async def test_a_sure_answer_of_the_small_model_is_told_and_the_large_one_is_not_asked() -> None:
+    small, large = model("small", "Paris is the capital."), model("large", "No.")
+    ran = await run(lineup(small, large, CASCADE), asked())
+    assert ran.answer == "Paris is the capital."
+    assert not large.prompts
+    (route,) = routes_of(ran)
+    assert route.attributes["model"] == "small" and route.attributes["took_over"] is False
+    assert route.attributes["trial.reason"] == "sure enough"
+    assert ran.trace.attributes["firsttoken.model"] == "small"
+
+
+async def test_the_large_model_takes_an_unsure_answer_over_before_a_token_is_told() -> None:
+    small, large = model("small", "Rome, or so.", logprobs=UNLIKELY), model("large", "Paris.")
+    prices = Prices(output=1000.0)
+    ran = await run(lineup(small, large, CASCADE), asked(), prices=prices)
+    assert ran.answer == "Paris."
+    assert "Rome" not in "".join(event.text for event in ran.events if isinstance(event, TextDelta))
+    assert small.generations[0].cancelled
+    (route,) = routes_of(ran)
+    assert (route.attributes["model"], route.attributes["took_over"]) == ("large", True)
+    assert route.attributes["trial.reason"] == "an unlikely token"
+    assert ran.trace.attributes["firsttoken.model"] == "large"
+    assert ran.trace.attributes["firsttoken.escalations"] == 1
+    assert ran.finished.usage.output_tokens == len(large.generations[0].ids)
+    own = len(large.generations[0].ids)
+    assert ran.trace.attributes["firsttoken.cost"] == own + len(small.generations[0].ids)
+
+
+async def test_likelihoods_that_nobody_asked_for_are_not_told() -> None:
+    models = lineup(model("small", "Paris is the capital."), model("large", "No."), CASCADE)
+    ran = await run(models, asked())
+    assert not any(event.logprobs for event in ran.events if isinstance(event, TextDelta))
+    wants = await run(models, asked(sampling=Sampling(top_logprobs=1)))
+    told = [each for event in wants.events if isinstance(event, TextDelta) for each in event.logprobs]
+    assert told and all(len(each.top) == 1 for each in told)
+
+
+async def test_by_step_the_small_model_calls_tools_and_the_large_one_answers() -> None:
+    small = model("small", call("double", x=4), "It is nine.", piece_chars=10)
+    large = model("large", "It is eight.")
+    ran = await run(lineup(small, large, STEPS), asked(server_tools=("double",)))
+    assert (ran.results, ran.answer) == (["8"], "It is eight.")
+    assert [route.attributes["trial.reason"] for route in routes_of(ran)] == ["calls a tool", "an answer"]
+    decodes = [span.attributes["model"] for span in ran.trace.spans if span.name == "decode"]
+    assert decodes[-1] == "large" and decodes[0] == "small"
+
+
+async def test_by_step_an_answer_without_tools_is_the_large_models_at_once() -> None:
+    small, large = model("small", "No."), model("large", "Yes.")
+    ran = await run(lineup(small, large, STEPS), asked())
+    assert ran.answer == "Yes." and not small.prompts
+
+
+class Refusing(ScriptedModel):
+    """Its queue is full."""
+
+    def generate(self, *_arguments: Any, **_options: Any) -> ScriptedGeneration:
+        raise EngineStopped("it is shutting down")
+
+
+async def test_where_the_large_model_cannot_take_over_the_small_one_goes_on() -> None:
+    small = model("small", "Rome, or so.", logprobs=UNLIKELY)
+    ran = await run(lineup(small, Refusing(["x"], name="large", measures=SIZE), CASCADE), asked())
+    assert (ran.finished.status, ran.answer) == ("completed", "Rome, or so.")
+    (route,) = routes_of(ran)
+    assert (route.attributes["took_over"], route.attributes["trial.reason"]) == (False, "no large: EngineStopped")
+
+
+class Failing(ScriptedGeneration):
+    async def stream(self, receive: Any) -> None:
+        raise InferenceError("the engine failed")
+
+
+class FailingModel(ScriptedModel):
+    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+        return Failing("x", len(prompt), sampling, self.piece_chars)
+
+
+async def test_an_engine_that_fails_on_trial_is_taken_over_as_well() -> None:
+    small = FailingModel(["x"], name="small", measures=SIZE)
+    ran = await run(lineup(small, model("large", "Paris."), CASCADE), asked())
+    assert (ran.finished.status, ran.answer) == ("completed", "Paris.")
+
+
+class Slow(ScriptedGeneration):
+    """Says its first word and then nothing, until it is released."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.released = asyncio.Event()
+
+    async def __aiter__(self) -> Any:
+        first = True
+        async for delta in super().__aiter__():
+            yield delta
+            if first:
+                first = False
+                await self.released.wait()
+
+
+@dataclass
+class SlowModel(ScriptedModel):
+    running: list[Slow] = field(default_factory=list)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+        self.running.append(Slow(self.replies[0], len(prompt), sampling, self.piece_chars))
+        self.started.set()
+        return self.running[-1]
+
+
+class Watching(EventList):
+    """Notes when the first text comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spoke = asyncio.Event()
+
+    def write(self, events: Sequence[Event]) -> None:
+        super().write(events)
+        if any(isinstance(event, TextDelta) for event in events):
+            self.spoke.set()
+
+
+async def test_what_a_slow_model_said_is_told_when_its_time_is_over() -> None:
+    small = SlowModel(["Paris, I think."], name="small", measures=SIZE)
+    models = lineup(small, model("large", "No."), {**CASCADE, "hold": {"ms": 20}})
+    told, trace = Watching(), Trace()
+    turn = asyncio.create_task(Agent(models, None, Toolbox()).run(asked(), trace, told))
+    await told.spoke.wait()
+    assert not small.running[0].released.is_set()
+    small.running[0].released.set()
+    await turn
+    (route,) = [span for span in trace.spans if span.name == "route"]
+    assert route.attributes["trial.tokens"] == 1 and float(route.attributes["trial.held_ms"] or 0) >= 20
+
+
+async def test_a_client_that_leaves_during_a_trial_stops_both_models() -> None:
+    small = SlowModel(["Paris."], name="small", measures=SIZE)
+    turn = asyncio.create_task(
+        Agent(lineup(small, model("large", "No."), CASCADE), None, Toolbox()).run(asked(), Trace(), EventList())
+    )
+    await small.started.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    assert small.running[0].cancelled
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "trial"]
+
+
+async def test_hedged_the_large_model_reads_the_prompt_while_the_small_one_begins() -> None:
+    large = model("large", "No.")
+    await run(lineup(model("small", "Paris is the capital."), large, {**CASCADE, "hedge": True}), asked())
+    assert large.ahead and not large.prompts
+    assert all(reading.cancelled for reading in large.generations)
+
+
+async def test_a_conversation_stays_with_the_model_that_knows_it_where_that_is_cheaper() -> None:
+    """The large model has answered, and reading it all again would cost the small one more."""
+    small, large = model("small", "No."), model("large", "Paris.")
+    models = lineup(small, large, CASCADE)
+    models.candidates["small"].speed.read_s = models.candidates["large"].speed.read_s = 0.1
+    agent = Agent(models, None, Toolbox())
+    long = "All about Paris. " * 100
+    await run(models, asked(long, model="large"), agent)
+    history = (user(long), Message("assistant", "Paris."))
+    known = await run(models, Turn(asked().tenant_id, (user("And?"),), history=history), agent)
+    assert known.answer == "Paris."
+    assert routes_of(known)[0].attributes["warm.large"] is True
+    other = replace(asked(), tenant_id=UUID(int=9), history=history)
+    assert routes_of(await run(models, other, agent))[0].attributes["warm.large"] is False
+
+
+@pytest.mark.parametrize(
+    ("request_model", "agent_model", "surface_model", "answers"),
+    [
+        (None, None, None, "default"),
+        (None, None, "small", "small"),
+        (None, "large", "small", "large"),
+        ("small", "large", None, "small"),
+    ],
+)
+async def test_a_request_comes_before_its_agent_and_that_before_its_surface(
+    request_model: str | None, agent_model: str | None, surface_model: str | None, answers: str
+) -> None:
+    models = {name: Candidate(model(name, f"I am {name}.")) for name in ("default", "small", "large")}
+    turn = Surface(model=surface_model).applied(Definition(model=agent_model).applied(asked(model=request_model)))
+    assert (await run(Lineup(models), turn)).answer == f"I am {answers}."
+
+
+@dataclass
+class Coming:
+    """An engine that has to be loaded first."""
+
+    fails: InferenceError | None = None
+    is_loaded: bool = False
+    users: int = 0
+    seen: list[int] = field(default_factory=list)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+
+    async def load(self) -> None:
+        self.seen.append(self.users)
+        if self.fails:
+            raise self.fails
+        self.is_loaded = True
+
+
+async def test_a_model_is_loaded_at_its_first_use_and_stays_while_the_turn_lasts() -> None:
+    coming = Coming()
+    models = Lineup({"late": Candidate(model("late", "Here."), on_demand=coming)})
+    ran = await run(models, asked())
+    assert ran.answer == "Here." and coming.seen == [1] and coming.users == 0
+    assert [span.attributes["model"] for span in ran.trace.spans if span.name == "load"] == ["late"]
+    again = await run(models, asked())
+    assert not [span for span in again.trace.spans if span.name == "load"]
+
+
+async def test_a_model_for_which_there_is_no_room_refuses_the_turn_before_its_first_event() -> None:
+    coming = Coming(fails=NoRoom("There is no memory."))
+    told = EventList()
+    with pytest.raises(NoRoom):
+        await Agent(Lineup({"late": Candidate(model("late", "x"), on_demand=coming)}), None, Toolbox()).run(
+            asked(), Trace(), told
+        )
+    assert not told.events and coming.users == 0
+
+
+async def test_the_prompts_of_a_route_are_shared_with_all_of_its_models() -> None:
+    small, large = model("small", "x"), model("large", "x")
+    await Agent(lineup(small, large, CASCADE), None, Toolbox()).share(asked())
+    assert small.shared and large.shared

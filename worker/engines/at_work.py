@@ -1,0 +1,212 @@
+"""Which engines are at work: one, several of models.toml, in this process or in others of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from agents.lineup import Candidate, Lineup
+from inference.errors import InferenceError
+from inference.model import ChatModel
+from inference.provisioning.calibration import Calibrations
+from inference.provisioning.catalogue import find
+from inference.provisioning.fit import here
+from inference.remote.remote_model import RemoteModel
+from inference.trace import Trace
+from worker.auth.secret import Secret
+from worker.calibrator import Calibrator
+from worker.config import Config
+from worker.engine_config import engine_config, load_for
+from worker.engines.address import engines_in
+from worker.engines.exchange import EngineTransport
+from worker.engines.model_file import ModelFile, ModelTable, read_models
+from worker.engines.model_pool import ModelPool, phases
+from worker.engines.model_state import State
+from worker.engines.on_demand import OnDemandModel
+from worker.engines.shared_token import read_token
+from worker.errors import StartError
+from worker.home import Home
+from worker.supervisor import Supervisor
+
+Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
+Told: TypeAlias = Callable[[float], None]  # the share of the models that is loaded, from 0 to 1
+
+# Of the engine's numbers, those of which several engines have the sum; of others, the first one's are told.
+SUMMED = ("waiting", "running", "resident", "parallel", "engines", "engines_up")
+
+log = logging.getLogger("firsttoken.start")
+
+
+@dataclass(frozen=True)
+class EnginesAtWork:
+    """`models` by name, those of a `lineup`; `aliases` are further names that their file gives."""
+
+    lineup: Lineup
+    models: Mapping[str, Served]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[str, Trace] = field(default_factory=dict)  # the newest load of each, by its phases
+    unloads: Callable[[], int] = int
+
+    @property
+    def states(self) -> dict[str, State]:
+        return {name: _state(model) for name, model in self.models.items()}
+
+    @property
+    def loading(self) -> float | None:
+        """How far those are that are being loaded; None while none is."""
+        shares = [_share(model) for model in self.models.values() if _state(model) == "loading"]
+        return sum(shares) / len(shares) if shares else None
+
+    def stats(self) -> dict[str, Any]:
+        """Of all engines together, for health and metrics: sums, and what cannot be added of the first one. Under
+        "failed" why the model cannot answer that answers who names none."""
+        told = [stats for model in self.models.values() if (stats := model.stats())]
+        first = told[0] if told else {}
+        sums: Counter[str] = Counter()
+        for stats in told[1:]:
+            sums.update({name: value for name, value in stats.items() if _is_summed(name, value)})
+        best = self.models[self.lineup.best(None).name]
+        both = {name: first.get(name, 0) + value for name, value in sums.items()}
+        return {**first, **both, **self._own, "lost": any(stats.get("lost") for stats in told), "failed": best.failed}
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        if len(self.models) == 1:
+            return {}
+        loaded = sum(state == "loaded" for state in self.states.values())
+        return {"models": len(self.models), "models_loaded": loaded, "models_unloaded_total": self.unloads()}
+
+
+def _state(model: Served) -> State:
+    return model.state if isinstance(model, OnDemandModel) else "loaded"
+
+
+def _share(model: Served) -> float:
+    return model.share_loaded if isinstance(model, OnDemandModel) else 1.0
+
+
+def _is_summed(name: str, value: object) -> bool:
+    return isinstance(value, int | float) and (name in SUMMED or name.endswith(("_total", "_bytes")))
+
+
+@asynccontextmanager
+async def open_engines(
+    config: Config, secret: Secret, supervisor: Supervisor, tell: Told | None = None
+) -> AsyncIterator[EnginesAtWork]:
+    """Raises StartError, InvalidModels."""
+    file = read_models(config)
+    if file is not None:
+        async with _open_several(config, file, secret, supervisor, tell) as engines:
+            yield engines
+        return
+    if config.engines is not None:
+        async with open_remote(config, secret, supervisor) as remote:
+            yield EnginesAtWork(Lineup.of(remote), {remote.name: remote})
+        return
+    trace = Trace()
+    async with open_model(config, supervisor, tell, trace) as model:
+        yield EnginesAtWork(Lineup.of(model), {model.name: model}, starts={model.name: trace})
+
+
+@asynccontextmanager
+async def _open_several(
+    config: Config, file: ModelFile, secret: Secret, supervisor: Supervisor, tell: Told | None
+) -> AsyncIterator[EnginesAtWork]:
+    elsewhere = file.elsewhere()
+    here_ = {name: table for name, table in file.models.items() if name not in elsewhere}
+    at_start = [name for name, table in here_.items() if table.load == "start"]
+
+    def told(name: str, share: float) -> None:
+        if tell is not None and name in at_start:
+            tell((at_start.index(name) + share) / len(at_start))
+
+    async with AsyncExitStack() as stack:
+        pool = ModelPool(config, here_, told)
+        stack.push_async_callback(pool.close)
+        await asyncio.to_thread(load_for, "models.toml", lambda _: pool.prepare(), None)
+        models: dict[str, Served] = dict(pool.models)
+        for name, table in elsewhere.items():
+            remote = await stack.enter_async_context(open_remote(table.applied(config), secret, supervisor))
+            remote.name = name
+            models[name] = remote
+        try:
+            await pool.start()
+        except InferenceError as error:
+            raise StartError(f"{error} (models.toml)") from error
+        candidates = {name: _candidate(models[name], file.models[name]) for name in file.models}
+        yield EnginesAtWork(
+            Lineup(candidates, file.routes, file.default or ""),
+            {name: models[name] for name in file.models},
+            file.aliases,
+            pool.starts,
+            lambda: pool.unloads,
+        )
+
+
+def _candidate(model: Served, table: ModelTable) -> Candidate:
+    return Candidate(
+        model,
+        table.price.engine_second,
+        {name: value for name, value in table.switches.items() if name in model.switches},
+        model if isinstance(model, OnDemandModel) else None,
+    )
+
+
+@asynccontextmanager
+async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[RemoteModel]:
+    """The model of engines elsewhere. They are told tenants by digests that say nothing without the secret."""
+
+    def digest(salt: str) -> str:
+        return secret.cache_key("engine", salt).hex()
+
+    def load(path: Path) -> RemoteModel:
+        transport = EngineTransport(read_token(config))
+        return RemoteModel.load(path, engines_in(config.engines or ""), transport, digest, config.context)
+
+    path = await asyncio.to_thread(load_for, "--model", partial(find, folder=Home(config.home).models), config.model)
+    model = await asyncio.to_thread(load_for, "--model", load, path)
+    watch = None
+    try:
+        await model.start()
+        if model.failed:
+            log.warning("none of the engines answers yet: turns are refused until one does")
+        watch = supervisor.start("engines", model.watch)
+        yield model
+    finally:
+        if watch is not None:
+            await watch.stop()
+        await model.close()
+
+
+@asynccontextmanager
+async def open_model(
+    config: Config, supervisor: Supervisor, tell: Told | None = None, trace: Trace | None = None
+) -> AsyncIterator[ChatModel]:
+    """The phases of the start become spans of the trace."""
+    wanted = await asyncio.to_thread(load_for, "--model", engine_config, config)
+    allowance = await asyncio.to_thread(load_for, "--model", here, wanted)
+    if allowance.is_less:
+        print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
+    engine = allowance.config
+    trace = trace or Trace()
+    with trace.span("weights"):
+        load = partial(ChatModel.load, progress=tell)
+        model = await asyncio.to_thread(load_for, "--model", load, engine)
+    calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
+    try:
+        with trace.span("first_step"):
+            await model.start()
+        trace.finish()
+        log.info("the model is loaded: %s", phases(trace))
+        calibrator.start(supervisor)
+        yield model
+    finally:
+        await calibrator.close()
+        await model.close()

@@ -1,0 +1,152 @@
+"""Several models at work at once, read from models.toml.
+
+[models.small]
+model = "demo-draft"
+price = { engine_second = 0.2 }
+
+[models.large]
+model = "demo-chat"
+load = "use"
+
+[aliases]
+fast = "small"
+best = "large"
+
+[routes.auto]
+policy = "cascade"
+first = "small"
+then = "large"
+
+What a table does not set is as the settings of the worker say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, StringConstraints
+
+from agents.definition import Name, Table
+from agents.errors import AgentError
+from agents.routing.policy import Policy, named_by
+from agents.toml_file import read_toml
+from inference.switches import Value
+from worker.aliases import ALIASES_MAX, NAME
+from worker.config import Config
+from worker.engines.address import engines_in
+from worker.errors import StartError
+from worker.home import Home
+
+MODELS_MAX = 32  # more than fit into any machine's memory
+ROUTES_MAX = 32
+SWITCHES_MAX = 16
+
+# A name also names a folder of states on disk.
+ModelName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+OtherName: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{NAME.pattern}$")]
+
+
+class InvalidModels(AgentError):
+    """models.toml cannot be used; the message says where and why."""
+
+
+class Price(Table):
+    """In the unit of the operator's choice, as all prices: see agents.budget."""
+
+    engine_second: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+
+
+class ModelTable(Table):
+    """One configuration of an engine. None: as the setting of the same name says."""
+
+    model: Name | None = None  # a GGUF file or a name of the catalogue
+    draft: Name | None = None
+    context: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
+    streams: Annotated[int, Field(ge=1, le=128)] | None = None
+    resident: Annotated[int, Field(ge=0, le=128)] | None = None
+    kv_type: Literal["auto", "f16", "q8_0", "q4_0"] | None = None
+    parked_mb: Annotated[int, Field(ge=0)] | None = None
+    kv_disk_mb: Annotated[int, Field(ge=0)] | None = None
+    gpu_layers: Annotated[int, Field(ge=-1)] | None = None
+    threads: Annotated[int, Field(ge=0, le=512)] | None = None
+    engines: Annotated[str, StringConstraints(min_length=1, max_length=10_000)] | None = None  # who computes it
+    load: Literal["start", "use"] = "start"
+    switches: Annotated[dict[Name, Value], Field(max_length=SWITCHES_MAX)] = Field(default_factory=dict)
+    price: Price = Price()
+
+    def applied(self, config: Config) -> Config:
+        """The settings of the worker as they are for this model."""
+        same = (
+            "draft",
+            "context",
+            "streams",
+            "resident",
+            "kv_type",
+            "parked_mb",
+            "kv_disk_mb",
+            "gpu_layers",
+            "threads",
+        )
+        own: dict[str, Any] = {name: value for name in same if (value := getattr(self, name)) is not None}
+        if "draft" in own:
+            own["draft"] = Path(own["draft"])
+        model = config.model if self.model is None else Path(self.model)
+        return replace(config, model=model, engines=self.engines, **own)
+
+
+class ModelFile(Table):
+    models: Annotated[dict[ModelName, ModelTable], Field(min_length=1, max_length=MODELS_MAX)]
+    aliases: Annotated[dict[OtherName, Name], Field(max_length=ALIASES_MAX)] = Field(default_factory=dict)
+    routes: Annotated[dict[ModelName, Policy], Field(max_length=ROUTES_MAX)] = Field(default_factory=dict)
+    default: Name | None = None  # of requests that name no model; None: the first table
+
+    @property
+    def names(self) -> list[str]:
+        """What a request may name, the default first."""
+        default = [self.default] if self.default else []
+        return list(dict.fromkeys((*default, *self.models, *self.routes)))
+
+    @property
+    def problems(self) -> list[str]:
+        """A message for each name that leads nowhere, or to two things."""
+        models, known = ", ".join(self.models), {*self.models, *self.routes}
+        found = [f"default: there is no model or route '{self.default}'."] if self.default not in (None, *known) else []
+        for route, policy in self.routes.items():
+            if route in self.models:
+                found.append(f"routes.{route}: there is a model of this name.")
+            found += [
+                f"routes.{route}: there is no model '{name}'. Available: {models}."
+                for name in named_by(policy)
+                if name not in self.models
+            ]
+        for name, table in self.models.items():
+            try:
+                engines_in(table.engines) if table.engines is not None else None
+            except ValueError as error:
+                found.append(f"models.{name}.engines: {error}.")
+        return found
+
+    def elsewhere(self) -> Mapping[str, ModelTable]:
+        """Those whose tokens are computed by engines in processes of their own."""
+        return {name: table for name, table in self.models.items() if table.engines is not None}
+
+
+def read_models(config: Config) -> ModelFile | None:
+    """None without a file: then the worker has one model. Raises StartError, InvalidModels."""
+    path = config.models or Home(config.home).models_file
+    try:
+        file = read_toml(path, ModelFile, InvalidModels)
+    except FileNotFoundError:
+        if config.models is None:
+            return None
+        raise StartError(f"there is no file {path} (--models)") from None
+    if problems := file.problems:
+        raise InvalidModels(f"{path}: {problems[0]}")
+    if config.model is not None:
+        raise StartError(f"leave out --model: {path} names the models")
+    if config.engines is not None:
+        raise StartError(f"{path} names several models: give each its own `engines` there, and leave out --engines")
+    return file

@@ -1,0 +1,176 @@
+"""The models of models.toml that this process computes itself: who is loaded, and who gives way to another.
+
+All of them share one allowance of memory. One that is needed takes the place of the one that was not used for longest,
+of those that nobody is waiting for; where that is not enough, it makes do with less context or fewer streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic
+
+from inference.config import EngineConfig
+from inference.core import Generation
+from inference.errors import InferenceError, ModelAway, NoRoom
+from inference.llama import LlamaModel
+from inference.model import ChatModel
+from inference.provisioning.fit import Allowance, CannotServe, here
+from inference.text_model import TextModel
+from inference.trace import Trace
+from worker.config import Config
+from worker.engine_config import engine_config
+from worker.engines.model_file import ModelTable
+from worker.engines.on_demand import OnDemandModel
+from worker.home import Home
+
+# What all tenants' prompts share is read before the first of them comes; who waits for a model waits for no more of it.
+BEGINNINGS_S = 10.0
+
+log = logging.getLogger("firsttoken.models")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`needs` are bytes, with the conversations that it may park in host memory."""
+
+    model: OnDemandModel
+    needs: int
+
+
+def leaving(loaded: Iterable[Loaded]) -> Loaded | None:
+    """Who gives way: of those that are idle, the one that was not used for longest. Pure."""
+    return min((each for each in loaded if each.model.is_idle), key=lambda each: each.model.used_at, default=None)
+
+
+class ModelPool:
+    """`told` is called with the name of a model and the share of it that is loaded, from the thread that loads."""
+
+    def __init__(
+        self, config: Config, tables: Mapping[str, ModelTable], told: Callable[[str, float], None] | None = None
+    ) -> None:
+        self._config, self._tables = config, tables
+        self._told = told or (lambda name, share: None)
+        self._loaded: dict[str, Loaded] = {}
+        self._one_at_a_time = asyncio.Lock()  # two that load at once would both take the memory that is free
+        self.models: dict[str, OnDemandModel] = {}
+        self.starts: dict[str, Trace] = {}  # the newest load of each, by its phases
+        self.unloads = 0
+
+    def __repr__(self) -> str:
+        return f"<ModelPool {', '.join(self._loaded) or 'nothing'} of {', '.join(self.models)} loaded>"
+
+    def prepare(self) -> None:
+        """Read what the files say without their weights. Blocks for some milliseconds each. Raises ModelNotLoaded,
+        InvalidTemplate."""
+        for name in self._tables:
+            wanted = self._wanted(name)
+            weights = LlamaModel.load(wanted.model_path, weights=False)
+            text = TextModel(weights, b"", wanted.context_of(weights.context_length))
+            self.models[name] = OnDemandModel(name, text, self._open)
+
+    async def start(self) -> None:
+        """Load those that are to be there at the start, in the order of the file. Raises InferenceError."""
+        for name, table in self._tables.items():
+            if table.load == "start":
+                try:
+                    await self.models[name].load()
+                except ModelAway as error:
+                    raise error.__cause__ or error from None
+
+    async def close(self) -> None:
+        for model in self.models.values():
+            await model.close()
+
+    def _wanted(self, name: str) -> EngineConfig:
+        """Raises ModelNotLoaded."""
+        wanted = engine_config(self._tables[name].applied(self._config))
+        return replace(wanted, disk_folder=Home(self._config.home).kv / "models" / name)
+
+    async def _open(self, model: OnDemandModel) -> ChatModel:
+        """Raises ModelNotLoaded, NoRoom."""
+        async with self._one_at_a_time:
+            self._loaded.pop(model.name, None)
+            trace = Trace(attributes={"model": model.name})
+            with trace.span("room"):
+                allowance = await self._make_room(model)
+            with trace.span("weights"):
+                tell = partial(self._tell, model)
+                opened = await asyncio.to_thread(ChatModel.load, allowance.config, tell)
+            opened.name = model.name
+            try:
+                with trace.span("first_step"):
+                    await opened.start()
+                with trace.span("prompts", count=len(model.beginnings)):
+                    await self._read_beginnings(opened, model)
+            except BaseException:
+                await opened.close()
+                raise
+            self._loaded[model.name] = Loaded(model, allowance.need.total + allowance.need.parked_max)
+            trace.finish()
+            self.starts[model.name] = trace
+            log.info("the model %s is loaded in %.1f s: %s", model.name, trace.duration_ms / 1e3, phases(trace))
+            return opened
+
+    async def _make_room(self, model: OnDemandModel) -> Allowance:
+        """What it gets, once others have given way. Raises CannotServe, NoRoom."""
+        while True:
+            try:
+                allowance = await asyncio.to_thread(here, self._within(model.name))
+            except (CannotServe, ValueError) as error:
+                if not await self._unload_one():
+                    if self._loaded:
+                        raise NoRoom(
+                            f"There is no memory for the model {model.name} while others are at work: try again soon."
+                        ) from error
+                    raise
+            else:
+                if not allowance.is_less or not await self._unload_one():
+                    return allowance
+
+    def _within(self, name: str) -> EngineConfig:
+        """Of an allowance that was given, what the others leave; else what is free now. Raises NoRoom."""
+        wanted = self._wanted(name)
+        if not wanted.memory_bytes_max:
+            return wanted
+        left = wanted.memory_bytes_max - sum(each.needs for each in self._loaded.values())
+        return replace(wanted, memory_bytes_max=max(1, left))
+
+    async def _unload_one(self) -> bool:
+        gives_way = leaving(self._loaded.values())
+        if gives_way is None:
+            return False
+        del self._loaded[gives_way.model.name]
+        self.unloads += 1
+        log.info("the model %s is unloaded: another one needs its memory", gives_way.model.name)
+        await gives_way.model.unload()
+        return True
+
+    def _tell(self, model: OnDemandModel, share: float) -> None:
+        model.share_loaded = share
+        self._told(model.name, share)
+
+    @staticmethod
+    async def _read_beginnings(opened: ChatModel, model: OnDemandModel) -> None:
+        until = monotonic() + BEGINNINGS_S
+        for beginning in model.beginnings:
+            opened.share(beginning)
+            reading = opened.read_ahead(beginning)
+            if reading is not None and (left_s := until - monotonic()) > 0:
+                await _read(reading, left_s)
+
+
+async def _read(reading: Generation, within_s: float) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            await reading.stream(lambda _: None)
+    except (TimeoutError, InferenceError):
+        reading.cancel()  # the first prompt that begins like this reads it
+
+
+def phases(trace: Trace) -> str:
+    """For people: what a start took, by phase."""
+    return ", ".join(f"{span.name} {span.duration_ms / 1e3:.2f} s" for span in trace.spans)

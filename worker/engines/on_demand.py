@@ -1,0 +1,232 @@
+"""A chat model whose engine comes and goes. Its vocabulary and template are there from the start: they take
+milliseconds and hardly any memory, so prompts are counted and checked, and clients told of it, before its weights are
+loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+from inference.core import (
+    WHENEVER,
+    ChatMessage,
+    Due,
+    Generation,
+    Grammar,
+    Priority,
+    Sampling,
+    Segment,
+    Verdict,
+)
+from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
+from inference.model import ChatModel
+from inference.switches import NO_SWITCHES, Value
+from inference.text_model import TextModel
+from worker.engines.model_state import State
+
+log = logging.getLogger("firsttoken.models")
+
+BEGINNINGS_MAX = 512  # shared ones that are computed again when it is loaded: those of the configuration
+
+
+class OnDemandModel:
+    """A `LanguageModel`, and its own `OnDemand`. `text` was loaded without weights; `opened` opens the engine, after it
+    has made room for it, and is called once at a time."""
+
+    def __init__(self, name: str, text: TextModel, opened: Callable[[OnDemandModel], Awaitable[ChatModel]]) -> None:
+        self.name = name
+        self.context_length = text.context_length
+        self.chat_template = text.chat_template
+        self.measures: Mapping[str, int] = text.measures
+        self.share_loaded = 0.0  # from 0 to 1, while it is loaded
+        self.used_at = float("-inf")  # on the monotonic clock
+        self._text, self._opened = text, opened
+        self._model: ChatModel | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._users = 0
+        self._beginnings: dict[tuple[int, ...], None] = {}  # in the order in which they were shared
+
+    def __repr__(self) -> str:
+        return f"<OnDemandModel {self.name} {self.state} | {self._users} users>"
+
+    # --- coming and going ---
+
+    @property
+    def state(self) -> State:
+        if self._model is not None:
+            return "loaded"
+        return "loading" if self._loading is not None else "not_loaded"
+
+    @property
+    def is_loaded(self) -> bool:
+        """One whose engine failed counts as not loaded: it is opened anew."""
+        return self._model is not None and (not self._model.failed or self._model.lost)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody would miss it now."""
+        return self._model is not None and not self._users and not self._model.is_busy
+
+    @property
+    def lost(self) -> bool:
+        return self._model is not None and self._model.lost
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        self._users += 1
+        self.used_at = monotonic()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self.used_at = monotonic()
+
+    async def load(self) -> None:
+        """Return when it can answer. It is loaded once, however many wait for it, and goes on when they do not.
+
+        Raises NoRoom, and ModelAway, whose cause is for the operator.
+        """
+        if self.is_loaded:
+            return
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load(), name=f"load:{self.name}")
+            self._loading.add_done_callback(self._loaded)
+        await asyncio.shield(self._loading)
+
+    async def unload(self) -> None:
+        """Give its memory back. Only while it is idle, or when the worker ends."""
+        model, self._model = self._model, None
+        if model is not None:
+            await model.close()
+
+    async def close(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._loading
+        await self.unload()
+        await self._text.close()
+
+    async def _load(self) -> None:
+        await self.unload()  # of an engine that failed
+        self.share_loaded = 0.0
+        try:
+            model = await self._opened(self)
+        except NoRoom:
+            raise
+        except InferenceError as error:
+            log.warning("the model %s could not be loaded: %s", self.name, error)
+            raise ModelAway(self.name) from error
+        self.context_length = model.context_length  # less, where memory is short
+        self._model, self.used_at = model, monotonic()
+
+    def _loaded(self, task: asyncio.Task[None]) -> None:
+        self._loading = None
+        if not task.cancelled():
+            task.exception()  # who waits gets it; nobody may
+
+    @property
+    def beginnings(self) -> Sequence[Sequence[int]]:
+        """What all tenants' prompts share, to be computed before the first of them comes."""
+        return tuple(self._beginnings)
+
+    # --- as a LanguageModel ---
+
+    # Tokens are made with the vocabulary that stays: a thread may be at it while the engine goes.
+
+    @property
+    def switches(self) -> frozenset[str]:
+        return self._text.switches
+
+    @property
+    def parameters(self) -> int:
+        return self._text.parameters
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, Any]] = (),
+        switches: Mapping[str, Value] = NO_SWITCHES,
+        *,
+        salt: str = "",
+    ) -> list[Segment]:
+        """Where it is loaded, the exact tokens of generated turns are there as well."""
+        return (self._model or self._text).render(messages, tools, switches, salt=salt)
+
+    def encode(self, segments: Sequence[Segment], *, salt: str = "") -> list[int]:
+        return self._text.encode(segments, salt=salt)
+
+    def count(self, text: str, *, salt: str = "") -> int:
+        return self._text.count(text, salt=salt)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return self._text.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def spell(self, ids: Sequence[int]) -> list[bytes]:
+        return self._text.spell(ids)
+
+    def infill(self, before: str, behind: str) -> list[Segment] | None:
+        return self._text.infill(before, behind)
+
+    def verdict(self, segments: Sequence[Segment], generation: Generation, *, salt: str = "") -> Verdict | None:
+        return self._text.verdict(segments, generation, salt=salt)
+
+    def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
+        return self._text.prepare(grammar, begins)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        salt: str = "",
+        priority: Priority = Priority.STANDARD,
+        due: Due = WHENEVER,
+        deadline_ns: int | None = None,
+        traceparent: str = "",
+    ) -> Generation:
+        if self._model is None:
+            raise EngineStopped(f"the model {self.name} is not loaded")
+        return self._model.generate(
+            prompt,
+            sampling,
+            salt=salt,
+            priority=priority,
+            due=due,
+            deadline_ns=deadline_ns,
+            traceparent=traceparent,
+        )
+
+    def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
+        """How long a load takes is not forecast: who asks for a model that has to be loaded waits for it."""
+        if self._model is not None:
+            self._model.expect(due, salt=salt, priority=priority)
+
+    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
+        return self._model.read_ahead(prompt, salt=salt, exact=exact) if self._model else None
+
+    def share(self, beginning: Sequence[int]) -> None:
+        if len(self._beginnings) < BEGINNINGS_MAX:
+            self._beginnings[tuple(beginning)] = None
+        if self._model is not None:
+            self._model.share(beginning)
+
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
+        if self._model is not None:
+            self._model.remember(message, ids, salt=salt)
+
+    @property
+    def failed(self) -> str | None:
+        return self._model.failed if self._model else None
+
+    @property
+    def steps(self) -> int:
+        return self._model.steps if self._model else 0
+
+    def stats(self) -> dict[str, Any]:
+        return self._model.stats() if self._model else {}
