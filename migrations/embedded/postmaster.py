@@ -42,7 +42,15 @@ class PidFile:
     """What postmaster.pid says. It may be stale: only the socket shows whether the server is alive."""
 
     pid: int
-    is_ready: bool
+    state: str  # starting, ready, standby or stopping; empty until it says
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state == "ready"
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.state == "stopping"
 
     @classmethod
     def read(cls, data: Path) -> PidFile | None:
@@ -51,7 +59,7 @@ class PidFile:
         except (OSError, ValueError):
             return None
         pid = _pid_in(lines[0]) if lines else None
-        return None if pid is None else cls(pid, is_ready=len(lines) > 7 and lines[7].strip() == "ready")
+        return None if pid is None else cls(pid, lines[7].strip() if len(lines) > 7 else "")
 
 
 def is_listening(place: Placement) -> bool:

@@ -22,7 +22,7 @@ from migrations.embedded.lock import FileLock
 from migrations.embedded.placement import SOCKET_NAME, Placement, placement_of
 from migrations.embedded.postmaster import PidFile, is_alive, is_listening
 from tests.disks import fill, mounted, root_only, small_disk
-from tests.migrations.embedded.test_server import Holder
+from tests.migrations.embedded.test_server import Holder, postmaster_pid
 
 CRAMPED = """
 import resource, sys
@@ -276,6 +276,43 @@ def test_an_adopted_server_that_crashes_as_it_is_asked_to_stop_has_stopped(
     monkeypatch.setattr(server_module, "is_listening", crashing)
     heir.stop()
     assert not is_listening(place)
+
+
+def checkpointer_of(pid: int) -> int:
+    """Without it a fast shutdown never ends."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    [found] = [int(child) for child in children if b"checkpointer" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return found
+
+
+def test_a_server_whose_fast_shutdown_does_not_end_is_ended(
+    made: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FAST_STOP_S", 0.2)
+    place = copied(made, home)
+    server = EmbeddedPostgres(home)
+    server.start()
+    os.kill(checkpointer_of(postmaster_pid(home)), signal.SIGSTOP)
+    server.stop()
+    assert not is_listening(place)
+    with EmbeddedPostgres(home) as server:
+        assert server.is_running
+
+
+def test_a_server_that_was_left_in_the_middle_of_its_stop_is_ended_by_the_next_start(
+    made: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FAST_STOP_S", 0.2)
+    copied(made, home)
+    owner = Holder(home)
+    owner.wait_ready()
+    left = postmaster_pid(home)
+    os.kill(checkpointer_of(left), signal.SIGSTOP)
+    os.kill(left, signal.SIGINT)
+    owner.kill()
+    with EmbeddedPostgres(home) as server:
+        assert server.is_running
+        assert postmaster_pid(home) != left
 
 
 def test_a_dead_process_whose_parent_has_not_asked_about_it_is_not_alive() -> None:
