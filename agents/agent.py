@@ -228,7 +228,12 @@ class Agent:
                 verbatim=bool(turn.prompt),
             ),
             RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
-            StepSpans(progress.trace, generation, lambda: self._model.verdict(segments, generation, salt=turn.salt)),
+            StepSpans(
+                progress.trace,
+                generation,
+                lambda: self._model.verdict(segments, generation, salt=turn.salt),
+                turn.priority,
+            ),
             progress.offer,
         )
 

@@ -14,7 +14,7 @@ from agents.offer import Offer
 from agents.reply import Reply
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
-from inference.core import Delta, Finish, Generation, Verdict
+from inference.core import Delta, Finish, Generation, Priority, Verdict
 from inference.trace import Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.
@@ -71,6 +71,7 @@ class StepSpans:
     trace: Trace
     generation: Generation
     verdict: Callable[[], Verdict | None]
+    priority: Priority = Priority.STANDARD
     told_prefill: bool = False
     place: int | None = None  # in the queue, as the reader was told it first
     _prefill: Span | None = None
@@ -82,6 +83,7 @@ class StepSpans:
         self.told_prefill = True
         stamps = self.generation.stamps
         queue = self.trace.add("queue", stamps.submitted_ns, stamps.admitted_ns or now_ns())
+        queue.attributes["class"] = self.priority.name.lower()
         if forecast := self.generation.forecast:
             queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
             queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6

@@ -126,7 +126,7 @@ async def test_who_waits_knows_its_place_and_who_runs_has_none(engine: Engine) -
     for handle in running:
         await first_delta(handle)
     first, second = (engine.submit([n], GREEDY) for n in (3, 4))
-    while (first.place, second.place) != (1, 2):  # the thread takes them in
+    while (first.place, second.place) != (1, 2):  # noqa: ASYNC110  # the thread takes them in, and tells nobody
         await asyncio.sleep(0)
     assert [handle.place for handle in running] == [None, None]
     running[0].cancel()
