@@ -313,6 +313,7 @@ class Agent:
                 generation,
                 lambda: candidate.model.verdict(segments, generation, salt=turn.salt),
                 candidate.name if self._names_models else "",
+                turn.priority,
             ),
             progress.offer,
             trial,

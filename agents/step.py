@@ -16,7 +16,7 @@ from agents.reply import Reply
 from agents.routing.trial import Trial, wanted
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
-from inference.core import Delta, Finish, Generation, Hop, Steps, Verdict
+from inference.core import Delta, Finish, Generation, Hop, Priority, Steps, Verdict
 from inference.trace import Attribute, Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.
@@ -77,6 +77,7 @@ class StepSpans:
     generation: Generation
     verdict: Callable[[], Verdict | None]
     model: str = ""  # where there are several
+    priority: Priority = Priority.STANDARD
     told_prefill: bool = False
     place: int | None = None  # in the queue, as the reader was told it first
     _prefill: Span | None = None
@@ -89,6 +90,7 @@ class StepSpans:
         stamps = self.generation.stamps
         queued_ns = self._connected() if self.generation.hops else stamps.submitted_ns
         queue = self.trace.add("queue", queued_ns, stamps.admitted_ns or now_ns())
+        queue.attributes["class"] = self.priority.name.lower()
         if forecast := self.generation.forecast:
             queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
             queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6

@@ -165,14 +165,20 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When the first token is expected, from the submission on: the wait for a slot, and reading the prompt."""
+    """When the first token is expected, from the submission on: the wait for a slot, and reading the prompt. Nine of
+    ten wait no longer than `wait_most_s`."""
 
     wait_s: float
     read_s: float
+    wait_most_s: float = 0.0
 
     @property
     def total_s(self) -> float:
         return self.wait_s + self.read_s
+
+    @property
+    def most_s(self) -> float:
+        return max(self.wait_s, self.wait_most_s) + self.read_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,12 @@ class Metrics:
             buckets=SPAN_SECONDS,
             registry=self._registry,
         )
-        self.forecast = self._histogram(
-            "firsttoken_forecast_ratio", "Time to first token since the submission, of what was expected", RATIOS
+        self.forecast = Histogram(
+            "firsttoken_forecast_ratio",
+            "Time to first token since the submission, of what was expected",
+            ["surface", "class"],
+            buckets=RATIOS,
+            registry=self._registry,
         )
         self.turns = Counter("firsttoken_turns", "Finished turns", ["surface", "status"], registry=self._registry)
         self.judged = Counter(
@@ -128,7 +132,7 @@ class Metrics:
     def _judge_forecast(self, surface: str, attributes: Mapping[str, Attribute]) -> None:
         expected_ms, took_ms = attributes.get("expected_ms"), attributes.get("took_ms")
         if isinstance(expected_ms, float) and isinstance(took_ms, float) and expected_ms > 0:
-            self._child(self.forecast, surface).observe(took_ms / expected_ms)
+            self._child(self.forecast, surface, str(attributes.get("class"))).observe(took_ms / expected_ms)
 
     def _child(self, metric: M, *labels: str) -> M:
         """`metric.labels(*labels)`, which takes ten times as long."""

@@ -1,15 +1,21 @@
 """When the first token of a request is to be expected, and whether it should be taken at all. Pure.
 
-The wait for a slot is that of a queue with as many servers as there are slots. The prompt is read beside others, the
-shortest first, so each of them delays it by no more than its own length. What the two leave out is learned: a factor on
-each of them that follows a quantile of what came of it (Gibbs & Candès 2021, arXiv 2106.00170).
+The wait for a slot is that of a queue with as many servers as there are slots, each of which is busy for as long as
+answers usually go on that have come so far. The prompt is read beside others, the
+shortest first, so each of them delays it by no more than its own length. What the two leave out is learned: factors on
+them that follow a quantile of what came of it (Gibbs & Candès 2021, arXiv 2106.00170), of each class for the wait: the
+usual one is told, a high one decides who is refused.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from heapq import heapify, heapreplace
+from math import ceil, exp
+from statistics import fmean
 
 from inference.config import EngineConfig
 from inference.core import Due, Forecast, Priority
@@ -21,7 +27,8 @@ from inference.request import Request
 LEARNING = 0.1  # weight of the newest request
 # The shares that are to take no longer than foretold. Of reading, the usual time is foretold: on a busy machine, the
 # slowest say nothing of the next one.
-WAIT_QUANTILE, READ_QUANTILE = 0.9, 0.5
+WAIT_QUANTILE, USUAL = 0.9, 0.5
+LENGTHS = 64  # of the newest answers, which tell how long others go on
 FACTOR_MIN, FACTOR_MAX = 0.5, 3.0  # beyond, the machine does something else
 READ_FACTOR_MAX = 1.5  # a slow machine alone is no reason to send somebody away: coming back does not help
 # Who is refused teaches nothing: after so many requests of which none had waited, each takes so much of the factor.
@@ -69,19 +76,55 @@ class Factor:
             self.value **= 1 - FORGETTING
 
 
-def forecast(prompt: int, ahead: Ahead, speed: Speed, waiting: float = 1.0, reading: float = 1.0) -> Forecast:
-    """For a request with so many tokens of prompt to read; the factors are those of the wait and of reading."""
+class Lengths:
+    """Of the newest answers, in tokens."""
+
+    def __init__(self) -> None:
+        self._newest: deque[int] = deque(maxlen=LENGTHS)
+        self._sorted: list[int] = []
+
+    def add(self, tokens: int) -> None:
+        self._newest.append(tokens)
+        self._sorted = sorted(self._newest)
+
+    @property
+    def mean(self) -> float:
+        return fmean(self._sorted) if self._sorted else 0.0
+
+    def left(self, said: int, most: int) -> float:
+        """Tokens that an answer goes on for, in the mean of those that went on at all."""
+        known = self._sorted
+        longer = known[bisect_right(known, said) :]
+        return min(most - said, fmean(longer) - said if longer else max(1.0, self.mean))
+
+
+def wait_s(in_line: float, left_s: Sequence[float], slot_s: float, slots: int) -> float:
+    """Until so many requests have left their slots, of which each is taken again for `slot_s`. `left_s` is when they
+    first get free."""
+    if len(left_s) < slots:
+        return in_line * slot_s / slots
+    free, before_s, at_s = list(left_s), 0.0, 0.0
+    heapify(free)
+    for _ in range(ceil(in_line)):
+        before_s, at_s = at_s, free[0]
+        heapreplace(free, at_s + slot_s)
+    return before_s + (at_s - before_s) * (in_line - ceil(in_line) + 1) if in_line else 0.0
+
+
+def forecast(prompt: int, ahead: Ahead, speed: Speed, reading: float = 1.0, left_s: Sequence[float] = ()) -> Forecast:
+    """For a request with so many tokens of prompt to read; `reading` is the factor on that, and `left_s` how long those
+    that run will."""
     read_s = max(speed.read_step_s, prompt * speed.token_s)
     if not (ahead.running or ahead.waiting):
         return Forecast(0.0, reading * read_s)
     free = speed.slots - ahead.running
     in_line = ahead.waiting - free + 1 if ahead.waiting >= free else 0.0
-    wait_s = in_line * speed.slot_s / speed.slots
+    waits_s = wait_s(in_line, left_s, speed.slot_s, speed.slots)
     others = float(sum(min(left, prompt) for left in ahead.prompts))
     if ahead.waiting:
         others += min(ahead.waiting, max(0, free)) * min(ahead.tokens / ahead.waiting, prompt)
-    beside_s = max(0.0, others * speed.token_s - wait_s)  # some of them are read while it waits
-    return Forecast(waiting * wait_s, reading * (read_s + beside_s + speed.step_s / 2))  # a step is under way
+    beside_s = max(0.0, others * speed.token_s - waits_s)  # some of them are read while it waits
+    return Forecast(waits_s, reading * (read_s + beside_s + speed.step_s / 2))  # a step is under way
 
 
 def late_by_s(expected: Forecast, left_s: float, alone_s: float) -> float:
@@ -89,7 +132,7 @@ def late_by_s(expected: Forecast, left_s: float, alone_s: float) -> float:
     `alone_s` on a machine of its own."""
     attainable = STRETCH * alone_s <= left_s
     allowed_s = left_s if attainable else STRETCH * alone_s + RETRY_AFTER_MIN_S
-    return max(0.0, expected.total_s - allowed_s)
+    return max(0.0, expected.most_s - allowed_s)
 
 
 def retry_after_s(late_s: float) -> float:
@@ -121,9 +164,11 @@ class Forecasts:
         self._scheduler = scheduler
         self._config = config
         self._slot_s: float | None = None  # that a request holds its slot, in the mean
-        self._answer_tokens = self._prompt_tokens = 0.0  # in the mean; of prompts, what was not cached
+        self._prompt_tokens = 0.0  # that were not cached, in the mean
+        self._lengths = Lengths()
         self._returns = Returns()
-        self._waiting, self._reading = Factor(WAIT_QUANTILE), Factor(READ_QUANTILE, READ_FACTOR_MAX)
+        self._reading = Factor(USUAL, READ_FACTOR_MAX)
+        self._waiting = {priority: (Factor(USUAL), Factor(WAIT_QUANTILE)) for priority in Priority}
 
     @property
     def alone_s(self) -> float | None:
@@ -155,16 +200,16 @@ class Forecasts:
         if expected is None or due.at_ns is None or due.waits:
             return expected
         left_s = (due.at_ns - now_ns) / 1e9
-        if expected.total_s <= left_s:
+        if expected.most_s <= left_s:
             return expected
-        alone = self._of(tokens, Ahead())
+        alone = self._of(tokens, Ahead(), priority)
         late_s = late_by_s(expected, left_s, alone.total_s)
         if not late_s:
             return expected
         retry_s = self._returns.after(tenant, late_s, self._apart_s, now_ns)
         without_others = self.expected(tokens, tenant, priority, others=False)
         raise Late(
-            f"The first token is expected in {expected.total_s:.1f} s, which is too late. "
+            f"The first token is expected in {expected.most_s:.1f} s, which is too late. "
             "With the header x-firsttoken-late: wait the request is taken nevertheless.",
             retry_after_s(retry_s),
             own=without_others is not None and late_by_s(without_others, left_s, alone.total_s) > 0,
@@ -173,13 +218,17 @@ class Forecasts:
     def expected(self, tokens: int, tenant: str, priority: Priority, *, others: bool = True) -> Forecast | None:
         if self._slot_s is None or self.alone_s is None:
             return None
-        ahead = self._scheduler.load.ahead(priority, tenant, self._answer_tokens, others=others)
+        ahead = self._scheduler.load.ahead(priority, tenant, self._lengths.mean, others=others)
         if ahead.running >= self._config.parallel and self._scheduler.is_given_place(tenant):
             ahead = replace(ahead, waiting=0.0, tokens=0.0, running=self._config.parallel - 1)
-        return self._of(tokens, ahead)
+        return self._of(tokens, ahead, priority)
 
-    def _of(self, tokens: int, ahead: Ahead) -> Forecast:
-        return forecast(tokens, ahead, self._speed(ahead, tokens), self._waiting.value, self._reading.value)
+    def _of(self, tokens: int, ahead: Ahead, priority: Priority) -> Forecast:
+        token_s = (self._slot_s or 0.0) / max(1.0, self._lengths.mean)
+        left_s = [token_s * self._lengths.left(said, most) for said, most in ahead.answers]
+        told = forecast(tokens, ahead, self._speed(ahead, tokens), self._reading.value, left_s)
+        usual, most = self._waiting[priority]
+        return Forecast(usual.value * told.wait_s, told.read_s, most.value * told.wait_s)
 
     def learn(self, request: Request, now_ns: int) -> None:
         """Of one that has ended, also by its client: that is how many answers end."""
@@ -188,16 +237,20 @@ class Forecasts:
             return
         held_s = (now_ns - stamps.admitted_ns) / 1e9
         self._slot_s = held_s if self._slot_s is None else self._slot_s + LEARNING * (held_s - self._slot_s)
-        self._answer_tokens += LEARNING * (len(request.generated) - self._answer_tokens)
         self._prompt_tokens += LEARNING * (len(request.prompt) - request.reused - self._prompt_tokens)
+        self._lengths.add(len(request.generated))
         if request.forecast and stamps.first_token_ns:
-            self._compare(request.forecast, (stamps.first_token_ns - stamps.submitted_ns) / 1e9)
+            took_s = (stamps.first_token_ns - stamps.submitted_ns) / 1e9
+            self._compare(request.forecast, took_s, request.priority)
 
-    def _compare(self, told: Forecast, took_s: float) -> None:
+    def _compare(self, told: Forecast, took_s: float, priority: Priority) -> None:
+        usual, most = self._waiting[priority]
         if told.wait_s:
-            self._waiting.observe(told.wait_s, took_s - told.read_s)
+            usual.observe(told.wait_s, took_s - told.read_s)
+            most.observe(told.wait_most_s, took_s - told.read_s)
         else:
-            self._waiting.forget()
+            usual.forget()
+            most.forget()
             self._reading.observe(told.read_s, took_s)
 
     def _speed(self, ahead: Ahead, tokens: int) -> Speed:

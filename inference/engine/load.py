@@ -31,13 +31,15 @@ class Ahead:
     """What is computed before a new request, or beside it while its prompt is read.
 
     `waiting` is a share of requests: how many of others' come first depends on how much each tenant was served.
-    `prompts` are the tokens that running requests of its class or a higher one have left to read.
+    `prompts` are the tokens that running requests of its class or a higher one have left to read; `answers` how many
+    tokens each of those that keep their slots has said, and how many it may say at most.
     """
 
     waiting: float = 0.0
     tokens: float = 0.0
     running: int = 0
     prompts: tuple[int, ...] = ()
+    answers: tuple[tuple[int, int], ...] = ()
 
 
 class Load:
@@ -141,7 +143,12 @@ class Load:
                 for request, left in self._reading.items()
                 if left and request.priority <= priority and (others or request.scope.tenant == tenant)
             )
-        return Ahead(waiting, tokens, running, reading)
+            answers = tuple(
+                (len(request.generated), request.max_tokens)
+                for request in self._reading
+                if request.priority <= priority or request.keeps_slot
+            )
+        return Ahead(waiting, tokens, running, reading, answers)
 
     def _wait(self, request: Request, uncached: int) -> None:
         self._waiting[request] = uncached

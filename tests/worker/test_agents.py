@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ import pytest
 
 from agents.definition import Bounds, Definition, SearchTable
 from agents.roster import Roster
+from agents.surface import USUAL
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
 from migrations.pool import Database
@@ -19,8 +21,11 @@ from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
 from worker.auth.bounds import KeyBounds
-from worker.auth.keys import Keys
+from worker.auth.keys import ApiKey, Keys
+from worker.cli.policies import policy
+from worker.config import Config
 from worker.goodput import Targets
+from worker.roster import read_roster
 from worker.services import Services
 
 CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'
@@ -31,6 +36,7 @@ HELPER = Definition(
     search=SearchTable(stores=["docs"]),
     budget=Bounds(tokens=60),
 )
+KEY_BOUNDS: dict[str, float | str] = {"steps": 3, "tokens": 1000, "class": "standard", "requests_per_minute": 60}
 PATIENT = Definition(tools=["double"], budget=Bounds(steps=64))
 
 
@@ -196,6 +202,19 @@ def test_the_command_lists_the_agents(tmp_path: Path) -> None:
     assert "surface kiosk            first token 250 ms; first_token_ms 250.0, tokens 90" in told
     assert "surface chat             first token 700 ms, pace 80 ms; no limits of its own" in told
     assert "surface batch            no targets; class batch, late wait" in told
+
+
+def test_the_command_shows_what_a_key_gets_on_each_surface(tmp_path: Path) -> None:
+    (tmp_path / "agents.toml").write_text('[surfaces.kiosk]\nfirst_token_ms = 250\ntokens = 90\nlate = "refuse"\n')
+    key = ApiKey("key_1", "web", "ft_ab", frozenset(), datetime.now(UTC), None, None, None, KEY_BOUNDS)
+    surfaces = {**USUAL, **read_roster(Config(home=tmp_path)).surfaces}
+    assert policy(key, surfaces["kiosk"], "wait") == (
+        "class standard, steps 3, calls 16, tokens 90, seconds 120, tool_seconds 20, late refuse, "
+        "60 requests per minute"
+    )
+    assert "class batch" in policy(key, surfaces["batch"], "refuse")
+    assert "tokens 256" in policy(key, surfaces["completion"], "wait")
+    assert "class interactive" in policy(replace(key, bounds={}), surfaces["chat"], "wait")
 
 
 def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:

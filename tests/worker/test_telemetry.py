@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from statistics import quantiles
 from typing import Any
 from uuid import UUID, uuid4
@@ -311,6 +311,23 @@ def test_metrics_count_turns_tokens_and_spans(database: Database) -> None:
         'firsttoken_span_duration_seconds_count{span="prefill"} 1.0',
     ):
         assert line in text
+
+
+def test_what_came_of_a_forecast_is_counted_by_class(database: Database) -> None:
+    telemetry = make_telemetry(database)
+    for kind, took_ms in (("standard", 110.0), ("standard", 300.0), ("batch", 95.0)):
+        trace = make_trace(queue=1)
+        trace.spans[0].attributes |= {"class": kind, "expected_ms": 100.0, "took_ms": took_ms}
+        record(telemetry, trace, UUID(int=1))
+    told = [line for line in telemetry.metrics.render().decode().splitlines() if "firsttoken_forecast_ratio" in line]
+    within_20 = {kind: right(told, kind, "1.2") - right(told, kind, "0.8") for kind in ("standard", "batch")}
+    assert within_20 == {"standard": 1.0, "batch": 1.0}
+    assert right(told, "standard", "+Inf") == 2.0
+
+
+def right(lines: Sequence[str], kind: str, le: str) -> float:
+    [line] = [each for each in lines if f'class="{kind}"' in each and f'le="{le}"' in each]
+    return float(line.split()[-1])
 
 
 def test_made_up_span_names_share_one_label(database: Database) -> None:

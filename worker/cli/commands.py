@@ -39,11 +39,11 @@ from worker.cli.evaluate import evaluate_retrieval
 from worker.cli.goodput_table import show_goodput
 from worker.cli.kv_quality import compare_kv
 from worker.cli.model_commands import list_models, pull_model, show_model
+from worker.cli.policies import show_policies
 from worker.cli.quantize import quantize_model
 from worker.config import VERSION, Config
 from worker.errors import StartError
 from worker.home import Home
-from worker.roster import list_agents
 from worker.serve import serve
 from worker.serve_engine import serve_engine
 from worker.start import open_database, open_embedders, open_owner_dsn, read_secret
@@ -56,7 +56,6 @@ __all__ = [
     "doctor",
     "drop_secret",
     "evaluate_retrieval",
-    "list_agents",
     "list_keys",
     "list_models",
     "list_sessions",
@@ -73,6 +72,7 @@ __all__ = [
     "show_goodput",
     "show_link",
     "show_model",
+    "show_policies",
     "start_canary",
 ]
 

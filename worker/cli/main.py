@@ -139,8 +139,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_models(commands)
 
     _add_canaries(commands)
-    _command(
-        commands, "agents", "list_agents", "list agents and surfaces, and check their file", also=("targets", "models")
+    agents = _command(
+        commands,
+        "agents",
+        "show_policies",
+        "list agents and surfaces, and check their file",
+        also=("targets", "late", "models"),
+    )
+    agents.add_argument(
+        "--keys", action="store_true", dest="with_keys", help="what the keys of a tenant get on each surface, too"
     )
 
     goodput = _command(commands, "goodput", "show_goodput", "print the share of answers that were in time")
@@ -175,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
 
     judge = _add_evaluation(commands)
 
-    for command in (*of_a_tenant, ingest, judge):
+    for command in (*of_a_tenant, agents, ingest, judge):
         command.add_argument("--tenant", default="local", metavar="NAME", help="tenant to work for (default: local)")
     commands.add_parser("version", help="print the version").set_defaults(command="show_version")
     return parser

@@ -22,11 +22,13 @@ from inference.engine.forecast import (
     RETRY_AFTER_MIN_S,
     Factor,
     Forecasts,
+    Lengths,
     Returns,
     Speed,
     forecast,
     late_by_s,
     retry_after_s,
+    wait_s,
 )
 from inference.engine.load import Ahead
 from inference.engine.sampler import Sampler
@@ -434,6 +436,41 @@ def test_a_queue_is_waited_for_and_a_free_slot_is_not() -> None:
     assert forecast(10, Ahead(running=2), SPEED) == Forecast(0.0, 0.04)
     assert forecast(10, Ahead(waiting=0, running=4), SPEED).wait_s == pytest.approx(0.5)
     assert forecast(10, Ahead(waiting=3, tokens=30, running=4), SPEED).wait_s == pytest.approx(2.0)
+
+
+def test_the_next_slot_is_that_of_the_answer_that_ends_first() -> None:
+    assert wait_s(1, [3.0, 1.0, 2.0], 10.0, 3) == 1.0
+    assert wait_s(2, [3.0, 1.0, 2.0], 10.0, 3) == 2.0
+    assert wait_s(2.5, [3.0, 1.0, 2.0], 10.0, 3) == 2.5
+    assert wait_s(4, [3.0, 1.0, 2.0], 10.0, 3) == 11.0  # one that has taken the first one
+    assert wait_s(0, [3.0, 1.0, 2.0], 10.0, 3) == 0.0
+
+
+def test_an_answer_goes_on_as_long_as_those_did_that_came_so_far() -> None:
+    lengths = Lengths()
+    for tokens in (10, 20, 60):
+        lengths.add(tokens)
+    assert (lengths.mean, lengths.left(0, 100), lengths.left(15, 100), lengths.left(30, 100)) == (30, 30, 25, 30)
+    assert (lengths.left(15, 20), lengths.left(70, 1000)) == (5, 30)  # it may say no more; nobody else has said so much
+
+
+def test_what_is_told_is_usual_and_who_is_refused_is_decided_by_what_hardly_happens() -> None:
+    told, shop, rng = list[tuple[float, float]](), Shop(), random.Random(1)
+    shop.learn()
+    at_s = shop.now_ns / 1e9
+    for _ in range(1500):
+        at_s += rng.expovariate(1.2 * CAPACITY)
+        shop.run_until(at_s)
+        request = shop.ask("a", prompt=rng.randint(5, 95), answer=rng.randint(4, 60), target_s=1.0)
+        if request and request.forecast and request.forecast.wait_s:
+            assert request.forecast.most_s >= request.forecast.total_s
+    for request in shop.ended[500:]:
+        if request.forecast and request.forecast.wait_s:
+            told.append((ttft_s(request) / request.forecast.total_s, ttft_s(request) / request.forecast.most_s))
+    assert len(told) > 200
+    assert mean(ratio <= 1 for ratio, _ in told) == pytest.approx(0.5, abs=0.1)
+    assert mean(ratio <= 1 for _, ratio in told) == pytest.approx(0.9, abs=0.07)
+    assert mean(0.8 <= ratio <= 1.2 for ratio, _ in told) >= 0.25
 
 
 def test_a_prompt_takes_at_least_its_step_and_the_rest_of_the_one_under_way() -> None:
