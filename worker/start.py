@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
+from agents.answer_cache import AnswerCache
 from agents.roster import Roster
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES
@@ -263,8 +264,10 @@ def _assemble(
     exporter: Exporter | None,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
-        return {**engines.stats(), "query_cache_bytes": embedders.kept_bytes}
+        kept = answers.stats() if answers else {}
+        return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes}
 
+    answers = AnswerCache(config.answer_cache_mb * 2**20) if config.answer_cache_mb else None
     surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals = Presence(database), Seals(secret)
@@ -295,7 +298,7 @@ def _assemble(
             chatting=lambda: int(engine_stats().get("running", 0)) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(lineup, retriever, toolbox, roster.prices),
+        agent=Agent(lineup, retriever, toolbox, roster.prices, answers),
         conversations=ConversationStore(database),
         search=ConversationSearch(database),
         shares=ShareStore(database),
