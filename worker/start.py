@@ -234,7 +234,8 @@ async def open_services(
         await runs.start()
         stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
         with start.span("prompts"):
-            await asyncio.gather(read_beginnings(services.agent, roster), services.retriever.warm_up())
+            begins = roster.beside(engines.lineup.names[1:])
+            await asyncio.gather(read_beginnings(services.agent, begins), services.retriever.warm_up())
         start.finish()
         log.info("started in %.2f s: %s", start.duration_ms / 1e3, phases(start))
         services.telemetry.started(start, engines.starts)
