@@ -51,8 +51,10 @@ class AnswerCache:
     @staticmethod
     def key(salt: str, model: str, prompt: Sequence[int], sampling: Sampling, held: str) -> bytes | None:
         """`held` names what the answer is held to, in the place of its compiled grammar. None where an answer is not
-        given again: likelihoods belong to the generation that they were computed for."""
-        if sampling.top_logprobs is not None or sampling.ignore_eos:
+        given again: who draws without a seed wants another one each time, and likelihoods belong to the generation that
+        they were computed for."""
+        draws = sampling.temperature > 0 and sampling.seed is None
+        if draws or sampling.top_logprobs is not None or sampling.ignore_eos:
             return None
         digest = blake2b(repr((salt, model, replace(sampling, grammar=None), held)).encode(), digest_size=KEY_BYTES)
         digest.update(array("q", prompt).tobytes())

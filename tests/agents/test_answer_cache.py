@@ -89,6 +89,14 @@ async def test_steps_with_tools_are_given_again_and_the_tools_run() -> None:
     assert len(model.prompts) == 2
 
 
+async def test_who_draws_without_a_seed_gets_another_answer_each_time() -> None:
+    model = ScriptedModel(["Paris.", "Rome."])
+    agent = agent_with(model, AnswerCache(100_000))
+    drawn = [(await run(agent, asked(sampling=Sampling(temperature=1)))).answer for _ in range(2)]
+    seeded = [(await run(agent, asked(sampling=Sampling(temperature=1, seed=5)))).answer for _ in range(2)]
+    assert (drawn, seeded, len(model.prompts)) == (["Paris.", "Rome."], ["Rome.", "Rome."], 3)
+
+
 async def test_likelihoods_are_computed_and_not_remembered() -> None:
     model = ScriptedModel(["Paris.", "Paris."])
     agent = agent_with(model, AnswerCache(100_000))
