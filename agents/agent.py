@@ -13,6 +13,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
+from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
 from agents.budget import FREE, Budget, Prices
 from agents.constraint import Stage, constraint_of
 from agents.errors import Interrupted, InvalidTurn
@@ -55,14 +56,21 @@ class Agent:
     """`turns` are those in progress. One that is interrupted fails, with what it said so far."""
 
     def __init__(
-        self, model: LanguageModel | Lineup, retriever: Searcher | None, toolbox: Toolbox, prices: Prices = FREE
+        self,
+        model: LanguageModel | Lineup,
+        retriever: Searcher | None,
+        toolbox: Toolbox,
+        prices: Prices = FREE,
+        answers: AnswerCache | None = None,
     ) -> None:
+        """`answers` are given again; None: each is generated."""
         lineup = model if isinstance(model, Lineup) else Lineup.of(model)
         self._router = Router(lineup)
         self._names_models = len(lineup.candidates) > 1
         self._prices = prices
         self._retriever = retriever
         self._toolbox = toolbox
+        self._answers = answers
         self.turns = Work()
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
@@ -287,7 +295,8 @@ class Agent:
         sampling = await self._held(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
         )
-        generation = candidate.model.generate(
+        key = self._key(progress, candidate, prompt, sampling)
+        generation = self._answered(progress, candidate, prompt, key) or candidate.model.generate(
             prompt,
             sampling,
             salt=turn.salt,
@@ -318,7 +327,35 @@ class Agent:
             progress.offer,
             trial,
             turn.sampling.top_logprobs,
+            None if isinstance(generation, CachedGeneration) else key,
         )
+
+    def _key(self, progress: Progress, candidate: Candidate, prompt: Sequence[int], sampling: Sampling) -> bytes | None:
+        """Of the answer in the cache; None where it is not to be given again."""
+        if self._answers is None:
+            return None
+        turn, offer = progress.turn, progress.offer
+        strict = [function.strict for function in turn.functions]
+        schema = turn.answer_format.schema if turn.answer_format else None
+        held = (sorted(offer.callable), turn.tool_choice, strict, schema, self._calls_max(progress, candidate))
+        return self._answers.key(turn.salt, candidate.name, prompt, sampling, repr((held, bool(progress.budget.steps))))
+
+    def _answered(
+        self, progress: Progress, candidate: Candidate, prompt: Sequence[int], key: bytes | None
+    ) -> CachedGeneration | None:
+        """The answer that is there already, as a span of its own: Server-Timing tells clients of it."""
+        if self._answers is None or key is None:
+            return None
+        with progress.trace.span("answer_cache") as span:
+            answer = self._answers.get(key)
+            span.attributes["hit"] = answer is not None
+        if answer is None:
+            span.name = "answer_cache_miss"
+            return None
+        seconds = len(prompt) * candidate.speed.read_s + len(answer.ids) * candidate.speed.write_s
+        self._answers.saved(answer, seconds)
+        span.attributes["saved_ms"] = round(1e3 * seconds, 3)
+        return CachedGeneration(answer, len(prompt))
 
     async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[list[Segment], list[int]]:
         """The next step's prompt and its token ids, shortened until an answer fits, where anything may be left out."""
@@ -419,6 +456,10 @@ class Agent:
             return
         sink.write(step.end(fallback=NOTHING_LEFT if progress.concluding else _unread(step)))
         progress.add(step)
+        if self._answers is not None and step.cache_key is not None and (finish := step.generation.finish) is not None:
+            generation, text = step.generation, "".join(step.heard)
+            answer = CachedAnswer(text, tuple(generation.ids), finish, generation.stop_string)
+            self._answers.put(step.cache_key, answer)
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)

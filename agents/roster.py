@@ -19,8 +19,8 @@ tools = { files_search = 0.5 }
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -66,6 +66,10 @@ class Roster:
         """Raises InvalidAgents naming the place in the file, OSError when it cannot be read."""
         file = read_toml(path, _File, InvalidAgents)
         return cls(file.agents, file.mcp, file.prices, file.surfaces)
+
+    def beside(self, models: Iterable[str]) -> Roster:
+        """With an agent for each of these models or routes, which adds nothing to a turn."""
+        return replace(self, agents={**{name: Definition(model=name) for name in models}, **self.agents})
 
     @property
     def models(self) -> list[str]:

@@ -164,6 +164,8 @@ class Step:
     offer: Offer
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
+    cache_key: bytes | None = None  # under which its answer is kept; None: it is not
+    heard: list[str] = field(default_factory=list)  # the text as it was generated, where it is kept
     ended: bool = False
     reasoning_tokens: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
@@ -191,6 +193,8 @@ class Step:
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
+        if self.cache_key is not None:
+            self.heard.append(delta.text)
         if self.trial is None:
             events = self._started(self.reply.feed(delta.text, delta.logprobs))
         else:

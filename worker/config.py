@@ -251,6 +251,15 @@ class Config:
             every=True,
         ),
     ] = None
+    answer_cache_mb: Annotated[
+        int,
+        About(
+            Group.MODELS,
+            "megabytes of host memory for answers that are given again to the very same prompt of the same tenant; 0 "
+            "generates each",
+            least=0,
+        ),
+    ] = 0
     hub: Annotated[str, About(Group.MODELS, "URL of the hub that `firsttoken models pull` downloads from")] = (
         "https://huggingface.co"
     )

@@ -19,6 +19,7 @@ KNOWN = {  # part -> engine's gauge
     "parked": "parked_bytes",
     "prompt_index": "prompt_index_bytes",  # what is parked, and what was seen at some time
     "token_cache": "token_cache_bytes",  # token ids of pieces of prompts, and of generated turns
+    "answer_cache": "answer_cache_bytes",  # answers that are given again
     "query_cache": "query_cache_bytes",  # embedded queries
 }
 

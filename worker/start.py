@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
+from agents.answer_cache import AnswerCache
 from agents.roster import Roster
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES
@@ -236,7 +237,8 @@ async def open_services(
         await runs.start()
         stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
         with start.span("prompts"):
-            await asyncio.gather(read_beginnings(services.agent, roster), services.retriever.warm_up())
+            begins = roster.beside(engines.lineup.names[1:])
+            await asyncio.gather(read_beginnings(services.agent, begins), services.retriever.warm_up())
         start.finish()
         log.info("started in %.2f s: %s", start.duration_ms / 1e3, phases(start))
         services.telemetry.started(start, engines.starts)
@@ -266,8 +268,10 @@ def _assemble(
     exporter: Exporter | None,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
-        return {**engines.stats(), "query_cache_bytes": embedders.kept_bytes}
+        kept = answers.stats() if answers else {}
+        return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes}
 
+    answers = AnswerCache(config.answer_cache_mb * 2**20) if config.answer_cache_mb else None
     surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
@@ -298,7 +302,7 @@ def _assemble(
             chatting=lambda: int(engine_stats().get("running", 0)) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(lineup, retriever, toolbox, roster.prices),
+        agent=Agent(lineup, retriever, toolbox, roster.prices, answers),
         conversations=ConversationStore(database),
         search=ConversationSearch(database),
         shares=ShareStore(database),

@@ -72,7 +72,7 @@ class Telemetry:
     def started(self, trace: Trace, models: Mapping[str, Trace]) -> None:
         """What the start took, by its phases, and the loads of models, which may be repeated. Only collectors get it
         as a trace: in the tables are answers."""
-        self.metrics.watch_starts(lambda: {"worker": trace, **models})
+        self.metrics.watch_starts(lambda: {"worker": trace, **models})  # a model may be loaded again
         if self._export is not None:
             for part, each in {"worker": trace, **models}.items():
                 self._export(TurnRecord(each, NOBODY, "completed", "start", part))

@@ -36,7 +36,7 @@ class Speed:
         weight = LEARNING if self._learned else 1.0
         if read >= FEW:
             self.read_s += weight * (read_s / read - self.read_s)
-        if written >= FEW:
+        if written >= FEW and write_s > 0:
             self.write_s += weight * (write_s / written - self.write_s)
             self._learned = True
         self.answer += LEARNING * (written - self.answer)

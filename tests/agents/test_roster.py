@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,11 @@ def test_tools_of_a_server_are_named_after_it(tmp_path: Path) -> None:
     assert [(tool.name, tool.server) for tool in roster.remote_tools] == [("files_read", "files")]
     assert roster.servers["files"].offers("read") and not roster.servers["files"].offers("write")
     assert [roster.server_of(name) for name in ("files_", "files", "other_read")] == [None, None, None]
+
+
+def test_models_have_a_beginning_of_their_own_beside_the_agents(tmp_path: Path) -> None:
+    roster = Roster.read(written(tmp_path, SUPPORT)).beside(["small", "support"])
+    assert list(roster.agents) == ["small", "support", "plain"]
+    turn = asked()
+    assert roster.agents["small"].applied(turn) == replace(turn, model="small")
+    assert roster.agents["support"].instructions

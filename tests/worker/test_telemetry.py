@@ -85,6 +85,24 @@ def test_what_the_engine_counts_by_position_has_a_label() -> None:
     assert 'firsttoken_engine_accepted_by_position_total{position="2"} 3.0' in lines
 
 
+def test_the_newest_start_is_told_by_part_and_phase_to_metrics_and_to_collectors(database: Database) -> None:
+    exported: list[TurnRecord] = []
+    metrics = Metrics(dict, Supervisor())
+    telemetry = Telemetry(Traces(database), metrics, trace_days=1, tenant_traces=1, export=exported.append)
+    worker, large = Trace(), Trace()
+    worker.add("models", 0, 1_500_000_000)
+    large.add("weights", 0, 250_000_000)
+    starts = {"large": large}
+    telemetry.started(worker, starts)
+    again = Trace()
+    again.add("weights", 0, 750_000_000)
+    starts["large"] = again
+    lines = metrics.render().decode().splitlines()
+    assert 'firsttoken_start_seconds{part="worker",phase="models"} 1.5' in lines
+    assert 'firsttoken_start_seconds{part="large",phase="weights"} 0.75' in lines
+    assert [(record.surface, record.model) for record in exported] == [("start", "worker"), ("start", "large")]
+
+
 async def test_a_recorded_turn_comes_back_span_by_span(telemetry: Telemetry, tenant_id: UUID) -> None:
     trace = make_trace(edge=0.25, auth=0.5, prefill=12)
     trace.add("search", trace.start_ns, trace.start_ns + 2_000_000, lane="retrieval", parent=1, rows=50)

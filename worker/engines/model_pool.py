@@ -46,6 +46,13 @@ def leaving(loaded: Iterable[Loaded]) -> Loaded | None:
     return min((each for each in loaded if each.model.is_idle), key=lambda each: each.model.used_at, default=None)
 
 
+def is_much_less(allowance: Allowance) -> bool:
+    """Whether another model should rather go. For a few conversations that leave the KV cache sooner it should not: to
+    load it again takes seconds. Pure."""
+    served, wanted = allowance.config, allowance.wanted
+    return served.context < wanted.context or served.parallel < wanted.parallel
+
+
 class ModelPool:
     """`told` is called with the name of a model and the share of it that is loaded, from the thread that loads."""
 
@@ -61,7 +68,7 @@ class ModelPool:
         self.unloads = 0
 
     def __repr__(self) -> str:
-        return f"<ModelPool {', '.join(self._loaded) or 'nothing'} of {', '.join(self.models)} loaded>"
+        return f"<ModelPool {len(self._loaded)} of {len(self.models)} loaded: {', '.join(self._loaded) or 'none'}>"
 
     def prepare(self) -> None:
         """Read what the files say without their weights. Blocks for some milliseconds each. Raises ModelNotLoaded,
@@ -128,7 +135,7 @@ class ModelPool:
                         ) from error
                     raise
             else:
-                if not allowance.is_less or not await self._unload_one():
+                if not is_much_less(allowance) or not await self._unload_one():
                     return allowance
 
     def _within(self, name: str) -> EngineConfig:

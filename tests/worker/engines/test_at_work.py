@@ -25,7 +25,6 @@ from worker.auth.keys import Keys
 from worker.config import Config, load
 from worker.engine_config import engine_config
 from worker.engines.at_work import EnginesAtWork, open_engines
-from worker.engines.model_pool import ModelPool
 from worker.engines.on_demand import OnDemandModel
 from worker.supervisor import Supervisor
 
@@ -243,7 +242,3 @@ async def test_closing_ends_a_load_that_nobody_waits_for(tmp_path: Path) -> None
     with pytest.raises(asyncio.CancelledError):
         await loading
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("load:")]
-
-
-def test_a_pool_says_what_it_holds(tmp_path: Path) -> None:
-    assert repr(ModelPool(settings(tmp_path), {})) == "<ModelPool nothing of  loaded>"

@@ -1,0 +1,130 @@
+"""Answers that are given again: to the very same prompt of the same tenant, on the same model, sampled the same way.
+
+A prompt holds everything that its answer follows from: instructions, conversation, passages as they are in the store
+now, results of tools. So nothing has to be invalidated, and what was cached is what the model could write again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from inference.core import Delta, Finish, Forecast, Miss, Sampling, Stamps
+from inference.trace import now_ns
+
+KEY_BYTES = 32
+ANSWER_BYTES = 400  # of one beside its text and its tokens
+TOKEN_BYTES = 36
+REPEATABLE = (Finish.STOP, Finish.LENGTH)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
+    text: str
+    ids: tuple[int, ...]
+    finish: Finish
+    stop_string: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return ANSWER_BYTES + 4 * len(self.text) + TOKEN_BYTES * len(self.ids)
+
+
+class AnswerCache:
+    """The least recently used leave first. For the event loop only."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[bytes, CachedAnswer] = OrderedDict()
+        self._bytes = 0
+        self.hits = self.misses = self.saved_tokens = 0
+        self.saved_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<AnswerCache {len(self._kept)} answers | {self._bytes} of {self._bytes_max} bytes>"
+
+    @staticmethod
+    def key(salt: str, model: str, prompt: Sequence[int], sampling: Sampling, held: str) -> bytes | None:
+        """`held` names what the answer is held to, in the place of its compiled grammar. None where an answer is not
+        given again: who draws without a seed wants another one each time, and likelihoods belong to the generation that
+        they were computed for."""
+        draws = sampling.temperature > 0 and sampling.seed is None
+        if draws or sampling.top_logprobs is not None or sampling.ignore_eos:
+            return None
+        digest = blake2b(repr((salt, model, replace(sampling, grammar=None), held)).encode(), digest_size=KEY_BYTES)
+        digest.update(array("q", prompt).tobytes())
+        return digest.digest()
+
+    def get(self, key: bytes) -> CachedAnswer | None:
+        answer = self._kept.get(key)
+        if answer is None:
+            self.misses += 1
+            return None
+        self._kept.move_to_end(key)
+        return answer
+
+    def saved(self, answer: CachedAnswer, seconds: float) -> None:
+        """It was given again, which would have taken so long."""
+        self.hits += 1
+        self.saved_tokens += len(answer.ids)
+        self.saved_s += seconds
+
+    def put(self, key: bytes, answer: CachedAnswer) -> None:
+        """Only one that came to its own end: what was cut off by its client or a deadline is no answer."""
+        if answer.finish not in REPEATABLE or answer.size > self._bytes_max:
+            return
+        self._forget(key)
+        self._kept[key] = answer
+        self._bytes += answer.size
+        while self._bytes > self._bytes_max:
+            self._forget(next(iter(self._kept)))
+
+    def stats(self) -> dict[str, float]:
+        return {
+            "answer_cache_bytes": self._bytes,
+            "answer_cache_hits_total": self.hits,
+            "answer_cache_misses_total": self.misses,
+            "answer_cache_saved_tokens_total": self.saved_tokens,
+            "answer_cache_saved_seconds_total": round(self.saved_s, 3),
+        }
+
+    def _forget(self, key: bytes) -> None:
+        answer = self._kept.pop(key, None)
+        self._bytes -= answer.size if answer else 0
+
+
+class CachedGeneration:
+    """A `Generation` that is there already. Its prompt counts as cached."""
+
+    def __init__(self, answer: CachedAnswer, prompt_tokens: int) -> None:
+        now = now_ns()
+        self.stamps = Stamps(now, now, now, now, now)
+        self.prompt_tokens = self.cached_tokens = prompt_tokens
+        self.drafted = self.accepted = 0
+        self.miss: Miss | None = None
+        self.forecast: Forecast | None = None
+        self.ids: list[int] = []
+        self.finish: Finish | None = None
+        self._answer = answer
+
+    @property
+    def stop_string(self) -> str | None:
+        return self._answer.stop_string if self.finish is Finish.STOP else None
+
+    async def admitted(self) -> None:
+        pass
+
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        await asyncio.sleep(0)  # as every generation lets others run between two tokens
+        if self.finish is None:
+            self.ids = list(self._answer.ids)
+            receive(Delta(self._answer.text, len(self.ids)))
+            self.finish = self._answer.finish
+
+    def cancel(self) -> None:
+        self.finish = self.finish or Finish.CANCELLED
