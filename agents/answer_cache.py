@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from inference.core import Delta, Finish, Forecast, Miss, Sampling, Stamps
+from inference.core import Delta, Finish, Forecast, Hop, Miss, Sampling, Stamps, Steps
 from inference.trace import now_ns
 
 KEY_BYTES = 32
@@ -103,11 +103,14 @@ class CachedGeneration:
 
     def __init__(self, answer: CachedAnswer, prompt_tokens: int) -> None:
         now = now_ns()
-        self.stamps = Stamps(now, now, now, now, now)
+        self.stamps = Stamps(now, now, now, now, now, now)
         self.prompt_tokens = self.cached_tokens = prompt_tokens
         self.drafted = self.accepted = 0
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
+        self.place: int | None = None
+        self.reading, self.writing = Steps(), Steps()
+        self.hops: tuple[Hop, ...] = ()
         self.ids: list[int] = []
         self.finish: Finish | None = None
         self._answer = answer

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from migrations.pool import Database
 from worker.auth.audit import Act, AuditLog, note
 from worker.auth.bounds import KeyBounds
-from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys
+from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
@@ -52,14 +52,10 @@ async def create_key(
     print(f"{key}\n\n{id} of tenant {tenant}. Store it now: it is not shown again.")
 
 
-async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
+async def list_keys(config: Config, *, tenant: str) -> None:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        return await keys.list(await _known_tenant(keys, tenant))
-
-
-async def list_keys(config: Config, *, tenant: str) -> None:
-    found = await keys_of(config, tenant)
+        found = await keys.list(await _known_tenant(keys, tenant))
     for key in found:
         used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
         scopes = ",".join(sorted(key.scopes)) or "-"

@@ -9,12 +9,14 @@ from agents.surface import USUAL, Surface
 from agents.turn import Limits, Turn
 from inference.core import Priority
 from worker.auth.bounds import KeyBounds
-from worker.auth.keys import ApiKey
+from worker.auth.keys import ApiKey, Keys
 from worker.auth.principal import Principal
-from worker.cli.credentials import keys_of
 from worker.config import Config
+from worker.errors import StartError
 from worker.goodput import NO_TARGET, Targets
+from worker.home import Home
 from worker.roster import list_agents, read_roster
+from worker.start import open_database, read_secret
 
 NOBODY = UUID(int=0)
 # As the settings of keys and surfaces name them.
@@ -37,12 +39,23 @@ async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None
         return
     surfaces = {**USUAL, **read_roster(config).surfaces}
     targets = Targets.parse(config.targets).with_those_of(surfaces)
-    active = [key for key in await keys_of(config, tenant) if key.state == "active"]
+    active = [key for key in await _keys_of(config, tenant) if key.state == "active"]
     for key in active:
         for name, surface in surfaces.items():
             print(f"key {key.hint}… on {name:<12} {policy(key, surface, config.late)}; {told(targets, name)}")
     if not active:
         print(f"tenant {tenant} has no keys that are active")
+
+
+async def _keys_of(config: Config, tenant: str) -> list[ApiKey]:
+    home = Home(config.home)
+    home.prepare()
+    async with open_database(config) as database:
+        keys = Keys(database, read_secret(config, home))
+        tenant_id = await keys.known_tenant(tenant)
+        if tenant_id is None:
+            raise StartError(f"there is no tenant {tenant} (--tenant)")
+        return await keys.list(tenant_id)
 
 
 def told(targets: Targets, surface: str) -> str:

@@ -14,6 +14,7 @@ from tests.worker.answering import MODEL, StallingModel, answering, post, servic
 from tests.worker.harness import Client
 from tests.worker.sharing import colleagues, response_id_of, signed_in
 from worker.runs.running_store import CHANNEL
+from worker.services import SERVICES
 
 URL = "/v1/responses"
 LAST_PIECE = b'"t."'
@@ -43,6 +44,17 @@ async def until_heard(messages: list[str], message: str) -> None:
     async with asyncio.timeout(10):
         while True:
             if message in messages:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def until_followed(maker: Client, id: str) -> None:
+    """The worker that makes it has heard, too."""
+    assert maker.app is not None
+    presence = maker.app[SERVICES].presence
+    async with asyncio.timeout(10):
+        while True:
+            if presence.is_followed(id):
                 return
             await asyncio.sleep(0.01)
 
@@ -85,10 +97,11 @@ async def test_one_that_is_followed_at_another_worker_is_told_of_as_it_grows(
             id = response_id_of(await answer.content.readuntil(LAST_PIECE))
             following = asyncio.create_task(read(other, id))
             await until_heard(messages, f"follow {id}")
+            await until_followed(maker, id)
             model.running[0].released.set()
             told = await answer.read()
         assert (await following).endswith(b"data: [DONE]\n\n") and b"response.completed" in told
-        assert f"news {id}" in messages
+        await until_heard(messages, f"news {id}")
 
 
 async def test_a_worker_with_room_takes_what_it_was_asked_for_and_tells_nobody(
