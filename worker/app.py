@@ -36,6 +36,7 @@ from worker.routes import (
     shares,
     store_files,
     tokenize,
+    trials,
     vector_stores,
     warm,
 )
@@ -67,6 +68,7 @@ RESOURCES = (
     sessions,
     oidc,
     ops,
+    trials,
     metrics,
     health,
     description,

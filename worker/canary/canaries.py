@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agents.definition import Definition
@@ -17,6 +17,7 @@ from agents.roster import Roster
 from agents.turn import Arm, Turn
 from inference.trace import Trace
 from worker.auth.audit import WORKER
+from worker.canary.account import account_of
 from worker.canary.trial import Canary, State
 from worker.canary.verdict import Answer, Decision, judge
 
@@ -29,6 +30,7 @@ log = logging.getLogger("firsttoken.canary")
 
 SYNC_S = 2.0  # until all workers know what one of them, or a person, decided
 SILENT_S = 60.0
+ACCOUNT_S = 2.0
 WAITING_MAX = 4096  # answers of a hundred bytes each, while the database is away
 JUDGED_PER_S = 500  # answers: a long canary is judged less often
 SUFFERED = ("failed", "refused", "invalid")  # also what only the treatment makes of a valid request
@@ -56,6 +58,7 @@ class Canaries:
         self._waiting: deque[tuple[UUID, str, Answer]] = deque(maxlen=WAITING_MAX)
         self._judged_at: dict[str, float] = {}
         self._lacking: set[str] = set()
+        self._accounts: dict[UUID, tuple[Canary, float, dict[str, Any]]] = {}  # until when they are good enough
 
     def start(self, supervisor: Supervisor) -> Supervised:
         return supervisor.start("canaries", self._follow, silent_s=SILENT_S)
@@ -83,6 +86,21 @@ class Canaries:
         failed = record.status in SUFFERED
         answer = Answer(arm.treated, failed, late, record.ttft_ms, record.tpot_ms, computed)
         self._waiting.append((canary.id, arm.unit, answer))
+
+    async def accounts(self) -> list[dict[str, Any]]:
+        """Of those that are live. What takes long to compare is compared seldom."""
+        return [await self._account(canary) for canary in list(self._live.values())]
+
+    async def _account(self, canary: Canary) -> dict[str, Any]:
+        assert self._store is not None
+        known = self._accounts.get(canary.id)
+        if known is None or known[0].state is not canary.state or monotonic() >= known[1]:
+            answers = await self._store.answers(canary)
+            told = await asyncio.to_thread(account_of, canary, answers)
+            known = (canary, monotonic() + ACCOUNT_S + len(answers) / JUDGED_PER_S, told)
+            live = {each.id for each in self._live.values()}
+            self._accounts = {id: told for id, told in self._accounts.items() if id in live} | {canary.id: known}
+        return known[2]
 
     async def sync(self) -> None:
         """Store what became of the answers since, judge, and learn what is on trial."""

@@ -20,7 +20,6 @@ from worker.canary.betting import Values, capital_against, interval
 ALPHA = (
     0.05  # of being wrong: in rolling back something that is within its margins, and in calling harmless what is not
 )
-TTFT_SCALE_MS, TPOT_SCALE_MS, TOKENS_SCALE = 500.0, 50.0, 500.0  # where a measure is 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +36,32 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """`margin` is how much larger the mean harm may be."""
+    """`margin` is how much larger the mean harm may be. The harm of what has a `scale` is 0.5 there; what has none is
+    0 or 1 already."""
 
-    harm: Callable[[Answer], float | None]
+    value: Callable[[Answer], float | None]
     margin: float
+    scale: float | None = None
+    unit: str = ""
 
+    def harm(self, answer: Answer) -> float | None:
+        value = self.value(answer)
+        return value if value is None or self.scale is None else value / (value + self.scale)
 
-def _share(value: float | None, scale: float) -> float | None:
-    return None if value is None else value / (value + scale)
+    def typical(self, answers: Iterable[Answer]) -> float:
+        """The median, or the share of those that have it. NaN where nothing is known."""
+        known = [value for value in map(self.value, answers) if value is not None]
+        if not known:
+            return nan
+        return float(np.mean(known) if self.scale is None else np.median(known))
 
 
 MEASURES: Mapping[str, Measure] = {
     "failed": Measure(lambda answer: float(answer.failed), 0.02),
     "late": Measure(lambda answer: None if answer.late is None else float(answer.late), 0.05),
-    "first_token": Measure(lambda answer: _share(answer.ttft_ms, TTFT_SCALE_MS), 0.05),
-    "pace": Measure(lambda answer: _share(answer.tpot_ms, TPOT_SCALE_MS), 0.05),
-    "tokens": Measure(lambda answer: _share(answer.tokens, TOKENS_SCALE), 0.1),
+    "first_token": Measure(lambda answer: answer.ttft_ms, 0.05, scale=500.0, unit="ms"),
+    "pace": Measure(lambda answer: answer.tpot_ms, 0.05, scale=50.0, unit="ms"),
+    "tokens": Measure(lambda answer: answer.tokens, 0.1, scale=500.0, unit="tokens"),
 }
 
 
@@ -64,9 +73,11 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Of one measure: the mean harm of both kinds, and between which values the difference lies."""
+    """Of one measure: what is typical of both kinds, in its unit, and between which values the difference of the mean
+    harms lies."""
 
     measure: str
+    unit: str
     margin: float
     pairs: int
     control: float
@@ -83,6 +94,7 @@ class Finding:
     def told(self) -> dict[str, Any]:
         return {
             "measure": self.measure,
+            "unit": self.unit,
             "margin": self.margin,
             "pairs": self.pairs,
             "control": None if isnan(self.control) else round(self.control, 4),
@@ -120,13 +132,11 @@ def findings(answers: Sequence[Answer], margins: Mapping[str, float]) -> list[Fi
 
 def _finding(name: str, measure: Measure, margin: float, answers: Sequence[Answer]) -> Finding:
     values = differences(answers, measure.harm)
-    control, treatment = (
-        _mean(measure.harm(each) for each in answers if each.treated is kind) for kind in (False, True)
-    )
+    control, treatment = (measure.typical(each for each in answers if each.treated is kind) for kind in (False, True))
     low, high = interval(values, ALPHA)
     is_worse = capital_against(values, margin) >= len(MEASURES) / ALPHA
     is_harmless = capital_against(-values, -margin) >= 1 / ALPHA
-    return Finding(name, margin, int(values.size), control, treatment, low, high, is_worse, is_harmless)
+    return Finding(name, measure.unit, margin, int(values.size), control, treatment, low, high, is_worse, is_harmless)
 
 
 def differences(answers: Iterable[Answer], harm: Callable[[Answer], float | None]) -> Values:
@@ -144,8 +154,3 @@ def differences(answers: Iterable[Answer], harm: Callable[[Answer], float | None
             found.append(treatment - control)
             block = ([], [])
     return np.array(found, dtype=np.float64)
-
-
-def _mean(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else nan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from math import isnan
 from uuid import UUID
@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 
 from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.canary.account import account_of
 from worker.canary.store import CanaryStore, Taken
 from worker.canary.trial import Canary, State
 from worker.canary.verdict import MEASURES, Answer, Finding, findings, judge
@@ -20,7 +21,7 @@ from worker.home import Home
 from worker.roster import read_roster
 from worker.start import open_database, read_secret
 
-HEAD = f"{'':12}  {'CONTROL':>8}  {'TREATMENT':>9}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
+HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
 
 
 async def start_canary(
@@ -54,7 +55,7 @@ async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> N
     if not told and not as_json:
         print("no canary is running: start one with `firsttoken canary start NAME --treatment AGENT`")
     for canary, answers in told:
-        lines = [_json(canary, answers)] if as_json else report(canary, answers)
+        lines = [orjson.dumps(account_of(canary, answers)).decode()] if as_json else report(canary, answers)
         print("\n".join(lines))
 
 
@@ -98,27 +99,16 @@ def report(canary: Canary, answers: Sequence[Answer]) -> list[str]:
 
 
 def _row(finding: Finding) -> str:
-    control, treatment = ("-" if isnan(mean) else f"{mean:.3f}" for mean in (finding.control, finding.treatment))
+    control, treatment = (_shown(typical, finding.unit) for typical in (finding.control, finding.treatment))
     between = f"{finding.low:+.3f} .. {finding.high:+.3f}"
     judged = f"{finding.margin:6.2f}  {finding.pairs:5}  {finding.verdict}"
-    return f"{finding.measure:<12}  {control:>8}  {treatment:>9}  {between:^16}  {judged}"
+    return f"{finding.measure:<12}  {control:>10}  {treatment:>10}  {between:^16}  {judged}"
 
 
-def _json(canary: Canary, answers: Sequence[Answer]) -> str:
-    verdict = judge(answers, canary.margins)
-    told: Mapping[str, object] = {
-        "name": canary.name,
-        "agent": canary.agent,
-        "treatment": canary.treatment,
-        "share": canary.share,
-        "state": canary.state,
-        "reason": canary.reason,
-        "answers": len(answers),
-        "verdict": verdict.decision,
-        "verdict_reason": verdict.reason,
-        "measures": [each.told() for each in findings(answers, canary.margins)],
-    }
-    return orjson.dumps(told).decode()
+def _shown(typical: float, unit: str) -> str:
+    if isnan(typical):
+        return "-"
+    return f"{typical:.0f} {unit}" if unit else f"{typical:.1%}"
 
 
 def _state(canary: Canary) -> str:

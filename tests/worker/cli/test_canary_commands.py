@@ -63,6 +63,6 @@ def test_the_report_stands_both_kinds_side_by_side() -> None:
     title, counts, _, failed, late, *_, decision = report(canary, answers)
     assert title == "trial: new for 20% of agent support, running"
     assert counts == "20 conversations of the control, 20 of the treatment"
-    assert failed.split()[:3] == ["failed", "0.000", "1.000"] and failed.endswith("worse")
+    assert failed.split()[:3] == ["failed", "0.0%", "100.0%"] and failed.endswith("worse")
     assert late.split()[:3] == ["late", "-", "-"] and late.endswith("open")
     assert decision == "roll back: failed is worse by more than 0.02, after 20 pairs"

@@ -6,6 +6,7 @@ import { moment } from "../shared/format.js";
 import { recall, remember } from "../shared/preferences.js";
 import { themeSwitch } from "../shared/theme.js";
 import { Chart } from "./chart.js";
+import { trials } from "./canaries.js";
 import { CHARTS, offered } from "./charts.js";
 import { comparisonQuery, comparisonTable } from "./comparison.js";
 import { Filters } from "./filters.js";
@@ -107,9 +108,17 @@ class Ops {
         quietly,
       ),
     );
+    this.showTrials();
     // Who reads further down the list is not pulled back by newer answers.
     if (this.turns.length <= TRACES) this.list(quietly);
     this.schedule();
+  }
+
+  /** For operators; nobody else is told. */
+  async showTrials() {
+    const { data } = await json("GET", "/ops/api/canaries").catch(() => ({ data: [] })); // the next refresh asks again
+    byId("on-trial").hidden = data.length === 0;
+    byId("trials").replaceChildren(...trials(data));
   }
 
   comparison(query, signal) {
