@@ -46,6 +46,7 @@ async def test_an_operator_sees_both_kinds_of_answers_side_by_side(
             await expect(trial).to_contain_text("Too early to tell")
             await expect(trial.locator("tr", has_text="First token")).to_contain_text("200 ms350 ms")
             await expect(trial.locator("tr", has_text="Conversations")).to_contain_text("3030")
+            await trial.scroll_into_view_if_needed()
             await keep_screenshot(page, "trials")
             page = await open_page(url, extra_http_headers={"Authorization": f"Bearer {usual}"})
             await expect(page.locator("#tiles")).not_to_be_empty()

@@ -27,7 +27,7 @@ function described({ agent, treatment, share, state }) {
 
 function table({ conversations, measures }) {
   const heads = ["", "As before", "On trial", ""];
-  return el("table", { class: "numeric surfaces" },
+  return el("table", { class: "numeric" },
     el("thead", {}, el("tr", {}, ...heads.map((name) => el("th", { scope: "col" }, name)))),
     el("tbody", {},
       row("Conversations", count(conversations.control), count(conversations.treatment), ""),
