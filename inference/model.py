@@ -146,6 +146,7 @@ class ChatModel(TextModel):
             "running": engine.running,
             "parallel": self._parallel,
             "resident": engine.resident,
+            "kv_use": round(engine.kv_use, 4),
             "preempted_total": totals["preempted"],
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],
