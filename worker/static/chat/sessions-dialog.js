@@ -23,7 +23,7 @@ export class SessionsDialog {
 
   async load() {
     const sessions = await listSessions();
-    const own = sessions.filter((session) => session.own);
+    const own = sessions.filter((session) => session.own).sort((a, b) => b.current - a.current);
     const others = sessions.filter((session) => !session.own);
     this.list.replaceChildren(...own.map((each) => this.row(each)), ...others.map((each) => this.row(each)));
     byId("sessions-all").hidden = own.length < 2;
