@@ -1,9 +1,11 @@
 """What the pages cost a browser: bytes, first paint, from a token's bytes to its pixels, long tasks, frames a second.
 
-    python -m benchmarks.pages [--turns 200] [--tokens 2000] [--rate 200] [--json FILE]
+    python -m benchmarks.pages [--turns 200] [--tokens 2000] [--long 5000] [--rate 200] [--json FILE]
 
 A headless Chromium on this machine (no GPU) and a worker that sends tokens at a fixed rate, both on the same cores: a
 token's way includes the worker's write and the loopback. Frames are what requestAnimationFrame gets; 60 is the most.
+Whatever else the machine does, the processor time of the page's thread for a frame stays what it is: below 16 ms, the
+page has time for 60 frames a second.
 """
 
 from __future__ import annotations
@@ -14,16 +16,22 @@ import json
 import shutil
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, CDPSession, Page, async_playwright
 
 from tests.pages.conftest import ARGUMENTS, NAMES
 from tests.pages.scripted import ScriptedWorker, Stream, hello, message, serving
 
 PARAGRAPH_TOKENS = 60
+SHAPES: Mapping[str, tuple[str, str]] = {  # what an answer begins with, and what stands between its parts
+    "paragraphs": ("", ".\n\n"),
+    "list": ("- ", ".\n- "),
+    "code": ("```python\n", "\n"),
+}
 LONG_TASK_MS = 50  # what browsers call one
 # Notes for each frame how many tokens are in the page, after it was painted, and every long task.
 WATCH = """
@@ -41,6 +49,18 @@ WATCH = """
   requestAnimationFrame(() => channel.port2.postMessage(null));
 }
 """
+# Resolves once the page has had nothing to do for a second: what it was loaded with is drawn.
+RESTED = """
+() => new Promise((done) => {
+  let since = performance.now();
+  const look = ({ didTimeout }) => {
+    if (didTimeout) since = performance.now();
+    if (performance.now() - since > 1000) done();
+    else requestIdleCallback(look, { timeout: 200 });
+  };
+  requestIdleCallback(look, { timeout: 200 });
+})
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +75,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
+    shape: str
+    tokens: int
     turns_before: int
     tokens_per_s: float
     token_to_pixels_p50_ms: float
     token_to_pixels_p95_ms: float
     frames_per_s: float
+    thread_ms_a_frame: float
     long_tasks: int
     longest_task_ms: float
 
@@ -79,16 +102,21 @@ async def load(browser: Browser, worker: ScriptedWorker, path: str) -> Load:
     return Load(path, len(sizes), round(sum(sizes) / 1e3, 1), round(painted, 1))
 
 
-async def stream(browser: Browser, worker: ScriptedWorker, turns: int, tokens: int, rate: float) -> Streaming:
+async def stream(
+    browser: Browser, worker: ScriptedWorker, turns: int, tokens: int, rate: float, shape: str = "paragraphs"
+) -> Streaming:
     sent_ms: list[float] = []
+    begins, between = SHAPES[shape]
 
     async def answer(stream: Stream) -> None:
         await stream.begin_text()
+        if begins:
+            await stream.text(begins)
         started = time.monotonic()
         for number in range(tokens):
             await asyncio.sleep(max(0.0, started + number / rate - time.monotonic()))
             sent_ms.append(time.time() * 1e3)
-            end = ".\n\n" if number % PARAGRAPH_TOKENS == PARAGRAPH_TOKENS - 1 else " "
+            end = between if number % PARAGRAPH_TOKENS == PARAGRAPH_TOKENS - 1 else " "
             await stream.text(f"t{number}{end}")
         await stream.end_text("")
         await stream.complete()
@@ -99,13 +127,25 @@ async def stream(browser: Browser, worker: ScriptedWorker, turns: int, tokens: i
     context = await browser.new_context(viewport={"width": 1280, "height": 860})
     page = await context.new_page()
     await page.goto(f"{worker.url}/#/c/conv_1", wait_until="networkidle")
+    await page.evaluate(RESTED)
     await page.locator("#question").fill("Go on")
     await page.evaluate(WATCH)
+    clock = await context.new_cdp_session(page)
+    await clock.send("Performance.setTimeDomain", {"timeDomain": "threadTicks"})
+    await clock.send("Performance.enable")
+    began_s = await thread_s(clock)
     await page.locator("#question").press("Enter")
     await page.locator(".turn:last-child > .actions").wait_for(timeout=60_000 + 2e3 * tokens / rate)
+    spent_s = await thread_s(clock) - began_s
     found = await told(page)
     await context.close()
-    return summed(turns, rate, sent_ms, found["frames"], found["tasks"])
+    return summed((shape, tokens, turns, rate), spent_s, sent_ms, found["frames"], found["tasks"])
+
+
+async def thread_s(clock: CDPSession) -> float:
+    """Processor time of the page's thread."""
+    metrics = (await clock.send("Performance.getMetrics"))["metrics"]
+    return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
 
 
 async def told(page: Page) -> dict[str, Any]:
@@ -120,7 +160,13 @@ def past_turn(number: int) -> list[dict[str, Any]]:
     return [message(f"Question {number}", f"msg_q{number}", "user", **ids), message(text, f"msg_a{number}", **ids)]
 
 
-def summed(turns: int, rate: float, sent_ms: list[float], frames: list[list[float]], tasks: list[float]) -> Streaming:
+def summed(
+    case: tuple[str, int, int, float],
+    thread_s: float,
+    sent_ms: list[float],
+    frames: list[list[float]],
+    tasks: list[float],
+) -> Streaming:
     """Frames are [Unix ms, tokens in the page]."""
     writing = [frame for frame in frames if frame[1] > 0 and frame[0] <= sent_ms[-1]]
     waits, at = [], 0
@@ -133,12 +179,14 @@ def summed(turns: int, rate: float, sent_ms: list[float], frames: list[list[floa
     spent_s = (writing[-1][0] - writing[0][0]) / 1e3
     long = [task for task in tasks if task >= LONG_TASK_MS]
     return Streaming(
-        *(turns, rate, round(cuts[9], 1), round(cuts[18], 1), round((len(writing) - 1) / spent_s, 1)),
+        *case,
+        *(round(cuts[9], 1), round(cuts[18], 1), round((len(writing) - 1) / spent_s, 1)),
+        round(1e3 * thread_s / len(frames), 1),
         *(len(long), round(max(long, default=0.0), 1)),
     )
 
 
-async def measure(turns: int, tokens: int, rate: float) -> dict[str, list[dict[str, Any]]]:
+async def measure(turns: int, tokens: int, long: int, rate: float) -> dict[str, list[dict[str, Any]]]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         raise SystemExit("This benchmark needs Chromium: deploy/browser.sh installs it.")
@@ -146,6 +194,7 @@ async def measure(turns: int, tokens: int, rate: float) -> dict[str, list[dict[s
         browser = await playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         loads = [await load(browser, worker, page) for page in ("/", "/ops")]
         streams = [await stream(browser, worker, before, tokens, rate) for before in (0, turns)]
+        streams += [await stream(browser, worker, 0, long, rate, shape) for shape in SHAPES if long]
         await browser.close()
     return {"loads": [asdict(each) for each in loads], "streams": [asdict(each) for each in streams]}
 
@@ -154,10 +203,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--long", type=int, default=5000, help="tokens of an answer in each shape; 0 for none")
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = asyncio.run(measure(options.turns, options.tokens, options.rate))
+    found = asyncio.run(measure(options.turns, options.tokens, options.long, options.rate))
     for rows in found.values():
         print("  ".join(f"{name:>22}" for name in rows[0]))
         for row in rows:

@@ -154,6 +154,7 @@ class ChatModel(TextModel):
             "predicted_ttft_s": engine.predicted_ttft_s,
             "parallel": self._parallel,
             "resident": engine.resident,
+            "kv_use": round(engine.kv_use, 4),
             "preempted_total": totals["preempted"],
             "steps_total": totals["steps"],
             "prompt_tokens_total": totals["prompt_tokens"],

@@ -42,6 +42,7 @@ WALL_CLOCK_READERS = (
     "worker/runs/turn.py",
     "worker/wire/",
     "worker/latency/",
+    "worker/otlp/sdk.py",
     "worker/routes/ops.py",
     "agents/tools/current_time.py",
     "retrieval/store/passages.py",
@@ -60,6 +61,7 @@ SQL_OWNERS = (
     "worker/traces.py",
     "worker/canary/store.py",
     "worker/latency/",
+    "worker/otlp/sdk.py",
 )
 SQL = re.compile(
     r"\s*(with( recursive)?\s+\w+\s+as\s*\(|select\b.*\bfrom\b|insert\s+into\b|update\s+\w+\s+(\w+\s+)?set\b"

@@ -489,7 +489,7 @@ class Config:
         str | None,
         About(
             Group.TELEMETRY,
-            "URL of an OpenTelemetry collector that gets all traces, by OTLP over HTTP",
+            "URL of an OpenTelemetry collector that gets all traces and metrics, by OTLP over HTTP",
             fallback="none",
         ),
     ] = None

@@ -150,6 +150,8 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
         if principal is not None:
             request[PRINCIPAL] = principal
             span.attributes["via"] = principal.via
+            if principal.via == "api_key":  # so that a key's answers are found
+                trace.attributes["firsttoken.key"] = principal.subject
         elif access != VISITORS:
             raise ApiError(
                 401,

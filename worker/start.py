@@ -223,7 +223,7 @@ async def open_services(
         await services.authenticator.start(supervisor)
         if exporter is not None:
             stack.push_async_callback(exporter.close)
-            exporter.start(supervisor)
+            exporter.start(supervisor, services.telemetry.metrics.collect)
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start(supervisor)
         minutes = Minutes(database, services.presence.worker, services.engine_stats)

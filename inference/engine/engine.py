@@ -260,6 +260,12 @@ class Engine:
         """Slots that keep a conversation's KV for its next turn."""
         return self._scheduler.slots.resident
 
+    @property
+    def kv_use(self) -> float:
+        """The share of the KV cache that holds tokens."""
+        slots = self._scheduler.slots
+        return slots.tokens / (slots.count * self._backend.context)
+
     # --- on the engine's thread ---
 
     def _run(self) -> None:

@@ -129,6 +129,15 @@ class Slots:
         return sum(not slot.live and slot.computed > 0 for slot in self._slots)
 
     @property
+    def tokens(self) -> int:
+        """Those in the cache, of running requests and of what stays resident."""
+        return sum(slot.computed for slot in self._slots)
+
+    @property
+    def count(self) -> int:
+        return len(self._slots)
+
+    @property
     def index_bytes(self) -> int:
         """What it takes to know what was parked, and what was seen at some time."""
         return self.parked.index_bytes + self._seen.bytes

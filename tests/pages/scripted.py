@@ -34,7 +34,7 @@ PASSAGE = {
     "end_char": PASSAGE_END,
     "score": 0.8,
 }
-STORE = {"id": "vs_1", "object": "vector_store", "name": "docs"}
+STORE = {"id": "vs_1", "object": "vector_store", "name": "docs", "firsttoken_score_threshold": 0.42}
 
 
 def span(name: str, start_ms: float, duration_ms: float, lane: str = "main", **attributes: int | str) -> dict[str, Any]:
@@ -180,6 +180,7 @@ class ScriptedWorker:
     shared: bool = False
     cancelled: list[str] = field(default_factory=list)
     signed_in: bool = True
+    sessions: list[dict[str, Any]] = field(default_factory=list)
     parameters: int = 11_000_000
     stores: list[dict[str, Any]] = field(default_factory=lambda: [STORE])
     documented: set[str] = field(default_factory=lambda: {"vs_1"})  # stores that have the answer to the example
@@ -196,6 +197,7 @@ class ScriptedWorker:
             web.post("/v1/conversations/{id}", self.update_conversation),
             web.delete("/v1/conversations/{id}", self.delete_conversation),
             web.get("/v1/conversations/{id}/items", self.list_items),
+            web.post("/v1/conversations/{id}/items", self.add_items),
             web.delete("/v1/conversations/{id}/items/{item_id}", self.delete_item),
             web.post("/v1/conversations/{id}/branch", self.branch),
             web.get("/v1/models", self.list_models),
@@ -208,7 +210,9 @@ class ScriptedWorker:
             web.post("/v1/files", self.upload),
             web.delete("/v1/files/{id}", self.delete_file),
             web.get("/v1/files/{id}/content", self.file_content),
-            web.delete("/v1/sessions/current", self.sign_out),
+            web.get("/v1/sessions", self.list_sessions),
+            web.delete("/v1/sessions", self.sign_out),
+            web.delete("/v1/sessions/{id}", self.sign_out),
             web.post("/v1/responses", self.respond),
             web.get("/v1/responses/{id}", self.retrieve),
             web.post("/v1/responses/{id}/cancel", self.cancel),
@@ -243,6 +247,9 @@ class ScriptedWorker:
             "created_at": 1.8e9,
             "metadata": body.get("metadata") or {},
         }
+        self.items += [
+            {"id": f"item_{n}", "status": "completed", **each} for n, each in enumerate(body.get("items", ()))
+        ]
         self.conversations[conversation_id] = created
         return web.json_response(created)
 
@@ -269,6 +276,13 @@ class ScriptedWorker:
         newest_first = request.query.get("order") == "desc"
         data = self.items[::-1][: int(request.query["limit"])] if newest_first else self.items
         return web.json_response({"object": "list", "data": data, "has_more": False})
+
+    async def add_items(self, request: web.Request) -> web.Response:
+        added = (await request.json())["items"]
+        self.items += [
+            {"id": f"item_{len(self.items) + n}", "status": "completed", **each} for n, each in enumerate(added)
+        ]
+        return web.json_response({"object": "list", "data": added})
 
     async def delete_item(self, request: web.Request) -> web.Response:
         self.deleted.append(request.match_info["item_id"])
@@ -327,8 +341,13 @@ class ScriptedWorker:
     async def file_content(self, request: web.Request) -> web.Response:
         return web.Response(text=DOCUMENT)
 
+    async def list_sessions(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": self.sessions, "has_more": False})
+
     async def sign_out(self, request: web.Request) -> web.Response:
-        self.signed_in = False
+        id = request.match_info.get("id")
+        self.signed_in = id not in (None, "current")
+        self.sessions = [session for session in self.sessions if session["id"] != id]
         return web.json_response({"id": "sess_1", "object": "session.deleted", "deleted": True})
 
     async def respond(self, request: web.Request) -> web.StreamResponse:

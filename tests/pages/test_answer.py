@@ -135,7 +135,7 @@ async def test_what_was_read_ahead_has_a_lane_below_the_bar(open_page: OpenPage,
     assert main and ahead
     assert main["y"] + main["height"] <= ahead["y"], "it lies below"
     assert main["x"] < ahead["x"] < ahead["x"] + ahead["width"] < main["x"] + main["width"], "inside of retrieval"
-    await page.locator(".timing summary").click()
+    await page.locator(".timing > summary").click()
     await expect(page.locator(".timing")).to_contain_text("10 of 100 prompt tokens came from the cache")
 
 
@@ -144,15 +144,15 @@ async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scri
     page = await open_page(scripted.url)
     await ask(page, "Hello?")
     timing = page.locator(".timing")
-    await expect(timing.locator("summary")).to_contain_text("First token 60.0 ms")
-    await expect(timing.locator("summary")).to_contain_text("100 tokens/s")
-    await timing.locator("summary").click()
+    await expect(timing.locator("> summary")).to_contain_text("First token 60.0 ms")
+    await expect(timing.locator("> summary")).to_contain_text("100 tokens/s")
+    await timing.locator("> summary").click()
     await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %) was spent reading the prompt, 30 new tokens.")
     await expect(timing).to_contain_text("70 of 100 prompt tokens came from the cache")
     await expect(timing).to_contain_text(
         "The cache matched up to the system prompt, which changed since the last turn."
     )
-    names = await timing.locator(".legend-name").all_inner_texts()
+    names = await timing.locator(".legend [data-name]").evaluate_all("(rows) => rows.map((row) => row.dataset.name)")
     assert names == ["prefill", "decode", "tool:calculator", "between spans"]
     await expect(timing.get_by_role("link", name="Open the trace")).to_have_attribute(
         "href", f"/ops#/trace/{TRACE['id']}"
@@ -189,6 +189,22 @@ async def test_thoughts_are_folded_away_above_the_answer(open_page: OpenPage, sc
     await expect(page.locator(".thought pre")).to_be_hidden()
     await page.get_by_text("Reasoning").click()
     await expect(page.locator(".thought pre")).to_have_text("Hm, easy.")
+
+
+async def test_sources_that_an_answer_does_not_cite_are_pointed_at(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    async def declines(stream: Stream) -> None:
+        await stream.sources()
+        await stream.begin_text()
+        await stream.text("I could not find that.")
+        await stream.end_text("I could not find that.")
+        await stream.complete()
+
+    scripted.script = declines
+    page = await open_page(scripted.url)
+    await ask(page, "What is the queue?")
+    await expect(page.locator(".sources h2")).to_have_text("1 source: none is cited, but one may hold the answer")
 
 
 async def test_a_source_shows_words_instead_of_markdown(open_page: OpenPage, scripted: ScriptedWorker) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, message
@@ -103,7 +104,7 @@ async def test_the_palette_finds_a_conversation_by_its_words(open_page: OpenPage
     await expect(page.locator(".conversation")).to_have_count(2)
     await page.keyboard.press("Control+k")
     options = page.locator("#palette-list").get_by_role("option")
-    await expect(options).to_have_count(4)  # both, and two commands
+    await expect(options).to_have_count(5)  # both, and three commands
     await page.keyboard.type("wing")
     await expect(options).to_have_count(1)
     await expect(options.locator("mark")).to_have_text("Wings")
@@ -125,3 +126,39 @@ async def test_a_conversation_is_shared_and_the_link_revoked(open_page: OpenPage
     await expect(page.get_by_label("Link", exact=True)).to_have_value(f"{scripted.url}/shared#secret")
     await page.get_by_role("button", name="Revoke the link").click()
     await expect(page.get_by_role("button", name="Create a link")).to_be_visible()
+
+
+async def imported(page: Page, name: str, content: Any) -> None:
+    text = content if isinstance(content, str) else json.dumps(content)
+    await page.get_by_role("button", name="Account").click()
+    async with page.expect_file_chooser() as chooser:
+        await page.get_by_role("menuitem", name="Import a conversation").click()
+    await (await chooser.value).set_files({"name": name, "mimeType": "application/json", "buffer": text.encode()})
+
+
+async def test_what_was_exported_is_imported_as_another_conversation(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    said = [message(f"Text {n}", f"msg_{n}", "user" if n % 2 == 0 else "assistant") for n in range(24)]
+    page = await open_page(scripted.url)
+    call = {"type": "function_call", "name": "calculator", "arguments": "{}"}
+    await imported(page, "trains.json", {"metadata": {"title": "Trains"}, "items": [call, *said]})
+    await expect(page.locator(".turn")).to_have_count(12)
+    await expect(page.locator("#title")).to_have_text("Trains")
+    await expect(page.locator(".prose").last).to_have_text("Text 23")
+    assert len(scripted.items) == 24
+
+
+async def test_messages_as_programs_keep_them_are_imported_too(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url)
+    await imported(page, "chat.json", [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}])
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await expect(page.locator("#title")).to_have_text("Hi")
+
+
+async def test_a_file_that_is_no_conversation_says_so(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url)
+    for content, told in (("Dear diary", "is not JSON"), ({"items": [{"role": 7}]}, "has no messages")):
+        await imported(page, "diary.json", content)
+        await expect(page.locator("#warning")).to_contain_text(told)
+    assert scripted.conversations == {}

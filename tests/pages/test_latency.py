@@ -151,7 +151,7 @@ async def test_the_engine_tells_what_it_read_and_wrote_and_in_what_company(
     await expect(told).to_have_count(2)
     await expect(told.first).to_contain_text("read 40 new tokens in 1 chunk, 900 cached, batch of 3")
     await expect(told.first).to_contain_text("wrote 60 tokens in 39 steps, 21 of 30 drafted accepted, batch of 2.4")
-    await expect(told.last).to_contain_text("wrote 20 tokens in 20 steps, alone")
+    await expect(told.last).to_contain_text("wrote 20 tokens in 20 steps, batch of 1")
 
 
 async def test_a_failure_stands_before_the_numbers(latency: Latency, open_page: OpenPage) -> None:
@@ -252,3 +252,14 @@ async def test_a_trace_is_had_as_a_collector_takes_it(latency: Latency, open_pag
     spans = resource["scopeSpans"][0]["spans"]
     assert {span["traceId"] for span in spans} == {latency.slow.trace.id}
     assert QUESTION not in await answered.text()
+
+
+async def test_charts_are_offered_for_what_was_counted(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(latency.url, **latency.options)
+    charts = page.locator("#charts")
+    await expect(charts.get_by_role("radio", name="Drafts")).to_have_count(1)
+    await expect(charts.get_by_role("radio", name="Cache misses")).to_have_count(0)
+    await expect(charts.get_by_role("radio", name="KV cache")).to_have_count(0)
+    await charts.get_by_role("radio", name="Burn rate").check(force=True)
+    await expect(page.locator(".chart-legend")).to_contain_text("late answers, of those allowed")
+    await expect(page).to_have_url(re.compile("chart=burn"))

@@ -69,8 +69,8 @@ async def test_a_sum_shows_its_tool_step_and_its_timing(chat: Page) -> None:
     await expect(step.locator(".step-result")).to_have_text(SUM_ANSWER)
     await expect(step.locator(".step-time")).to_have_text(re.compile(r"ms$"))
     await expect(chat.locator(".prose").last).to_contain_text(SUM_ANSWER)
-    await chat.locator(".timing summary").click()
-    names = set(await chat.locator(".legend-name").all_inner_texts())
+    await chat.locator(".timing > summary").click()
+    names = set(await chat.locator(".legend [data-name]").evaluate_all("(rows) => rows.map((row) => row.dataset.name)"))
     assert names >= {"edge", "auth", "hydrate", "assemble", "tokenize", "queue", "prefill", "decode", "flush"}
     await keep_screenshot(chat, "chat-tool-light")
 
@@ -122,7 +122,7 @@ async def test_what_was_read_while_the_person_typed_is_cached(chat: Page) -> Non
 
 async def test_an_answer_leads_to_its_trace_and_waterfall(chat: Page) -> None:
     await ask(chat, SUM)
-    await chat.locator(".timing summary").click()
+    await chat.locator(".timing > summary").click()
     await chat.get_by_role("link", name="Open the trace").click()
     waterfall = chat.locator(".waterfall")
     await expect(waterfall.locator("[data-lane=main] [data-name=prefill]").first).to_be_visible()

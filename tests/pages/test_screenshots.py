@@ -43,7 +43,7 @@ async def test_chat(open_page: OpenPage, server: dict[str, Any], session: Storag
     await expect(page.locator("#use-documents")).to_be_enabled()
     await ask(page, DOCUMENTED)
     await expect(page.locator(".prose")).to_contain_text(DOCUMENTED_ANSWER)
-    await page.locator(".timing summary").click()
+    await page.locator(".timing > summary").click()
     await keep(page, f"chat-{look}")
 
 

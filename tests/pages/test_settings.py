@@ -58,3 +58,27 @@ async def test_settings_of_a_begun_conversation_are_changed_and_reset(
     await page.get_by_role("button", name="Done").click()
     await expect(page.locator("#open-settings")).to_have_attribute("data-set", "false")
     assert scripted.conversations["conv_1"]["metadata"] == {"title": "Hello?"}
+
+
+async def test_settings_are_kept_by_a_name_and_chosen_again(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url)
+    panel = page.get_by_role("button", name="Settings of this conversation")
+    await panel.click()
+    await page.get_by_label("Temperature").fill("0.7")
+    await page.get_by_role("button", name="Save…").click()
+    await page.get_by_label("Name of the preset").fill("Lively")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#preset")).to_have_value("Lively")
+    await page.get_by_label("Temperature").fill("1.1")
+    await expect(page.locator("#preset")).to_have_value("")
+    await page.reload()
+    await panel.click()
+    await page.locator("#preset").select_option("Lively")
+    await expect(page.get_by_label("Temperature")).to_have_value("0.7")
+    await page.get_by_role("button", name="Done").click()
+    await ask(page, "Hello?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    assert scripted.turns[0]["temperature"] == 0.7
+    await panel.click()
+    await page.get_by_role("button", name="Delete this preset").click()
+    await expect(page.locator("#preset")).to_be_disabled()

@@ -32,6 +32,53 @@ async def test_copy_gives_the_markdown_as_it_was_written(page: Page) -> None:
     assert await page.evaluate("() => navigator.clipboard.readText()") == ANSWER
 
 
+RICH = """A **bold** word [1] and `code`.
+
+1. one
+2. two
+   - inner
+
+| a | b |
+| - | - |
+| 1 | 2 |
+
+```python
+print(1)
+```"""
+READABLE = "A bold word [1] and code.\n\n1. one\n2. two\n  - inner\n\na\tb\n1\t2\n\nprint(1)"
+
+
+async def test_an_answer_is_copied_as_plain_text_and_shown_as_it_was_written(
+    page: Page, scripted: ScriptedWorker
+) -> None:
+    scripted.items[-1]["content"][0]["text"] = RICH
+    await page.reload()
+    turn = page.locator(".turn").last
+    more = turn.get_by_role("button", name="More about this answer")
+    await more.click()
+    await page.get_by_role("menuitem", name="Copy as plain text").click()
+    await page.wait_for_function(
+        "(text) => navigator.clipboard.readText().then((copied) => copied === text)", arg=READABLE
+    )
+    await more.click()
+    await page.get_by_role("menuitem", name="Show as written").click()
+    await expect(turn.locator(".written")).to_have_text(RICH)
+    await expect(turn.locator(".prose")).to_be_hidden()
+    await more.click()
+    await page.get_by_role("menuitem", name="Show formatted").click()
+    await expect(turn.locator(".written")).to_have_count(0)
+    await expect(turn.locator(".prose")).to_be_visible()
+
+
+async def test_past_answers_have_no_fields_that_a_browser_looks_through(page: Page) -> None:
+    turn = page.locator(".turn").last
+    await expect(page.locator(".turn :is(form, input, textarea)")).to_have_count(0)
+    await turn.get_by_role("button", name="Good answer").click()
+    await expect(turn.get_by_label("Comment")).to_be_visible()
+    await turn.get_by_role("button", name="Good answer").click()
+    await expect(page.locator(".turn :is(form, input, textarea)")).to_have_count(0)
+
+
 async def test_regenerate_keeps_the_earlier_answer_as_a_version(page: Page, scripted: ScriptedWorker) -> None:
     await page.locator(".turn").last.get_by_role("button", name="Regenerate").click()
     await expect(page.locator(".prose").last).to_have_text("Hello.")

@@ -34,9 +34,12 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`address` and `agent` are those of the browser when it signed in; `last_used_at` is up to a minute behind."""
+    """`address` and `agent` are those of the browser when it signed in; `last_used_at` is up to a minute behind.
+    `person` is who an organisation says signed in; None for who followed a link.
+    """
 
     id: str
+    person: str | None
     scopes: frozenset[Scope]
     address: str | None
     agent: str | None
@@ -78,15 +81,17 @@ class Sessions:
         *,
         secure: bool,
         lifetime_s: int = LIFETIME_S,
+        person: str | None = None,
     ) -> None:
         """Sign the browser in that gets this response. `agent` is what it calls itself."""
         id, expires_at = f"sess_{secrets.token_hex(ID_BYTES)}", int(time.time()) + lifetime_s
         async with self._database.tenant(grant.tenant_id) as connection:
             await connection.execute(
-                "insert into browser_sessions (tenant_id, id, scopes, address, agent, expires_at) "
-                "values ($1, $2, $3, $4, $5, $6)",
+                "insert into browser_sessions (tenant_id, id, scopes, address, agent, expires_at, person) "
+                "values ($1, $2, $3, $4, $5, $6, $7)",
                 *(grant.tenant_id, id, sorted(grant.scopes), browser.address, agent[:AGENT_CHARS_MAX]),
                 datetime.fromtimestamp(expires_at, UTC),
+                person,
             )
             await note(connection, grant.tenant_id, browser, Act.SESSION_CREATED, id, scopes=sorted(grant.scopes))
         signed = self._secret.sign(PURPOSE, orjson.dumps({"t": str(grant.tenant_id), "s": id, "e": expires_at}))
@@ -123,21 +128,23 @@ class Sessions:
         """Those that count, newest first."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
-                "select id, scopes, address, agent, created_at, last_used_at, expires_at from browser_sessions "
+                "select id, person, scopes, address, agent, created_at, last_used_at, expires_at from browser_sessions "
                 "where revoked_at is null and expires_at > now() order by created_at desc, id limit $1",
                 LISTED_MAX,
             )
         return [Session(**{**row, "scopes": known(row["scopes"])}) for row in rows]
 
-    async def revoke(self, tenant_id: UUID, id: str, *, by: Actor) -> bool:
-        """Whether a session of this tenant that counted had that id."""
+    async def revoke(self, tenant_id: UUID, *ids: str, by: Actor) -> Sequence[str]:
+        """Those of the ids that sessions of this tenant had which counted."""
         async with self._database.tenant(tenant_id) as connection:
-            found = await connection.fetchval(
-                "update browser_sessions set revoked_at = now() where id = $1 and revoked_at is null returning true", id
+            rows = await connection.fetch(
+                "update browser_sessions set revoked_at = now() "
+                "where id = any ($1) and revoked_at is null returning id",
+                ids,
             )
-            if found:
-                await note(connection, tenant_id, by, Act.SESSION_REVOKED, id)
-        return found is not None
+            for row in rows:
+                await note(connection, tenant_id, by, Act.SESSION_REVOKED, row["id"])
+        return [row["id"] for row in rows]
 
     async def tidy(self) -> None:
         """Remove those of all tenants whose time is over."""

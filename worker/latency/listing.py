@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Order: TypeAlias = Literal["recent", "slowest", "first_token", "pace"]
 Cache: TypeAlias = Literal["hit", "partial", "miss"]
+Length: TypeAlias = Literal["short", "medium", "long", "huge"]
 
 COLUMNS: Mapping[Order, str] = {
     "recent": "started_at",
@@ -26,6 +27,13 @@ CACHES: Mapping[Cache, str] = {
     "hit": f"prompt_tokens > 0 and cached_tokens >= {HIT_SHARE} * prompt_tokens",
     "partial": f"cached_tokens > 0 and cached_tokens < {HIT_SHARE} * prompt_tokens",
     "miss": "prompt_tokens > 0 and cached_tokens = 0",
+}
+# By the tokens of the first prompt: a question alone, one with instructions and passages, a conversation, a book.
+LENGTHS: Mapping[Length, str] = {
+    "short": "prompt_tokens < 512",
+    "medium": "prompt_tokens >= 512 and prompt_tokens < 2048",
+    "long": "prompt_tokens >= 2048 and prompt_tokens < 8192",
+    "huge": "prompt_tokens >= 8192",
 }
 CACHE_CLASS = "".join(["case ", *(f"when {test} then '{name}' " for name, test in CACHES.items()), "end"])
 LATE = "late"  # completed, but not in time: no status of its own in the table
@@ -42,7 +50,7 @@ STAGES = f"""
 @dataclass(frozen=True, slots=True)
 class Search:
     """`start` and `end` are Unix seconds; `after` the id of the last row that was seen; `text` the beginning of the id
-    of a trace, or the id of a response or a conversation."""
+    of a trace, or the id of a response, a conversation or an API key."""
 
     start: float
     end: float
@@ -53,6 +61,7 @@ class Search:
     cache: Cache | None = None
     slower_ms: float | None = None
     text: str | None = None
+    length: Length | None = None  # of the prompt
     slice: Slice = field(default_factory=Slice)
 
     def sql(self) -> tuple[str, list[Any]]:
@@ -73,6 +82,8 @@ class Search:
             add("status = {}", self.status)
         if self.cache is not None:
             conditions.append(CACHES[self.cache])
+        if self.length is not None:
+            conditions.append(LENGTHS[self.length])
         if self.slower_ms is not None:
             add("ttft_ms >= {}", self.slower_ms)
         if self.text is not None:
@@ -101,4 +112,6 @@ def _named(text: str) -> str:
         return "response_id = {}"
     if text.startswith("conv_"):
         return "conversation_id = {}"
+    if text.startswith("key_"):
+        return "attributes->>'firsttoken.key' = {}"
     return 'id collate "C" >= {0} and id collate "C" < {0} || \'~\''

@@ -1,8 +1,8 @@
 """What is measured of a finished turn. Pure.
 
 An answer has `duration`, `ttft`, `tpot` and `span:<name>` in milliseconds, and adds up `status:<status>`, `judged`,
-`within`, `prompt_tokens`, `cached_tokens` and `output_tokens`. What is no answer, such as embeddings, has `call` and
-its spans.
+`within`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `drafted`, `accepted` and `miss:<cause>`. What is no
+answer, such as embeddings, has `call` and its spans.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from worker.runs.record import TurnRecord
 
 SPAN = "span:"
 STATUS = "status:"
+MISS = "miss:"
 SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one
 OTHER_SPAN = "other"
 
@@ -83,5 +84,9 @@ def _amounts(record: TurnRecord) -> Iterator[tuple[str, int]]:
         ("prompt_tokens", prompt.total),
         ("cached_tokens", prompt.cached),
         ("output_tokens", record.output_tokens),
+        ("drafted", record.counted("decode", "drafted")),
+        ("accepted", record.counted("decode", "accepted")),
     )
+    for cause in record.miss_causes:
+        yield MISS + cause, 1
     yield from ((name, amount) for name, amount in amounts if amount)

@@ -20,11 +20,14 @@ class Highest:
     running: float = 0.0
     waiting: float = 0.0
     loop_lag_ms: float = 0.0
+    kv_use: float | None = None  # of the KV cache; None where the engines are elsewhere
 
     def note(self, stats: Mapping[str, Any], late_s: float) -> None:
         self.running = max(self.running, float(stats.get("running") or 0))
         self.waiting = max(self.waiting, float(stats.get("waiting") or 0))
         self.loop_lag_ms = max(self.loop_lag_ms, 1000 * late_s)
+        if (used := stats.get("kv_use")) is not None:
+            self.kv_use = max(self.kv_use or 0.0, float(used))
 
 
 class Minutes:
@@ -52,10 +55,11 @@ class Minutes:
     async def store(self, highest: Highest) -> None:
         async with self._database.anonymous() as connection:
             await connection.execute(
-                "insert into worker_minutes (at, worker, running, waiting, loop_lag_ms) "
-                "values (date_trunc('minute', now()), $1, $2, $3, $4) on conflict do nothing",
+                "insert into worker_minutes (at, worker, running, waiting, loop_lag_ms, kv_use) "
+                "values (date_trunc('minute', now()), $1, $2, $3, $4, $5) on conflict do nothing",
                 self._worker,
                 highest.running,
                 highest.waiting,
                 highest.loop_lag_ms,
+                highest.kv_use,
             )

@@ -129,10 +129,11 @@ async def span_names(connection: Connection) -> list[str]:
 async def worker_points(connection: Connection, stretch: Stretch) -> list[dict[str, Any]]:
     """What the workers did together; for operators. The highest of each step: an average hides what hurt."""
     rows = await connection.fetch(
-        "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag "
-        "  from worker_minutes where at >= $1 and at < $2 group by at) "
+        "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag, "
+        "  max(kv_use) as kv_use from worker_minutes where at >= $1 and at < $2 group by at) "
         f"select (floor(extract(epoch from at) / {stretch.step_s}) * {stretch.step_s})::bigint as at, "
-        "max(running) as running, max(waiting) as waiting, max(lag) as loop_lag_ms from minutes group by 1",
+        "max(running) as running, max(waiting) as waiting, max(lag) as loop_lag_ms, max(kv_use) as kv_use "
+        "from minutes group by 1",
         _moment(stretch.start),
         _moment(stretch.end),
     )

@@ -6,14 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from inference.core import Cause
 from worker.latency.histogram import Tally
-from worker.latency.measures import SPAN, STATUS
+from worker.latency.measures import MISS, SPAN, STATUS
 from worker.latency.rollups import Group, Point
 from worker.latency.stretch import Stretch
 
 QUANTILES = (0.5, 0.95, 0.99)
 NAMES = ("p50", "p95", "p99")
 TIMES = ("ttft", "tpot", "duration")
+CAUSES = tuple(map(str, Cause))
 DIMENSIONS = ("surface", "model", "agent", "tenant_id")
 # The order in which spans happen; tools stand before the end, and what is not known at the end.
 ORDER = (
@@ -79,13 +81,14 @@ def series(stretch: Stretch, points: Iterable[Point]) -> dict[str, Any]:
     known = {point.at: _answers(Tally(point.measures), "duration") for point in points}
     at = list(range(stretch.start, stretch.end, stretch.step_s))
     answers = [known.get(moment) for moment in at]
-    counts = ("requests", "failed", "judged", "within_target", "prompt_tokens", "cached_tokens")
+    counts = ("requests", "failed", "judged", "within_target", "prompt_tokens", "cached_tokens", "drafted", "accepted")
     return {
         "start": stretch.start,
         "end": stretch.end,
         "step_s": stretch.step_s,
         "at": at,
         **{name: [each[name] if each else 0 for each in answers] for name in counts},
+        "misses": {cause: [each["misses"][cause] if each else 0 for each in answers] for cause in CAUSES},
         **{
             f"{name}_ms": {p: [each[f"{name}_ms"][p] if each else None for each in answers] for p in NAMES}
             for name in TIMES
@@ -102,6 +105,9 @@ def _answers(tally: Tally, *durations: str) -> dict[str, Any]:
         "prompt_tokens": tally.amount("prompt_tokens"),
         "cached_tokens": tally.amount("cached_tokens"),
         "output_tokens": tally.amount("output_tokens"),
+        "drafted": tally.amount("drafted"),
+        "accepted": tally.amount("accepted"),
+        "misses": {cause: tally.amount(MISS + cause) for cause in CAUSES},
         "ttft_ms": _percentiles(tally, "ttft"),
         "tpot_ms": _percentiles(tally, "tpot"),
         "duration_ms": _percentiles(tally, *durations),

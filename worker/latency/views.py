@@ -127,5 +127,5 @@ def _columns(workers: list[dict[str, Any]], at: list[int]) -> Mapping[str, Any]:
     by_point = {row["at"]: row for row in workers}
     return {
         name: [by_point[moment][name] if moment in by_point else None for moment in at]
-        for name in ("running", "waiting", "loop_lag_ms")
+        for name in ("running", "waiting", "loop_lag_ms", "kv_use")
     }

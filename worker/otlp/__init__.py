@@ -1,1 +1,1 @@
-"""Traces for collectors of OpenTelemetry: the same spans, named by the conventions for generative AI."""
+"""Traces and metrics for collectors of OpenTelemetry, named by the conventions for generative AI."""

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 from worker.batch_writer import BatchWriter, NotStored
+from worker.otlp.meter import Collect, Meter
 from worker.otlp.spans import spans_of
 from worker.runs.record import TurnRecord
 from worker.supervisor import Supervisor
@@ -30,18 +31,22 @@ class Exporter:
     """`offer` costs less than a microsecond and never waits. What cannot be sent is dropped and counted."""
 
     def __init__(self, endpoint: str, headers: dict[str, str], version: str) -> None:
-        """`endpoint` is that of the collector, without /v1/traces. Raises SdkMissing."""
+        """`endpoint` is that of the collector, without /v1/traces and /v1/metrics. Raises SdkMissing."""
         try:
             from worker.otlp.sdk import Sdk
         except ImportError as error:
             raise SdkMissing(error.name) from error
-        self._sdk = Sdk(f"{endpoint.rstrip('/')}/v1/traces", headers, version, SEND_S_MAX)
+        self._sdk = Sdk(endpoint.rstrip("/"), headers, version, SEND_S_MAX)
+        self._meter: Meter | None = None
         self._waiting: deque[dict[str, Any]] = deque()
         self._writer = BatchWriter("otlp", self._send_waiting)
         self.dropped = 0
 
-    def start(self, supervisor: Supervisor) -> None:
+    def start(self, supervisor: Supervisor, collect: Collect) -> None:
+        """`collect` gives the metrics of the worker."""
         self._writer.start(supervisor)
+        self._meter = Meter(collect, self._sdk.send_metrics)
+        self._meter.start(supervisor)
 
     async def close(self) -> None:
         """Send what is waiting, once, then stop."""
@@ -49,6 +54,8 @@ class Exporter:
             await self._writer.close()
         except NotStored:
             log.warning("the last traces could not be sent to the collector")
+        if self._meter:
+            await self._meter.close()
         await asyncio.to_thread(self._sdk.close)
 
     def offer(self, record: TurnRecord) -> None:

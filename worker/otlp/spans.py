@@ -81,7 +81,12 @@ def _root_name(turn: Mapping[str, Any]) -> str:
 
 
 def _operation(turn: Mapping[str, Any]) -> str:
-    return "invoke_agent" if turn["agent"] else ROOTS.get(turn["surface"], "chat")
+    return "invoke_agent" if turn["agent"] else operation_of(turn["surface"])
+
+
+def operation_of(surface: str) -> str:
+    """What is done there, in the words of the conventions."""
+    return ROOTS.get(surface, "chat")
 
 
 def _root_attributes(turn: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:

@@ -91,7 +91,9 @@ async def _begin_session(request: web.Request, services: Services, response: web
     browser = Actor("oidc", person.subject, remote_of(request))
     agent = request.headers.get("User-Agent", "")
     grant = Grant(person.subject, tenant_id, person.scopes)
-    await authenticator.sessions.start(response, grant, browser, agent, secure=request.secure, lifetime_s=LIFETIME_S)
+    await authenticator.sessions.start(
+        *(response, grant, browser, agent), secure=request.secure, lifetime_s=LIFETIME_S, person=person.subject
+    )
 
 
 def _provider(services: Services) -> Provider:

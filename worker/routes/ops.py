@@ -25,7 +25,7 @@ from worker.described import Described
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
 from worker.latency import contents
-from worker.latency.listing import Cache, Order, Search
+from worker.latency.listing import Cache, Length, Order, Search
 from worker.latency.rollups import Slice
 from worker.latency.views import Asked
 from worker.otlp.spans import otlp_json, spans_of
@@ -134,6 +134,7 @@ class TracesQuery(WindowQuery):
     order: Order = "recent"
     status: Literal["completed", "incomplete", "failed", "cancelled", "refused", "invalid", "late"] | None = None
     cache: Cache | None = None
+    length: Length | None = None
     slower_ms: Annotated[float, Field(ge=0, le=1e9)] | None = None
     q: Name | None = None
     after: Name | None = None
@@ -141,8 +142,19 @@ class TracesQuery(WindowQuery):
     @property
     def search(self) -> Search:
         text = (self.q or "").strip() or None
+        start, end = self.moments
         return Search(
-            *self.moments, self.order, self.limit, self.after, self.status, self.cache, self.slower_ms, text, self.slice
+            start,
+            end,
+            order=self.order,
+            limit=self.limit,
+            after=self.after,
+            status=self.status,
+            cache=self.cache,
+            slower_ms=self.slower_ms,
+            text=text,
+            length=self.length,
+            slice=self.slice,
         )
 
 
@@ -207,7 +219,7 @@ async def series(request: web.Request) -> web.Response:
         {"id": turn["id"], "at": turn["started_at"], "ttft_ms": turn["ttft_ms"], "tpot_ms": turn["tpot_ms"]}
         for turn in await traces.list(principal, search)
     ]
-    return reply(found | {"late": late})
+    return reply(found | {"late": late, "objective": services.config.objective})
 
 
 @Described(query=ComparisonQuery.parameters())

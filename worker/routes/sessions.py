@@ -1,14 +1,19 @@
-"""/v1/sessions: the browsers that are signed in. Each sees and ends its own session; the scope admin sees and ends all
-of its tenant.
+"""/v1/sessions: the browsers that are signed in. People see and end those of their own; the scope admin sees and ends
+all of its tenant.
+
+Who is whose an organisation tells when somebody signs in with it. Who followed a link has that one session, or with the
+scope admin all that began so: there is nobody else to ask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
 
 from worker.auth.access import needs
+from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.auth.session import Session
 from worker.checks import path_id
@@ -23,43 +28,83 @@ CURRENT = "current"  # the session of the browser that asks
 
 
 def routes() -> list[web.RouteDef]:
-    return needs(Scope, web.get("/v1/sessions", list_sessions), web.delete("/v1/sessions/{id}", end))
+    return needs(
+        Scope,
+        web.get("/v1/sessions", list_sessions),
+        web.delete("/v1/sessions", end_own),
+        web.delete("/v1/sessions/{id}", end),
+    )
 
 
 @Described(query=PAGE)
 async def list_sessions(request: web.Request) -> web.Response:
     principal = request[PRINCIPAL]
     sessions = await request.app[SERVICES].authenticator.sessions.list(principal.tenant_id)
-    seen = [each for each in sessions if Scope.ADMIN in principal.scopes or each.id == principal.subject]
-    objects = [_object(each, current=each.id == principal.subject) for each in seen]
+    own = _own(sessions, principal)
+    seen = sessions if Scope.ADMIN in principal.scopes else own
+    objects = [_object(each, current=each.id == principal.subject, own=each in own) for each in seen]
     page, has_more = page_of(objects, PageQuery.parse(request.query))
     return reply(list_object(page, has_more))
 
 
-async def end(request: web.Request) -> web.Response:
-    """Sign a browser out: what it is being answered ends as well. Raises ApiError 403, 404."""
-    principal, authenticator = request[PRINCIPAL], request.app[SERVICES].authenticator
-    id = path_id(request, "session")
-    own = principal.via == "session" and id in (CURRENT, principal.subject)
-    if not own and Scope.ADMIN not in principal.scopes:
-        message = "Ending another session needs the scope admin, which these credentials do not have."
-        raise ApiError(403, message, type="permission_error", code="missing_scope")
-    id = principal.subject if own else id
-    if not await authenticator.sessions.revoke(principal.tenant_id, id, by=actor_of(request)):
-        raise ApiError(404, "There is no session with this id.", type="not_found_error", code="not_found")
-    authenticator.ended(id)
-    response = reply({"id": id, "object": "session.deleted", "deleted": True})
-    if own:
-        authenticator.sessions.forget(response)
+async def end_own(request: web.Request) -> web.Response:
+    """Sign out everywhere: all sessions of the person that asks, this browser's too. Raises ApiError 403."""
+    principal, sessions = request[PRINCIPAL], request.app[SERVICES].authenticator.sessions
+    own = _own(await sessions.list(principal.tenant_id), principal)
+    if not own:
+        message = "Only a browser that is signed in has sessions of its own. An API key ends sessions by their ids."
+        raise ApiError(403, message, type="permission_error", code="no_session")
+    ended = await _end(request, *(each.id for each in own))
+    response = reply({"object": "list", "data": [{"id": id, "object": "session.deleted"} for id in ended]})
+    sessions.forget(response)
     return response
 
 
-def _object(session: Session, *, current: bool) -> dict[str, Any]:
+async def end(request: web.Request) -> web.Response:
+    """Sign a browser out: what it is being answered ends as well. Raises ApiError 403, 404."""
+    principal, sessions = request[PRINCIPAL], request.app[SERVICES].authenticator.sessions
+    id = path_id(request, "session")
+    this = principal.via == "session" and id in (CURRENT, principal.subject)
+    if not this and Scope.ADMIN not in principal.scopes:
+        own = _own(await sessions.list(principal.tenant_id), principal)
+        if id not in (each.id for each in own):
+            message = "Ending another session needs the scope admin, which these credentials do not have."
+            raise ApiError(403, message, type="permission_error", code="missing_scope")
+    id = principal.subject if this else id
+    if not await _end(request, id):
+        raise ApiError(404, "There is no session with this id.", type="not_found_error", code="not_found")
+    response = reply({"id": id, "object": "session.deleted", "deleted": True})
+    if this:
+        sessions.forget(response)
+    return response
+
+
+async def _end(request: web.Request, *ids: str) -> Sequence[str]:
+    principal, authenticator = request[PRINCIPAL], request.app[SERVICES].authenticator
+    ended = await authenticator.sessions.revoke(principal.tenant_id, *ids, by=actor_of(request))
+    for id in ended:
+        authenticator.ended(id)
+    return ended
+
+
+def _own(sessions: Sequence[Session], principal: Principal) -> Sequence[Session]:
+    """Those of the person who asks."""
+    this = next((each for each in sessions if each.id == principal.subject), None)
+    if this is None:
+        return []
+    if this.person is None and Scope.ADMIN not in principal.scopes:
+        return [this]
+    return [each for each in sessions if each.person == this.person]
+
+
+def _object(session: Session, *, current: bool, own: bool) -> dict[str, Any]:
     used = session.last_used_at
     return {
         "id": session.id,
         "object": "session",
         "current": current,
+        "own": own,
+        "person": session.person,
         "scopes": sorted(session.scopes),
         "address": session.address,
         "agent": session.agent,

@@ -106,7 +106,17 @@ class TurnRecord:
 
     @property
     def output_tokens(self) -> int:
-        return sum(_number(span, "tokens") for span in self.trace.spans if span.name == "decode")
+        return self.counted("decode", "tokens")
+
+    def counted(self, span_name: str, attribute: str) -> int:
+        """Over all steps."""
+        return sum(_number(span, attribute) for span in self.trace.spans if span.name == span_name)
+
+    @property
+    def miss_causes(self) -> list[str]:
+        """Why prompts were not cached, one for each step in which they were not."""
+        causes = (span.attributes.get("cache.cause") for span in self.trace.spans if span.name == "prefill")
+        return [cause for cause in causes if isinstance(cause, str)]
 
     def span_rows(self) -> list[dict[str, Any]]:
         """The columns of the table spans; times in microseconds from the start of the trace."""

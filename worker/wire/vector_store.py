@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from retrieval.config import SCORE_THRESHOLD
 from retrieval.filter import Attributes, Filter
 from retrieval.passage import Passage
 from retrieval.records import CountedStore, StoreFile
@@ -122,6 +123,7 @@ def vector_store_object(store: CountedStore) -> dict[str, Any]:
         "expires_at": None,
         "metadata": dict(store.metadata),
         "firsttoken_embedding_model": store.embedding_model,
+        "firsttoken_score_threshold": SCORE_THRESHOLD,
     }
 
 

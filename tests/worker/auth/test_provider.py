@@ -115,6 +115,30 @@ async def test_who_signed_in_there_has_a_session_of_the_tenant_that_the_claim_na
         assert acme is not None and len(await authenticator.sessions.list(acme)) >= 2
 
 
+async def current(client: Client, headers: dict[str, str]) -> str:
+    told = (await (await client.get("/v1/sessions", headers=headers)).json())["data"]
+    return next(str(each["id"]) for each in told if each["current"])
+
+
+async def test_a_person_sees_and_ends_the_sessions_of_all_own_browsers_and_no_others(served: Served) -> None:
+    async with served() as client:
+        cookies = []
+        for who in ("alice", "alice", "bob"):
+            arrived = await sign_in(client, who)
+            cookies.append(arrived.headers.getall("Set-Cookie")[0].split(";")[0])
+            client.session.cookie_jar.clear()
+        first, second, other = [{"Cookie": cookie, "Sec-Fetch-Site": "same-origin"} for cookie in cookies]
+        told = (await (await client.get("/v1/sessions", headers=first)).json())["data"]
+        assert {(each["person"], each["own"]) for each in told} == {("alice", True)}
+        theirs, foreign = [await current(client, headers) for headers in (second, other)]
+        assert (await client.delete(f"/v1/sessions/{foreign}", headers=first)).status == 403
+        assert theirs in {each["id"] for each in told}
+        assert (await client.delete(f"/v1/sessions/{theirs}", headers=first)).status == 200
+        assert (await client.get("/v1/models", headers=second)).status == 401
+        assert (await client.delete("/v1/sessions", headers=first)).status == 200
+        assert (await client.get("/v1/models", headers=other)).status == 200
+
+
 async def test_the_request_has_a_challenge_of_which_only_the_browser_has_the_verifier(served: Served) -> None:
     async with served() as client:
         left = await client.get(PATH, allow_redirects=False)

@@ -46,6 +46,7 @@ async def past(database: Database, tenant_id: UUID) -> AsyncIterator[Past]:
         replace(answer(tenant_id, age_s=30, number=8), status="failed", surface="voice", agent="support"),
     ]
     turns[0].trace.spans[6].attributes |= {"cached_tokens": 0, "new_tokens": 90}
+    turns[2].trace.attributes["firsttoken.key"] = "key_7"
     await remember(Traces(database), tenant_id, *turns)
     _, key = await Keys(database, SECRET).create(tenant_id, "test", scopes=frozenset({Scope.CHAT}))
     async with serving(make_services(database)) as client:
@@ -64,6 +65,10 @@ async def test_every_filter_finds_what_it_names(past: Past) -> None:
         "?cache=hit": [1, 2],
         "?cache=partial": [],
         "?slower_ms=500": [1],
+        "?length=short": [0],
+        "?length=medium": [1, 2],
+        "?length=huge": [],
+        "?q=key_7": [2],
         "?surface=voice&agent=support&model=demo-chat": [2],
         f"?q={turns[1].id[:9]}": [1],
         f"?q={turns[1].response_id}": [1],

@@ -100,6 +100,18 @@ async def test_a_tenant_keeps_its_newest_traces(
     assert [row["new"] for row in kept] == [True, True]
 
 
+async def test_no_tenant_compares_itself_with_another(
+    traces: Traces, database: Database, tenant_id: UUID, other_tenant_id: UUID
+) -> None:
+    await traces.write(tenant_id, [turn(tenant_id) for _ in range(6)])
+    await traces.write(other_tenant_id, [turn(other_tenant_id) for _ in range(7)])
+    mine, theirs = Asked(HOUR_S, Slice(tenant=tenant_id)), Asked(HOUR_S, Slice(tenant=other_tenant_id))
+    for who, known in ((principal(tenant_id), 0), (principal(tenant_id, Scope.OPS), 7)):
+        for one, other, expected in ((mine, theirs, (6, known)), (theirs, mine, (known, 6))):
+            rows = (await Views(database).comparison(who, one, other))["rows"]
+            assert {(row["turns"], row["turns_then"]) for row in rows} == {expected}
+
+
 async def test_no_tenant_sees_the_latencies_of_another(
     traces: Traces, database: Database, tenant_id: UUID, other_tenant_id: UUID
 ) -> None:
@@ -150,10 +162,24 @@ async def test_viewers_of_the_same_share_one_answer(traces: Traces, database: Da
     assert (await views.summary(me, Asked(HOUR_S + 1, Slice())))["requests"] == 2
 
 
+async def test_drafts_and_the_causes_of_misses_are_counted_over_time(
+    traces: Traces, database: Database, tenant_id: UUID
+) -> None:
+    record = turn(tenant_id)
+    record.trace.spans[0].attributes["cache.cause"] = "edited"
+    record.trace.add("decode", 0, 1_000_000, tokens=9, drafted=8, accepted=6)
+    await traces.write(tenant_id, [record, turn(tenant_id)])
+    series = await Views(database).series(principal(tenant_id), Asked(HOUR_S, Slice()))
+    assert (sum(series["drafted"]), sum(series["accepted"])) == (8, 6)
+    assert {cause: sum(counts) for cause, counts in series["misses"].items() if sum(counts)} == {"edited": 1}
+
+
 async def test_what_the_workers_did_is_for_operators(database: Database, tenant_id: UUID) -> None:
-    await Minutes(database, tenant_id.int % 2**62, dict).store(Highest(running=3, waiting=9, loop_lag_ms=40))
+    await Minutes(database, tenant_id.int % 2**62, dict).store(
+        Highest(running=3, waiting=9, loop_lag_ms=40, kv_use=0.5)
+    )
     seen = await Views(database).series(principal(tenant_id, Scope.OPS), Asked(HOUR_S, Slice()))
-    assert max(filter(None, seen["waiting"])) >= 9
+    assert max(filter(None, seen["waiting"])) >= 9 and max(filter(None, seen["kv_use"])) >= 0.5
     hidden = await Views(database).series(principal(tenant_id), Asked(HOUR_S, Slice()))
     assert set(hidden["waiting"]) == {None}
 

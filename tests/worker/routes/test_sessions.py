@@ -73,6 +73,30 @@ async def test_a_browser_ends_no_other_session(client: Client, keys: Keys, tenan
     assert (await ask(client, "GET", "/v1/models", other))[0] == 200
 
 
+async def test_who_alone_followed_links_signs_out_everywhere(client: Client, keys: Keys, tenant_id: UUID) -> None:
+    browser, other = [await sign_in(client, keys, tenant_id, ALL) for _ in range(2)]
+    assert [session["own"] for session in await sessions(client, browser)] == [True, True]
+    async with client.delete("/v1/sessions", headers=browser) as answer:
+        assert (answer.status, len((await answer.json())["data"])) == (200, 2)
+        assert "Max-Age=0" in answer.headers["Set-Cookie"]
+    assert [(await ask(client, "GET", "/v1/models", each))[0] for each in (browser, other)] == [401, 401]
+
+
+async def test_a_guest_of_a_tenant_ends_no_session_but_its_own_by_signing_out_everywhere(
+    client: Client, keys: Keys, tenant_id: UUID
+) -> None:
+    browser, other = await sign_in(client, keys, tenant_id), await sign_in(client, keys, tenant_id)
+    assert (await ask(client, "DELETE", "/v1/sessions", browser))[0] == 200
+    assert [(await ask(client, "GET", "/v1/models", each))[0] for each in (browser, other)] == [401, 200]
+
+
+async def test_an_api_key_has_no_sessions_of_its_own(client: Client, keys: Keys, tenant_id: UUID) -> None:
+    browser, admin = await sign_in(client, keys, tenant_id), await bearer(keys, tenant_id, Scope.ADMIN)
+    status, body = await ask(client, "DELETE", "/v1/sessions", admin)
+    assert (status, body["error"]["code"]) == (403, "no_session")
+    assert (await ask(client, "GET", "/v1/models", browser))[0] == 200
+
+
 async def test_an_admin_sees_and_ends_every_session_of_the_tenant_and_no_other(
     client: Client, keys: Keys, tenant_id: UUID, other_tenant_id: UUID
 ) -> None:

@@ -1,6 +1,7 @@
 // One answer while it is being generated: sources, then steps and text in the order in which they happen, then its timing.
 
 import { el } from "../shared/dom.js";
+import { readable } from "../markdown/readable.js";
 import { MarkdownStream } from "../markdown/stream.js";
 import { Sources } from "./sources.js";
 import { Steps } from "./steps.js";
@@ -111,6 +112,25 @@ export class Answer {
     return [...this.texts.values()].map(({ text }) => text).join("\n\n");
   }
 
+  /** The same as people would type it. */
+  get plainText() {
+    return [...this.texts.values()].map(({ node }) => readable(node)).join("\n\n");
+  }
+
+  get asWritten() {
+    return this.node.classList.contains("is-written");
+  }
+
+  /** Show the text as the model wrote it, or formatted again. */
+  showAsWritten(written) {
+    this.node.classList.toggle("is-written", written);
+    for (const { node, text } of this.texts.values()) {
+      node.hidden = written;
+      if (written) node.after(el("pre", { class: "written", tabindex: "0", dir: "auto" }, text));
+      else node.nextElementSibling.remove();
+    }
+  }
+
   showTiming(trace) {
     this.timed = true;
     this.steps.showDurations(trace.spans);
@@ -135,6 +155,6 @@ export class Answer {
     this.waiting.hidden = true;
     for (const itemId of this.texts.keys()) this.finishText(itemId);
     this.steps.settle();
-    this.sources.settle();
+    if (this.texts.size > 0) this.sources.settle();
   }
 }

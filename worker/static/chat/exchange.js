@@ -59,6 +59,7 @@ export class Exchange {
       regenerate: () => this.does.again(this, this.question),
       timing: this.responseId !== null && !this.answer.timed ? () => this.showTiming() : null,
       remove: () => this.does.remove(this),
+      copied: (done) => this.does.announce(done ? "Copied." : "Selected. Press Ctrl+C."),
       failed: this.does.warn,
     };
     if (this.answered && this.question !== null) this.node.append(answerActions(this, callbacks));
@@ -76,6 +77,10 @@ export class Exchange {
 
   get markdown() {
     return this.answer.markdown;
+  }
+
+  get plainText() {
+    return this.answer.plainText;
   }
 
   unanswered() {

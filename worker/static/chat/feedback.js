@@ -11,10 +11,9 @@ const COMMENT_CHARS_MAX = 512; // what the worker keeps
 export function feedback(responseId, rated, failed) {
   let rating = rated?.rating ?? null;
   const group = el("span", { class: "feedback", role: "group", "aria-label": "Feedback" });
-  const field = el("input", { type: "text", maxlength: COMMENT_CHARS_MAX, "aria-label": "Comment", placeholder: "Say why, if you like", dir: "auto" });
-  const form = el("form", { class: "feedback-word", hidden: true, submit: (event) => { event.preventDefault(); comment(); } }, field);
   const thumbs = { up: thumb("up", "Good answer"), down: thumb("down", "Bad answer") };
-  group.append(thumbs.up, thumbs.down, form);
+  let form = null; // made when it is needed: browsers look through all forms of a page for what they can fill in
+  group.append(thumbs.up, thumbs.down);
 
   function thumb(name, label) {
     const attributes = { type: "button", class: "action", "aria-label": label, title: label, "aria-pressed": "false" };
@@ -24,9 +23,19 @@ export function feedback(responseId, rated, failed) {
   async function rate(chosen) {
     if (!(await send({ rating: chosen }))) return;
     rating = chosen;
-    form.hidden = rating === null;
-    field.value = "";
+    form?.remove();
+    form = rating === null ? null : commentForm();
+    if (form !== null) group.append(form);
     show();
+  }
+
+  function commentForm() {
+    const field = el("input", { type: "text", maxlength: COMMENT_CHARS_MAX, "aria-label": "Comment", placeholder: "Say why, if you like", dir: "auto" });
+    const submit = (event) => {
+      event.preventDefault();
+      comment(field.value.trim());
+    };
+    return el("form", { class: "feedback-word", autocomplete: "off", submit }, field);
   }
 
   function show() {
@@ -34,8 +43,8 @@ export function feedback(responseId, rated, failed) {
     group.dataset.rated = String(rating !== null);
   }
 
-  async function comment() {
-    if (!(await send({ rating, comment: field.value.trim() }))) return;
+  async function comment(text) {
+    if (!(await send({ rating, comment: text }))) return;
     form.replaceChildren(el("span", { class: "quiet", role: "status" }, "Thank you"));
   }
 

@@ -3,10 +3,10 @@
 import { ApiError } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
-import { signOut } from "../shared/session.js";
 import { themeSwitch } from "../shared/theme.js";
 import { DocumentsPanel } from "../documents/panel.js";
 import { listenToFiles } from "../documents/drop.js";
+import { AccountMenu } from "./account-menu.js";
 import { Composer } from "./composer.js";
 import { createConversation, getConversation, lastItem, listItems, saveSettings } from "./conversations.js";
 import { draftOf, keepDraft } from "./drafts.js";
@@ -65,10 +65,18 @@ class Chat {
     addEventListener("hashchange", () => this.route());
     this.welcome = new Welcome({ ask: (question) => this.send(question), options: this.options });
     listenToKeys({ stop: () => this.transcript.stop(), focus: () => this.composer.input.focus() });
+    this.account = new AccountMenu({
+      failed: (error) => this.warn(error instanceof ApiError ? error : new ApiError(0, error.message)),
+      imported: (conversation) => {
+        this.sidebar.raise(conversation);
+        location.hash = `#/c/${conversation.id}`;
+      },
+    });
     this.palette = new Palette({
       commands: [
         { image: "plus", label: "New conversation", act: () => this.startNew() },
         { image: "book", label: "Documents", act: () => this.documents.open() },
+        { image: "upload", label: "Import a conversation", act: () => this.account.import() },
       ],
       recent: () => this.sidebar.conversations,
       open: (id) => (location.hash = `#/c/${id}`),
@@ -81,7 +89,6 @@ class Chat {
       this.sidebar.openMenu(currentTarget, this.sidebar.get(this.transcript.id));
     });
     byId("new").addEventListener("click", () => this.startNew());
-    byId("sign-out").addEventListener("click", () => signOut().catch((error) => this.warn(error)));
   }
 
   async start() {

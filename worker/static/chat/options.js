@@ -13,6 +13,7 @@ export class Options {
       press(button, recall(button.id, "on") === "on");
       button.addEventListener("click", () => this.toggle(button));
     }
+    this.stores = [];
     this.chose = () => {};
     this.select.addEventListener("change", () => {
       remember("store", this.select.value);
@@ -20,15 +21,14 @@ export class Options {
     });
   }
 
-  /** `chose(store)` is called with {id, name} or null, now and whenever another store is chosen. */
+  /** `chose(store)` is called with {id, name, threshold} or null, now and whenever another store is chosen. */
   onStore(chose) {
     this.chose = chose;
     chose(this.chosenStore);
   }
 
   get chosenStore() {
-    const { store } = this.chosen;
-    return store === null ? null : { id: store, name: this.select.selectedOptions[0].textContent };
+    return this.chosen.store;
   }
 
   toggle(button) {
@@ -42,6 +42,7 @@ export class Options {
   async load(chosen = null) {
     if (chosen !== null) remember("store", chosen);
     const { data } = await json("GET", "/v1/vector_stores");
+    this.stores = data;
     this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
     const remembered = recall("store", null);
     if (data.some(({ id }) => id === remembered)) this.select.value = remembered;
@@ -57,10 +58,12 @@ export class Options {
     this.select.hidden = this.select.length < 2 || !pressed(this.documents);
   }
 
-  /** {store: id or null, tools: bool} for the next question. */
+  /** {store: {id, name, threshold} or null, tools: bool} for the next question. Passages below the threshold are not about it. */
   get chosen() {
-    const store = pressed(this.documents) && !this.documents.disabled ? this.select.value || null : null;
-    return { store, tools: pressed(this.tools) };
+    const used = pressed(this.documents) && !this.documents.disabled;
+    const store = used ? this.stores.find(({ id }) => id === this.select.value) : undefined;
+    const chosen = store && { id: store.id, name: store.name || store.id, threshold: store.firsttoken_score_threshold };
+    return { store: chosen ?? null, tools: pressed(this.tools) };
   }
 }
 

@@ -2,6 +2,7 @@
 
 import { json } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
+import { PresetRow } from "./preset-row.js";
 import { INSTRUCTIONS_CHARS_MAX, isUnset } from "./settings.js";
 
 export class SettingsPanel {
@@ -13,10 +14,11 @@ export class SettingsPanel {
     this.form = byId("settings-form");
     this.fields = this.form.elements;
     this.fields.instructions.maxLength = INSTRUCTIONS_CHARS_MAX;
+    this.presets = new PresetRow({ chosen: () => this.chosen, fill: (settings) => this.fill(settings) });
     this.button.addEventListener("click", () => this.open());
     byId("settings-close").addEventListener("click", () => this.dialog.close());
     byId("settings-reset").addEventListener("click", () => this.form.reset());
-    this.form.addEventListener("input", () => this.say());
+    this.form.addEventListener("input", ({ target }) => target.name && this.say());
     this.form.addEventListener("reset", () => queueMicrotask(() => this.say()));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -65,6 +67,7 @@ export class SettingsPanel {
     const { length } = instructions.value;
     byId("settings-temperature").textContent = Number(temperature.value) === 0 ? "0, repeatable" : temperature.value;
     byId("settings-left").textContent = length === 0 ? "" : `${length} of ${INSTRUCTIONS_CHARS_MAX}`;
+    this.presets.show();
   }
 
   get chosen() {

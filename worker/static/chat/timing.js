@@ -1,14 +1,19 @@
 // "Why was this slow?": the answer's own trace as a bar, and in words when opened.
 
 import { lanes } from "../shared/bar.js";
+import { json } from "../shared/api.js";
+import { explained } from "../shared/cause.js";
 import { el } from "../shared/dom.js";
 import { count, duration, pace, share } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
 import { attributeSum, kindOf, promptTokens, tile, totals } from "../shared/segments.js";
+import { sentence, words } from "../shared/words.js";
 
+/** What is usual comes with a stored trace; for another one it is asked when the panel is opened. */
 export function timing(trace) {
   const pieces = tile(trace);
-  return el(
+  const why = el("div", { class: "timing-why" }, ...because(trace));
+  const details = el(
     "details",
     { class: "timing", "data-trace": trace.id },
     el(
@@ -21,12 +26,37 @@ export function timing(trace) {
     el(
       "div",
       { class: "timing-body" },
+      why,
       el("p", {}, explain(trace, pieces)),
-      el("ul", { class: "legend numeric" }, ...totals(pieces).map((total) => legendRow(total, trace.duration_ms))),
+      ...legend(pieces, trace.duration_ms),
       ...verdicts(trace).map((line) => el("p", {}, line)),
       el("p", { class: "timing-foot numeric" }, el("span", {}, cacheLine(trace)), traceLink(trace)),
     ),
   );
+  if (trace.usual === undefined) details.addEventListener("toggle", () => askUsual(trace, why), { once: true });
+  return details;
+}
+
+/** What took unusually long, the most important first; nothing while nobody knows what is usual. */
+function because(trace) {
+  if (!trace.usual || Object.keys(trace.usual).length === 0) return [];
+  return explained(trace).map((sentence) => el("p", {}, sentence));
+}
+
+async function askUsual(trace, why) {
+  const stored = await json("GET", `/ops/api/traces/${encodeURIComponent(trace.id)}`).catch(() => ({})); // it explains less then
+  why.replaceChildren(...because({ ...trace, usual: stored.usual }));
+}
+
+/** The largest parts; the others are folded. */
+function legend(pieces, totalMs) {
+  const parts = totals(pieces).sort((a, b) => b.duration_ms - a.duration_ms);
+  const rows = (some, inWords) => el("ul", { class: inWords ? "legend is-large numeric" : "legend numeric" }, ...some.map((part) => legendRow(part, totalMs, inWords)));
+  const [large, small] = [parts.slice(0, LARGEST), parts.slice(LARGEST)];
+  if (small.length < 2) return [rows(parts, true)];
+  const sum = small.reduce((all, { duration_ms: ms }) => all + ms, 0);
+  const told = `${small.length} smaller parts, ${duration(sum)} together`;
+  return [rows(large, true), el("details", { class: "legend-rest" }, el("summary", {}, told), rows(small, false))];
 }
 
 function numbers(trace) {
@@ -40,13 +70,14 @@ function numbers(trace) {
     .map(([name, value]) => el("span", {}, name ? `${name} ` : "", el("b", {}, value)));
 }
 
-function legendRow({ name, duration_ms }, totalMs) {
+function legendRow({ name, duration_ms }, totalMs, inWords) {
   const gap = name === "gap";
+  const own = gap ? "between spans" : name;
   return el(
     "li",
-    {},
+    { "data-name": own },
     el("span", { class: gap ? "swatch gap" : "swatch", "data-span": gap ? null : kindOf(name) }),
-    el("span", { class: "legend-name" }, gap ? "between spans" : name),
+    el("span", { class: "legend-name", title: own }, inWords ? sentence(words(name)) : own),
     el("span", {}, duration(duration_ms)),
     el("span", { class: "legend-share" }, share(duration_ms, totalMs)),
   );
@@ -65,6 +96,8 @@ function verdicts(trace) {
     .map(({ attributes }) => CAUSES[attributes["cache.cause"]](PARTS[attributes["cache.segment"]] ?? "the prompt"));
   return [...new Set(lines)];
 }
+
+const LARGEST = 3;
 
 const PARTS = {
   system: "the system prompt",

@@ -6,9 +6,6 @@ import * as running from "./running.js";
 import { promptFields, turnFields } from "./settings.js";
 
 const TOOLS = ["calculator", "current_time", "convert_units"];
-// Below this score a passage is not about the question: with the sample documents sums, clocks and small talk score
-// up to 0.36, and questions that the documents answer 0.42 to 0.75. A question below it is answered without documents.
-export const SCORE_MIN = 0.4;
 
 /** Resolves when the answer is complete. Raises ApiError when it was refused, failed or broke off, AbortError when
  *  `signal` or another page stopped it. `begun(id)` is told the response once the worker has taken the question. */
@@ -62,8 +59,12 @@ export async function warm({ conversation, store, tools, settings }) {
 }
 
 function toolList(store, tools) {
-  const search = { type: "file_search", vector_store_ids: [store], ranking_options: { score_threshold: SCORE_MIN } };
-  return [...(store === null ? [] : [search]), ...(tools ? TOOLS.map((name) => ({ type: `firsttoken:${name}` })) : [])];
+  return [...(store === null ? [] : [searchOf(store)]), ...(tools ? TOOLS.map((name) => ({ type: `firsttoken:${name}` })) : [])];
+}
+
+/** A question that the documents are not about is answered without them: what is about it, the worker says. */
+function searchOf({ id, threshold }) {
+  return { type: "file_search", vector_store_ids: [id], ranking_options: { score_threshold: threshold } };
 }
 
 /** Show one event; true when it completes the answer. Unknown events are ignored. */

@@ -3,7 +3,6 @@
 import { json } from "../shared/api.js";
 import { bar } from "../shared/bar.js";
 import { byId } from "../shared/dom.js";
-import { SCORE_MIN } from "./turn.js";
 
 // The shape of a usual answer, in shares of its time.
 const USUAL = {
@@ -43,12 +42,12 @@ export class Welcome {
     byId("better").textContent = `For real work, use a larger model: ${BETTER}`;
   }
 
-  /** An example for the documents, only if the store has a passage for it. `store` is {id, name} or null. */
+  /** An example for the documents, only if the store has a passage for it. `store` is {id, name, threshold} or null. */
   async offer(store) {
     this.documentExample.hidden = true;
     if (store === null) return;
     this.offered = store.id;
-    const body = { query: SAMPLE, max_num_results: 1, ranking_options: { score_threshold: SCORE_MIN } };
+    const body = { query: SAMPLE, max_num_results: 1, ranking_options: { score_threshold: store.threshold } };
     const found = await json("POST", `/v1/vector_stores/${encodeURIComponent(store.id)}/search`, { body });
     if (this.offered !== store.id || found.data.length === 0) return;
     this.documentExample.querySelector("span").textContent = `Ask the documents in ${store.name}`;

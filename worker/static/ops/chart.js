@@ -33,7 +33,7 @@ export class Chart {
     this.dots = (chart.dots?.(series) ?? []).map((late) => ({ ...late, value: chart.dotValue(late) }));
     const paint = painter(this.probe);
     const highest = Math.max(...this.lines.flatMap(({ values }) => values.filter((v) => v !== null)), 0);
-    const targets = chart.targets?.(surfaces) ?? [];
+    const targets = chart.targets?.(surfaces, series) ?? [];
     const top = chart.most ?? (Math.max(highest, ...targets.map(({ value }) => value * 1.15)) * 1.06 || 1);
     this.place.replaceChildren();
     this.plot = new uPlot(

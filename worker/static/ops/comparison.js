@@ -3,7 +3,7 @@
 import { el } from "../shared/dom.js";
 import { count, duration, signed } from "../shared/format.js";
 import { kindOf } from "../shared/segments.js";
-import { words } from "./words.js";
+import { words } from "../shared/words.js";
 
 const DAY_S = 86_400;
 const SHIFTS = { day: DAY_S, week: 7 * DAY_S };

@@ -70,8 +70,7 @@ function writing({ tokens, steps, batch, drafted, accepted }) {
 
 /** How many requests were computed together; nothing of engines that do not tell. */
 function company(batch) {
-  if (batch === undefined) return null;
-  return batch === 1 ? "alone" : `batch of ${batch}`;
+  return batch === undefined ? null : `batch of ${batch}`;
 }
 
 function counted(number, noun) {

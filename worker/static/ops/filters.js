@@ -4,7 +4,7 @@ import { byId, el } from "../shared/dom.js";
 import { choices } from "./comparison.js";
 
 const SLICES = ["surface", "model", "agent", "tenant"];
-const FIXED = ["order", "status", "cache"];
+const FIXED = ["order", "status", "cache", "length"];
 const CHOSEN = [...SLICES, ...FIXED, "against"];
 
 export class Filters {

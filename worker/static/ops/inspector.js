@@ -3,7 +3,7 @@
 import { el } from "../shared/dom.js";
 import { duration } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
-import { sentence, words } from "./words.js";
+import { sentence, words } from "../shared/words.js";
 
 export class Inspector {
   /** `whole` is shown while no span is; `usual` and `calls` as in /ops/api/traces/{id}. */
@@ -66,7 +66,12 @@ function facts({ start_ms, duration_ms, lane, attributes }, usual) {
     ...(lane ? [["lane", lane]] : []),
     ...Object.entries(attributes ?? {}).filter(([, value]) => value !== null && value !== undefined),
   ];
-  return el("dl", { class: "numeric" }, ...rows.flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, shown(value))]));
+  return el("dl", { class: "numeric" }, ...rows.flatMap(([key, value]) => [el("dt", { title: key }, named(key)), el("dd", {}, shown(value))]));
+}
+
+/** Our own prefix, and that of the conventions, say nothing to people. */
+function named(key) {
+  return key.replace(/^(firsttoken|gen_ai\.usage)[.:]/, "").replaceAll("_", " ");
 }
 
 function shown(value) {

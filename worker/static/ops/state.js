@@ -2,7 +2,7 @@
 
 const DEFAULTS = {
   window: "3600", start: "", end: "", surface: "", model: "", agent: "", tenant: "",
-  chart: "first-token", order: "recent", status: "", cache: "", q: "", at: "", against: "",
+  chart: "first-token", order: "recent", status: "", cache: "", length: "", q: "", at: "", against: "",
 };
 const SLICE = ["surface", "model", "agent", "tenant"];
 
@@ -36,7 +36,7 @@ export function listQuery(state, limit) {
     given.set("start", start);
     given.set("end", end);
   }
-  for (const name of ["status", "cache", "q"]) if (state[name]) given.set(name, state[name]);
+  for (const name of ["status", "cache", "length", "q"]) if (state[name]) given.set(name, state[name]);
   given.set("order", state.order);
   given.set("limit", String(limit));
   return given;

@@ -4,12 +4,12 @@ import { copyButton } from "../shared/copy.js";
 import { el } from "../shared/dom.js";
 import { count, duration, moment, pace } from "../shared/format.js";
 import { attributeSum, promptTokens, tile as tilePieces } from "../shared/segments.js";
-import { explained, unusualOf } from "./cause.js";
+import { explained, unusualOf } from "../shared/cause.js";
 import { Inspector } from "./inspector.js";
 import { tile } from "./tiles.js";
 import { status } from "./traces.js";
 import { isFailed, waterfall } from "./waterfall.js";
-import { sentence, words } from "./words.js";
+import { sentence, words } from "../shared/words.js";
 
 /** `trace` as in /ops/api/traces/{id}; `around` has the ids of the answers before and after it in the list. `compare()` is
  *  called when another answer is to be chosen beside it. */

@@ -4,7 +4,7 @@ import { bar } from "../shared/bar.js";
 import { el } from "../shared/dom.js";
 import { count, duration, moment } from "../shared/format.js";
 import { tile } from "../shared/segments.js";
-import { mainCause } from "./cause.js";
+import { mainCause } from "../shared/cause.js";
 
 const US = 1000; // per millisecond
 

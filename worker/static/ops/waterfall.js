@@ -3,7 +3,7 @@
 import { el } from "../shared/dom.js";
 import { duration } from "../shared/format.js";
 import { endOf, kindOf, tile } from "../shared/segments.js";
-import { unusualOf } from "./cause.js";
+import { unusualOf } from "../shared/cause.js";
 import { criticalPath } from "./critical.js";
 import { engineLane } from "./engine-lane.js";
 

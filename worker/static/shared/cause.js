@@ -1,8 +1,8 @@
 // What made an answer slow: not its largest part, which is nearly always the writing, but what took longer than it
 // usually does on this surface. Pure; milliseconds.
 
-import { duration } from "../shared/format.js";
-import { attributeSum, totals } from "../shared/segments.js";
+import { duration } from "./format.js";
+import { attributeSum, totals } from "./segments.js";
 import { sentence, words } from "./words.js";
 
 const TIMES_MIN = 2; // as long as usual
