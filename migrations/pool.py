@@ -192,7 +192,11 @@ class Database:
             yield connection
 
     async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """One statement that sets its tenant itself, as functions of the migrations do: one round trip."""
+        """One statement that sets its tenant itself, as functions of the migrations do: one round trip. Behind a pooler
+        it is a transaction, as a statement is prepared at one server and must not be carried out at another."""
+        if self._behind_pooler:
+            async with self._transaction("begin") as connection:
+                return await connection.fetch(query, *arguments)
         async with self._connection() as connection:
             return await connection.fetch(query, *arguments)
 
