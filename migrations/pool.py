@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,6 +84,22 @@ async def nothing(_: Connection) -> None:
 
 class UnsafeRole(Exception):
     """The database login could see every tenant's rows. The message says what to use instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A call of a function (tenant, jsonb, bigint) that writes rows of one tenant. `payload` is JSON."""
+
+    function: str
+    tenant_id: UUID
+    payload: bytes
+    number: int
+
+    @property
+    def statement(self) -> str:
+        """Hexadecimal digits need no quoting, whatever people have written."""
+        payload = f"convert_from(decode('{self.payload.hex()}', 'hex'), 'utf8')::jsonb"
+        return f"select {self.function}('{self.tenant_id}', {payload}, {self.number})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +190,35 @@ class Database:
         begin = f"begin; select set_config('app.tenant_id', '{tenant_id.hex}', true)"
         async with self._transaction(begin if durable else f"{begin}; {NOT_DURABLE}") as connection:
             yield connection
+
+    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """One statement that sets its tenant itself, as functions of the migrations do: one round trip. Behind a pooler
+        it is a transaction, as a statement is prepared at one server and must not be carried out at another."""
+        if self._behind_pooler:
+            async with self._transaction("begin") as connection:
+                return await connection.fetch(query, *arguments)
+        async with self._connection() as connection:
+            return await connection.fetch(query, *arguments)
+
+    async def carry_out(self, acts: Sequence[Act], *, durable: bool = True) -> None:
+        """All acts in one transaction and one round trip, whoever's rows they write: each sets its own tenant.
+
+        Raises CommitUnknown, and what an act raises, when none is done.
+        """
+        begin = "begin" if durable else f"begin; {NOT_DURABLE}"
+        text = "; ".join([begin, *(act.statement for act in acts), "commit"])
+        async with self._connection() as connection:
+            try:
+                await connection.execute(text)
+            except asyncpg.TransactionRollbackError:
+                await _undo(connection, partial(connection.execute, "rollback"))
+                raise
+            except DATABASE_AWAY as error:
+                _cut(connection)
+                raise CommitUnknown(repr(error)) from error
+            except BaseException:
+                await _undo(connection, partial(connection.execute, "rollback"))
+                raise
 
     @asynccontextmanager
     async def operator(self) -> AsyncIterator[Connection]:

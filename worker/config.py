@@ -146,6 +146,16 @@ class Config:
             every=True,
         ),
     ] = field(default=None, repr=False)
+    database_replica_url: Annotated[
+        str | None,
+        About(
+            Group.DATABASE,
+            "URL of a read-only copy of that server, from which traces, latencies and searches of conversations are "
+            "read; what it lacks yet is missing there for so long",
+            fallback="none, all is read from the server itself",
+            every=True,
+        ),
+    ] = field(default=None, repr=False)
     database_connections: Annotated[
         int,
         About(
@@ -576,6 +586,8 @@ class Config:
                 raise ConfigError(f"{flag} {error}") from None
         if self.database_direct_url and not self.database_url:
             raise ConfigError("--database-direct-url needs --database-url, the one of the pooler")
+        if self.database_replica_url and not self.database_url:
+            raise ConfigError("--database-replica-url needs --database-url, the server of which it is a copy")
         if self.file_mb > self.tenant_request_mb or self.tenant_request_mb > self.request_mb:
             raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
         if self.draft_tokens_min > self.draft_tokens:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+import asyncpg
 
 from agents.agent import Agent
 from agents.answer_cache import AnswerCache
@@ -23,8 +25,8 @@ from inference.llama import model_name
 from inference.provisioning.catalogue import find
 from inference.trace import Trace
 from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from migrations.pool import Database, Login
-from migrations.runner import migrate
+from migrations.pool import DATABASE_AWAY, Database, Login
+from migrations.runner import migrate, why_unreachable
 from retrieval.config import RetrievalConfig
 from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
@@ -135,6 +137,28 @@ async def open_database(config: Config, supervisor: Supervisor | None = None) ->
                 pass  # a query that hangs must not keep the worker alive; the pool was cut off
 
 
+@asynccontextmanager
+async def open_replica(config: Config, database: Database) -> AsyncIterator[Database]:
+    """Where traces and searches are read; the database itself, if there is no copy. Raises StartError."""
+    if config.database_replica_url is None:
+        yield database
+        return
+    try:
+        replica = await Database.connect(
+            config.database_replica_url, role=APP_ROLE, size_max=config.database_connections
+        )
+    except (*DATABASE_AWAY, asyncpg.PostgresError, ValueError) as error:
+        raise StartError(
+            f"the copy of the database cannot be used: {why_unreachable(error)} (--database-replica-url)"
+        ) from None
+    try:
+        yield replica
+    finally:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await replica.close()
+
+
 async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Database:
     """Behind a pooler, the login must be the plain role itself: no role that is set there would stay."""
     size_max = config.database_connections
@@ -216,7 +240,8 @@ async def open_services(
         )
         parts = (database, engines, embedders, reranker, servers)
         exporter = _exporter(config)
-        services = _assemble(config, roster, secret, supervisor, *parts, exporter)
+        replica = await stack.enter_async_context(open_replica(config, database))
+        services = _assemble(config, roster, secret, supervisor, *parts, exporter, replica)
         stack.callback(services.loaders.close)
         services.loaders.start()
         stack.push_async_callback(services.authenticator.close)
@@ -266,6 +291,7 @@ def _assemble(
     reranker: CrossEncoder | None,
     servers: ToolServers,
     exporter: Exporter | None,
+    replica: Database,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         kept = answers.stats() if answers else {}
@@ -304,7 +330,7 @@ def _assemble(
         batches=BatchStore(database),
         agent=Agent(lineup, retriever, toolbox, roster.prices, answers),
         conversations=ConversationStore(database),
-        search=ConversationSearch(database),
+        search=ConversationSearch(replica),
         shares=ShareStore(database),
         responses=ResponseStore(database),
         running=RunningStore(database),
@@ -322,7 +348,7 @@ def _assemble(
         loaders=loaders,
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=Telemetry(
-            *(Traces(database), Metrics(engine_stats, supervisor, config.objective)),
+            *(Traces(database, replica), Metrics(engine_stats, supervisor, config.objective)),
             trace_days=config.trace_days,
             tenant_traces=config.tenant_traces,
             export=exporter.offer if exporter else None,

@@ -24,12 +24,16 @@ FACTS = (
 
 
 class Traces:
-    """The owner of the tables traces and spans. Operators read everybody's; others read their tenant's."""
+    """The owner of the tables traces and spans. Operators read everybody's; others read their tenant's.
 
-    def __init__(self, database: Database) -> None:
+    `replica` may lag behind: what is looked for by name and not there yet is read from the database itself.
+    """
+
+    def __init__(self, database: Database, replica: Database | None = None) -> None:
         self._database = database
+        self._replica = replica or database
         self._rollups = Rollups()
-        self.views = Views(database)
+        self.views = Views(self._replica)
 
     async def write(self, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
         """Store finished turns of one tenant. Losing the last ones in a crash is cheaper than waiting for the disk."""
@@ -76,14 +80,20 @@ class Traces:
 
     async def list(self, principal: Principal, search: Search) -> list[dict[str, Any]]:
         """Turns without their spans, but for the names and times of the outermost."""
-        async with Sight.of(principal).open(self._database) as connection:
+        async with Sight.of(principal).open(self._replica) as connection:
             return [_public(row, principal) for row in await listing.rows(connection, search)]
 
     async def get(self, principal: Principal, id: str) -> dict[str, Any] | None:
         """One turn with its spans: by its id, by the trace id that the caller sent along (the latest turn of it), or by
         the response that it made.
         """
-        async with Sight.of(principal).open(self._database) as connection:
+        found = await self._get(principal, id, self._replica)
+        if found is None and self._replica is not self._database:
+            found = await self._get(principal, id, self._database)
+        return found
+
+    async def _get(self, principal: Principal, id: str, database: Database) -> dict[str, Any] | None:
+        async with Sight.of(principal).open(database) as connection:
             row = await connection.fetchrow(
                 f"select {FACTS} from traces where response_id = $1 limit 1"
                 if id.startswith("resp_")
@@ -107,7 +117,7 @@ class Traces:
     ) -> Sequence[dict[str, Any]]:
         """Counts of the last `window_s` seconds by group and slice of the window, the oldest slice 0."""
         column = CACHE_CLASS if by == "cache" else by
-        async with Sight.of(principal).open(self._database) as connection:
+        async with Sight.of(principal).open(self._replica) as connection:
             rows = await connection.fetch(
                 f"select coalesce(({column})::text, 'none') as name, "
                 "least($2 - 1, floor($2 * (1 - extract(epoch from now() - started_at) / $3)))::int as slice, "

@@ -119,20 +119,10 @@ class ConversationStore:
             raise NotFound("conversation", conversation_id)
 
     async def history(self, tenant_id: UUID, conversation_id: str) -> tuple[Item, ...]:
-        """All items, oldest first, with one statement. Raises HistoryTooLong above HISTORY_ITEMS_MAX."""
-        async with self._database.tenant(tenant_id) as connection:
-            rows = await connection.fetch(
-                """select i.payload from conversations c
-                   left join lateral (
-                       select payload, position from items
-                       where tenant_id = c.tenant_id and conversation_id = c.id and chosen
-                       order by position limit $3) i on true
-                   where c.tenant_id = $1 and c.id = $2
-                   order by i.position""",
-                tenant_id,
-                conversation_id,
-                HISTORY_ITEMS_MAX + 1,
-            )
+        """All items, oldest first, in one round trip. Raises HistoryTooLong above HISTORY_ITEMS_MAX."""
+        rows = await self._database.fetch(
+            "select payload from conversation_history($1, $2, $3)", tenant_id, conversation_id, HISTORY_ITEMS_MAX + 1
+        )
         if not rows:
             raise NotFound("conversation", conversation_id)
         if len(rows) > HISTORY_ITEMS_MAX:

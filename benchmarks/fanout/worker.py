@@ -19,8 +19,8 @@ from worker.serve import serve
 PLENTY = 4000  # turns at once: nothing is to be refused here
 
 
-def run(home: Path, ready: Path, rate: float) -> None:
-    """Serve until a signal comes. `rate` 0: with the bundled model."""
+def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
+    """Serve until a signal comes. `rate` 0: with the bundled model; `settings` are further ones."""
     if rate:
 
         @asynccontextmanager
@@ -39,6 +39,7 @@ def run(home: Path, ready: Path, rate: float) -> None:
         queue=PLENTY,
         docs=None,
         log_level="error",
+        **settings,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, began=time.monotonic()))

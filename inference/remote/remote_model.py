@@ -84,6 +84,11 @@ class RemoteModel(TextModel):
         return None if self._fleet.up else "no engine answers"
 
     @property
+    def away(self) -> list[str]:
+        """Why engines are not asked, of each that is not."""
+        return [each.away for each in self._fleet.upstreams if each.away is not None]
+
+    @property
     def steps(self) -> int:
         """As long as it stays the same, no request of this worker progresses."""
         return self._totals["generated_tokens"]

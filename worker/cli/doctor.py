@@ -16,6 +16,7 @@ from inference.provisioning.doctor import Finding, Level, examine
 from inference.provisioning.memory import in_words
 from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, server_versions
+from worker.cli.engines_check import engine_findings
 from worker.config import Config
 from worker.engine_config import engine_config
 from worker.errors import StartError
@@ -46,6 +47,10 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
     yield _disk(config)
     yield await _database(config)
     yield await asyncio.to_thread(_embedders, config)
+    if config.engines is not None:  # they have the memory and the processors that count
+        async for of_engine in engine_findings(config):
+            yield of_engine
+        return
     try:
         engine = examine(engine_config(config), Calibrations(Home(config.home).calibrations))
     except ModelNotLoaded as error:

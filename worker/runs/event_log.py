@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -95,6 +95,8 @@ class EventLog:
         by_tenant: dict[UUID, list[Journal]] = {}
         for journal in self._waiting.values():
             by_tenant.setdefault(journal.tenant_id, []).append(journal)
+        if by_tenant and await self._store_at_once(by_tenant):
+            return True
         stored = [await self._store_journals(tenant_id, journals) for tenant_id, journals in by_tenant.items()]
         if not all(stored):
             self._drop_too_many()
@@ -102,6 +104,27 @@ class EventLog:
         if self._waiting:  # what was noted meanwhile
             self._writer.notify()
         return bool(stored)
+
+    async def _store_at_once(self, by_tenant: Mapping[UUID, Sequence[Journal]]) -> bool:
+        """Whether all could be stored in one transaction. If not, each tenant's is tried, which says why."""
+        batches = {tenant_id: [journal.batch() for journal in journals] for tenant_id, journals in by_tenant.items()}
+        ids = [batch.response_id for of_tenant in batches.values() for batch in of_tenant]
+        try:
+            done = await self.store.append_all(batches, self.worker, [id for id in ids if self.is_followed(id)])
+        except DATABASE_AWAY as error:
+            log.warning("events of %d responses could not be stored yet: %r", len(ids), error)
+            self._drop_too_many()
+            raise NotStored(f"events of {len(ids)} responses") from error
+        except Exception:  # the boundary: what is wrong is found and told by those who store less
+            return False
+        if done:
+            for tenant_id, journals in by_tenant.items():
+                for journal, batch in zip(journals, batches[tenant_id], strict=True):
+                    journal.stored = batch.number + 1 - journal.first
+                    self._done(journal, last=batch.last)
+            if self._waiting:  # what was noted meanwhile
+                self._writer.notify()
+        return done
 
     async def _store_journals(self, tenant_id: UUID, journals: Sequence[Journal]) -> bool:
         """Whether the database took them. What it refuses it would refuse for ever, and hold up all others."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
+from asyncpg import NoDataFoundError
 
 from agents.errors import NotFound
 from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
-from migrations.pool import Database
+from migrations.pool import Act, Database
 from worker.runs.gathered import Gathered
 from worker.runs.replay import exact, finished_half, last_words, rebuilt
 from worker.wire.events import WireEvent
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 CHANNEL = "firsttoken_responses"
 NEWS = "news"
+# Of events that go to the server in one statement, which it keeps in memory some times over: more than all streams of a
+# worker tell in a moment. What has piled up while the database was away goes tenant by tenant.
+AT_ONCE_BYTES_MAX = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,16 @@ class RunningStore:
             raise NotFound("response", record.id)
 
     async def _begin_all(self, tenant_id: UUID, beginnings: Sequence[Beginning]) -> list[bool]:
+        """In one round trip; where one of them is in other hands, it takes more to find out which."""
+        payload = orjson.dumps([_beginning_row(beginning.record) for beginning in beginnings])
+        act = Act("begin_responses", tenant_id, payload, beginnings[0].worker)
+        try:
+            await self._database.carry_out([act], durable=False)
+        except NoDataFoundError:
+            return await self._begin_each(tenant_id, beginnings)
+        return [True] * len(beginnings)
+
+    async def _begin_each(self, tenant_id: UUID, beginnings: Sequence[Beginning]) -> list[bool]:
         records = [beginning.record for beginning in beginnings]
         async with self._database.tenant(tenant_id, durable=False) as connection:
             rows = await connection.fetch(
@@ -146,6 +160,25 @@ class RunningStore:
                 response_id,
                 worker,
             )
+
+    async def append_all(
+        self, by_tenant: Mapping[UUID, Sequence[Batch]], worker: int, followed: Collection[str] = ()
+    ) -> bool:
+        """As `append` for all tenants, in one transaction and one round trip. False, and nothing is done, where that
+        cannot be: a batch has an end, or its response is not in these hands any more."""
+        if any(batch.end is not None for batches in by_tenant.values() for batch in batches):
+            return False
+        acts = [
+            Act("append_response_events", tenant_id, _batch_rows(batches, followed), worker)
+            for tenant_id, batches in sorted(by_tenant.items())
+        ]
+        if sum(len(act.payload) for act in acts) > AT_ONCE_BYTES_MAX:
+            return False
+        try:
+            await self._database.carry_out(acts)
+        except NoDataFoundError:
+            return False
+        return True
 
     async def append(
         self, tenant_id: UUID, batches: Sequence[Batch], worker: int, followed: Collection[str] = ()
@@ -262,6 +295,31 @@ class RunningStore:
         """Delete the events of responses that ended longer ago; the responses themselves stay."""
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_response_events($1)", timedelta(days=days))
+
+
+def _beginning_row(record: ResponseRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "conversation_id": record.conversation_id,
+        "previous_response_id": record.previous_response_id,
+        "status": record.status,
+        "created_at": record.created_at.isoformat(),
+        "input": [to_payload(item) for item in record.input],
+        "body": record.body,
+    }
+
+
+def _batch_rows(batches: Sequence[Batch], followed: Collection[str]) -> bytes:
+    """A JSON array; the events are as they were sent."""
+    return b"[%b]" % b",".join(
+        b'{"payload":{"events":[%b]},%b' % (b",".join(batch.events), _batch_facts(batch, followed)[1:])
+        for batch in batches
+    )
+
+
+def _batch_facts(batch: Batch, followed: Collection[str]) -> bytes:
+    told = batch.last or batch.response_id in followed
+    return orjson.dumps({"id": batch.response_id, "number": batch.number, "last": batch.last, "told": told})
 
 
 async def tell_news(connection: Connection, *response_ids: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -82,6 +82,13 @@ class Breaking(RunningStore):
     def __init__(self, database: Database, *errors: Exception) -> None:
         super().__init__(database)
         self._errors = list(errors)
+
+    async def append_all(
+        self, by_tenant: Mapping[UUID, Sequence[Batch]], worker: int, followed: Collection[str] = ()
+    ) -> bool:
+        if self._errors:
+            raise self._errors.pop(0)
+        return await super().append_all(by_tenant, worker, followed)
 
     async def append(
         self, tenant_id: UUID, batches: Sequence[Batch], worker: int, followed: Collection[str] = ()

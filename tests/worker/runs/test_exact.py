@@ -106,7 +106,7 @@ async def replay(client: Client, id: str, query: str = "") -> list[Event]:
     return events_of(text)
 
 
-@pytest.mark.parametrize("after", [0, 2, 3, 4], ids=["claim", "begin", "finish", "event log"])  # 1 reads the history
+@pytest.mark.parametrize("after", [0, 1, 2, 3], ids=["claim", "begin", "finish", "event log"])
 async def test_a_lost_answer_to_a_commit_is_noticed_by_nobody(
     postgres: EmbeddedPostgres, owner_dsn: str, after: int
 ) -> None:
@@ -243,7 +243,7 @@ async def test_an_end_that_was_told_as_failed_stands_as_failed(
     monkeypatch.setattr(run, "END_S", 0.2)
     async with behind(postgres, owner_dsn, scripted()) as lossy:
         conversation = (await post(lossy.client, "/v1/conversations", {}))["id"]
-        lossy.proxy.after, lossy.proxy.commits_lost = 2, 10**6
+        lossy.proxy.after, lossy.proxy.commits_lost = 1, 10**6
         async with lossy.client.post(URL, json={**BODY, "conversation": conversation, "stream": True}) as answer:
             await answer.content.readuntil(b"response.failed")
             lossy.proxy.commits_lost = 0

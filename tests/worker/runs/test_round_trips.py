@@ -1,0 +1,134 @@
+"""What an answer costs a database that is far away: counted on the wire."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from agents.errors import NotFound
+from agents.message import new_id
+from agents.store import ConversationStore, ResponseRecord
+from benchmarks.database.far import Answers, FarPostgres
+from migrations.embedded import EmbeddedPostgres
+from migrations.pool import Database
+from tests.agents.turns import user
+from worker.runs.running_store import Batch, RunningStore
+
+WORKER, ANOTHER = 31, 32  # no session holds their locks
+EVENT = b'{"type":"x","sequence_number":0}'
+
+
+class Far:
+    """A database on a wire that counts."""
+
+    def __init__(self, proxy: FarPostgres, database: Database) -> None:
+        self.proxy, self.database = proxy, database
+        self.running = RunningStore(database)
+        self._before = 0
+
+    def begin(self) -> None:
+        self._before = self.proxy.counts.round_trips
+
+    @property
+    def round_trips(self) -> int:
+        return self.proxy.counts.round_trips - self._before
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for the name of a socket."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def far(postgres: EmbeddedPostgres, owner_dsn: str, folder: Path) -> AsyncIterator[Far]:
+    async with FarPostgres(postgres.app_dsn, folder).serving() as proxy:
+        database = await Database.connect(proxy.dsn)
+        yield Far(proxy, database)
+        await database.close()
+
+
+async def tenants(owner_dsn: str, count: int) -> list[UUID]:
+    owner = await asyncpg.connect(owner_dsn)
+    made = [await owner.fetchval("select ensure_tenant($1)", f"test-{uuid4()}") for _ in range(count)]
+    await owner.close()
+    return made
+
+
+def record() -> ResponseRecord:
+    return ResponseRecord(new_id("resp"), "in_progress", {"output": []}, datetime.now(UTC), None, (user("x'\\$$"),))
+
+
+async def test_what_stands_before_a_question_is_read_in_one_round_trip(far: Far, owner_dsn: str) -> None:
+    mine, other = await tenants(owner_dsn, 2)
+    store = ConversationStore(far.database)
+    said = [user("one"), user("two")]
+    id = (await store.create(mine, items=said)).id
+    assert await store.history(mine, id) == tuple(said)  # plans the statement
+    far.begin()
+    assert await store.history(mine, id) == tuple(said)
+    assert far.round_trips == 1
+    with pytest.raises(NotFound):
+        await store.history(other, id)
+    # The tenant is forgotten with the statement, whoever has the connection next.
+    async with far.database.anonymous() as connection:
+        assert await connection.fetchval("select current_tenant()") is None
+
+
+async def test_a_beginning_is_stored_in_one_round_trip_and_not_over_that_of_another_worker(
+    far: Far, owner_dsn: str
+) -> None:
+    (tenant,) = await tenants(owner_dsn, 1)
+    mine = record()
+    far.begin()
+    await far.running.begin(tenant, mine, WORKER)
+    assert far.round_trips == 1
+    await far.running.begin(tenant, mine, WORKER)  # again does nothing
+    with pytest.raises(NotFound):
+        await far.running.begin(tenant, mine, ANOTHER)
+    assert (await far.running.read(tenant, mine.id, -1)).body == {"output": []}
+
+
+async def test_events_of_all_tenants_are_stored_in_one_round_trip(far: Far, owner_dsn: str) -> None:
+    made = {tenant: record() for tenant in await tenants(owner_dsn, 3)}
+    for tenant, each in made.items():
+        await far.running.begin(tenant, each, WORKER)
+    batches = {tenant: [Batch(each.id, [EVENT], 0)] for tenant, each in made.items()}
+    far.begin()
+    assert await far.running.append_all(batches, WORKER)
+    assert far.round_trips == 1
+    for tenant, each in made.items():
+        assert [event["type"] for event in (await far.running.read(tenant, each.id, -1)).events] == ["x"]
+    assert await far.running.append_all({t: [Batch(each.id, [], 0, last=True)] for t, each in made.items()}, WORKER)
+    assert all([(await far.running.read(tenant, each.id, -1)).sealed for tenant, each in made.items()])
+
+
+async def test_where_one_response_is_in_other_hands_or_of_another_tenant_nothing_of_all_is_stored(
+    far: Far, owner_dsn: str
+) -> None:
+    one, other = await tenants(owner_dsn, 2)
+    mine, foreign = record(), record()
+    await far.running.begin(one, mine, WORKER)
+    await far.running.begin(other, foreign, ANOTHER)
+    good = Batch(mine.id, [EVENT], 0)
+    for batches in (
+        {one: [good], other: [Batch(foreign.id, [EVENT], 0)]},  # in other hands
+        {one: [good, Batch(foreign.id, [EVENT], 0)]},  # of another tenant
+    ):
+        assert not await far.running.append_all(batches, WORKER)
+        assert not (await far.running.read(one, mine.id, -1)).events
+    assert await far.running.append_all({one: [good]}, WORKER)  # the connection is of use as before
+
+
+def test_round_trips_are_counted_however_the_answers_are_cut() -> None:
+    said = (b"C" + (9).to_bytes(4, "big") + b"ZZZZZ" + b"Z" + (5).to_bytes(4, "big") + b"I") * 3
+    for size in (1, 2, 3, 7, 100):
+        answers = Answers()
+        assert sum(answers.feed(said[at : at + size]) for at in range(0, len(said), size)) == 3
