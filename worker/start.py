@@ -29,6 +29,7 @@ from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.pool import Database, Login
 from migrations.runner import migrate
 from retrieval.config import RetrievalConfig
+from retrieval.foresight import Foresight
 from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.retriever import Retriever
@@ -324,13 +325,15 @@ def _assemble(
     exporter: Exporter | None,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
-        return {**model.stats(), "failed": model.failed, "query_cache_bytes": embedders.kept_bytes}
+        ahead = {f"retrieval_ahead_{came}_total": count for came, count in foresight.counts.items()}
+        return {**model.stats(), "failed": model.failed, "query_cache_bytes": embedders.kept_bytes, **ahead}
 
     surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals = Presence(database), Seals(secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
+    foresight = Foresight(retriever, is_free=lambda: not (model.stats()["running"] or model.stats()["waiting"]))
     toolbox = builtin_toolbox(retriever)
     if problems := roster.problems(toolbox.names, model.name):
         raise StartError(" ".join(problems))
@@ -346,6 +349,7 @@ def _assemble(
         engine_stats=engine_stats,
         embedders=embedders,
         retriever=retriever,
+        foresight=foresight,
         passages=passages,
         uploads=uploads,
         file_queue=file_queue,
@@ -354,7 +358,7 @@ def _assemble(
             chatting=lambda: int(model.stats()["running"]) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(model, retriever, toolbox, roster.prices),
+        agent=Agent(model, foresight, toolbox, roster.prices),
         conversations=ConversationStore(database),
         search=ConversationSearch(database),
         shares=ShareStore(database),

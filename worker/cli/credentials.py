@@ -21,9 +21,11 @@ from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
 from worker.auth.session import Sessions
 from worker.auth.sign_in import link
+from worker.cli.policies import print_policies
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
+from worker.roster import list_agents
 from worker.start import open_database, read_secret
 
 NAME_CHARS_MAX = 200
@@ -57,6 +59,14 @@ async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
         return await keys.list(await _known_tenant(keys, tenant))
+
+
+async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
+    """Agents and surfaces, and on request what each key gets there. Raises StartError for a file that no worker could
+    serve, and for a tenant that is not there."""
+    await list_agents(config)
+    if with_keys:
+        print_policies(config, tenant, await keys_of(config, tenant))
 
 
 async def list_keys(config: Config, *, tenant: str) -> None:

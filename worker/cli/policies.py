@@ -1,7 +1,8 @@
-"""`firsttoken agents`: the agents and surfaces of the file, and what the keys of a tenant get on each surface."""
+"""What the keys of a tenant get on each surface, as `firsttoken agents --keys` prints it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from uuid import UUID
 
@@ -11,10 +12,9 @@ from inference.core import Priority
 from worker.auth.bounds import KeyBounds
 from worker.auth.keys import ApiKey
 from worker.auth.principal import Principal
-from worker.cli.credentials import keys_of
 from worker.config import Config
 from worker.goodput import NO_TARGET, Targets
-from worker.roster import list_agents, read_roster
+from worker.roster import read_roster
 
 NOBODY = UUID(int=0)
 # As the settings of keys and surfaces name them.
@@ -30,14 +30,11 @@ NAMES = {
 RATES = ("requests_per_minute", "tokens_per_minute")
 
 
-async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
-    """Raises StartError for a file that no worker could serve, and for a tenant that is not there."""
-    await list_agents(config)
-    if not with_keys:
-        return
+def print_policies(config: Config, tenant: str, keys: Sequence[ApiKey]) -> None:
+    """What the keys of a tenant get on each surface."""
     surfaces = {**USUAL, **read_roster(config).surfaces}
     targets = Targets.parse(config.targets).with_those_of(surfaces)
-    active = [key for key in await keys_of(config, tenant) if key.state == "active"]
+    active = [key for key in keys if key.state == "active"]
     for key in active:
         for name, surface in surfaces.items():
             print(f"key {key.hint}… on {name:<12} {policy(key, surface, config.late)}; {told(targets, name)}")
