@@ -1,13 +1,15 @@
 """What becomes of requests under load, whether or not the worker keeps up.
 
     python -m benchmarks.load [--seconds 60] [--loads 0.5 1 2 3 4] [--first-ms 500] [--late refuse] [--json FILE]
+    python -m benchmarks.load --even 30 0.1   # on a device whose steps take 30 ms, and 0.1 ms for each row
 
 First the capacity: as many clients as there are streams, each of which asks again when it has its answer. Then an open
 loop at multiples of it: arrivals by a Poisson process, of two tenants (nine requests of ten are the large one's),
 lengths of prompts and answers lognormal, one in five of the class `flex`, which nobody waits for and which is not
-judged. Then a burst, with the time until a first token is as fast again as before. Last, four clients alone, and beside
-forty of another tenant. In the open loop a client does not come back when it is sent away: what is refused counts
-against the goodput of all.
+judged. Then a burst, with the time until a first token is as fast again as before; people alone, and beside a flood of
+requests that nobody waits for; four clients that think for a while between two questions alone, and beside forty of
+another tenant. What misses its goal is told at the end; the goals are for a machine that does nothing else. In the open
+loop a client does not come back when it is sent away: what is refused counts against the goodput of all.
 """
 
 from __future__ import annotations
@@ -40,6 +42,11 @@ PROMPT_WORDS, PROMPT_SIGMA, PROMPT_MAX = 60, 0.8, 600
 ANSWER_TOKENS, ANSWER_SIGMA, ANSWER_MAX = 24, 0.6, 120
 PACE_MS = 250.0  # two slow cores with eight streams: the pace is not what is asked here
 BURST = 40
+FLOOD = 40  # requests of the class `flex` at once, all the time
+PERSON_SHARE = 0.25  # of the capacity: what people ask for, beside a flood or not
+THINK_S = 1.0
+GOALS = {"in_time_at_3": 0.95, "tokens_of_best": 0.95, "flood_p95_ratio": 1.1, "recovery_s": 2.0, "keeps": 0.9}
+AT_MOST = ("flood_p95_ratio", "recovery_s")
 RECOVERED = 1.5  # times the usual time to first token
 WORDS = ("token", "road", "socket", "model", "queue", "turn", "others", "wait", "back", "from", "to", "and")
 
@@ -78,8 +85,11 @@ class Client:
         tokens = min(ANSWER_MAX, max(4, int(self.rng.lognormvariate(0, ANSWER_SIGMA) * ANSWER_TOKENS)))
         return {"messages": [{"role": "user", "content": said}], "max_completion_tokens": tokens, "stream": True}
 
-    async def call(self, tenant: str, *, flex: bool = False, body: dict[str, Any] | None = None) -> Call:
-        asked = (body or self.body()) | ({"service_tier": "flex"} if flex else {})
+    async def call(
+        self, tenant: str, *, flex: bool = False, tier: str | None = None, body: dict[str, Any] | None = None
+    ) -> Call:
+        tier = "flex" if flex else tier
+        asked = (body or self.body()) | ({"service_tier": tier} if tier else {})
         headers = {"Authorization": f"Bearer {self.keys[tenant]}"}
         sent, pieces = perf_counter(), list[float]()
         async with self.http.post(f"{self.worker.url}/v1/chat/completions", json=asked, headers=headers) as answer:
@@ -94,14 +104,16 @@ class Client:
         pace_ms = (pieces[-1] - pieces[0]) * 1e3 / (len(pieces) - 1) if len(pieces) > 1 else None
         return Call(tenant, flex, 200, answered_ms, first_ms, pace_ms, len(pieces))
 
-    async def closed(self, clients: dict[str, int], seconds: float) -> list[Call]:
+    async def closed(
+        self, clients: dict[str, int], seconds: float, *, think_s: float = 0.0, flex: bool = False
+    ) -> list[Call]:
         """Each client asks again when it has its answer; one that is refused comes back when it was told to."""
         end, calls = perf_counter() + seconds, list[Call]()
 
         async def ask(tenant: str) -> None:
             while perf_counter() < end:
-                calls.append(await self.call(tenant))
-                await asyncio.sleep((calls[-1].retry_after_ms or 0) / 1e3)
+                calls.append(call := await self.call(tenant, flex=flex))
+                await asyncio.sleep(think_s if call.admitted else (call.retry_after_ms or 0) / 1e3)
 
         await asyncio.gather(*(ask(tenant) for tenant, count in clients.items() for _ in range(count)))
         return calls
@@ -225,11 +237,30 @@ async def recovery_s(client: Client) -> float:
     return perf_counter() - ended - (call.ttft_ms or 0) / 1e3
 
 
+async def flood(client: Client, rate: float, seconds: float) -> dict[str, float]:
+    """First tokens of people alone, and beside a flood of requests that nobody waits for."""
+    told: dict[str, float] = {}
+
+    async def people() -> list[Call]:
+        end, tasks = perf_counter() + seconds, list[asyncio.Task[Call]]()
+        while perf_counter() < end:
+            tasks.append(asyncio.create_task(client.call("small", tier="priority")))
+            await asyncio.sleep(client.rng.expovariate(rate))
+        return list(await asyncio.gather(*tasks))
+
+    for name, requests in (("alone", 0), ("beside", FLOOD)):
+        flooding = asyncio.create_task(client.closed({"large": requests}, seconds, flex=True))
+        first = [call.ttft_ms for call in await people() if call.ttft_ms is not None]
+        told |= {f"{name}_p50_ms": quantile(first, 0.5), f"{name}_p95_ms": quantile(first, 0.95)}
+        told[f"{name}_flex_answers"] = sum(call.admitted for call in await flooding)
+    return told
+
+
 async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str, float]:
     """Four clients alone, and beside forty of another tenant: answers and tokens a second, and the share in time."""
     told: dict[str, float] = {}
     for name, clients in (("alone", {"small": 4}), ("beside", {"large": 40, "small": 4})):
-        calls = [call for call in await client.closed(clients, seconds) if call.tenant == "small"]
+        calls = [call for call in await client.closed(clients, seconds, think_s=THINK_S) if call.tenant == "small"]
         done = [call for call in calls if call.admitted]
         told |= {
             f"{name}_answers_per_s": len(done) / seconds,
@@ -245,17 +276,39 @@ async def main(arguments: argparse.Namespace) -> None:
         await client.closed({"large": STREAMS}, arguments.seconds / 4)  # warm
         calls = await client.closed({"large": STREAMS}, arguments.seconds)
         rate = len([call for call in calls if call.admitted]) / arguments.seconds
-        print(f"capacity {rate:.2f} requests/s, {sum(c.tokens for c in calls) / arguments.seconds:.0f} tokens/s")
+        print(
+            f"capacity {rate:.2f} requests/s, {sum(c.tokens for c in calls) / arguments.seconds:.0f} tokens/s",
+            flush=True,
+        )
         rows = []
         for load in arguments.loads:
             rows.append(await measured(client, load, load * rate, arguments.seconds, arguments.first_ms))
             print(json.dumps({name: round(value, 3) for name, value in asdict(rows[-1]).items()}), flush=True)
         recovered = await recovery_s(client)
         print(f"after a burst of {BURST}: as fast as before {recovered:.2f} s after its last answer", flush=True)
+        flooded = await flood(client, PERSON_SHARE * rate, arguments.seconds)
+        print(json.dumps({name: round(value, 3) for name, value in flooded.items()}), flush=True)
         fair = await fairness(client, arguments.seconds, arguments.first_ms)
         print(json.dumps({name: round(value, 3) for name, value in fair.items()}), flush=True)
+    reached = {
+        "in_time_at_3": next((row.goodput_admitted for row in rows if row.load == 3.0), float("nan")),
+        "tokens_of_best": rows[-1].tokens_per_s / max(row.tokens_per_s for row in rows),
+        "flood_p95_ratio": flooded["beside_p95_ms"] / flooded["alone_p95_ms"],
+        "recovery_s": recovered,
+        "keeps": fair["beside_answers_per_s"] / fair["alone_answers_per_s"],
+    }
+    for name, value in reached.items():
+        met = value <= GOALS[name] if name in AT_MOST else value >= GOALS[name]
+        print(f"{name:<16} {value:6.2f}  goal {GOALS[name]:5.2f}  {'met' if met else 'missed'}")
     if arguments.json:
-        whole = {"capacity": rate, "rows": [asdict(row) for row in rows], "recovery_s": recovered, "fairness": fair}
+        whole = {
+            "capacity": rate,
+            "rows": [asdict(row) for row in rows],
+            "recovery_s": recovered,
+            "flood": flooded,
+            "fairness": fair,
+            "reached": reached,
+        }
         arguments.json.write_text(json.dumps(whole, indent=1))
 
 

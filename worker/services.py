@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agents.store import ConversationSearch, ShareStore
     from inference.embedding.registry import Embedders
     from migrations.pool import Database
+    from retrieval.foresight import Foresight
     from retrieval.ingest_worker import IngestWorker
     from retrieval.loaders.pool import LoaderPool
     from retrieval.rank import Reranker
@@ -52,6 +53,7 @@ class Services(RunServices):
     batches: BatchStore
     loaders: LoaderPool
     reranker: Reranker | None = None
+    foresight: Foresight | None = None
     warmth: Warmth = field(default_factory=Warmth)
     started_at: float = field(default_factory=time.time)
 

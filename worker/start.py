@@ -28,6 +28,7 @@ from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from migrations.pool import DATABASE_AWAY, Database, Login
 from migrations.runner import migrate, why_unreachable
 from retrieval.config import RetrievalConfig
+from retrieval.foresight import Foresight
 from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.retriever import Retriever
@@ -295,7 +296,8 @@ def _assemble(
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         kept = answers.stats() if answers else {}
-        return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes}
+        ahead = {f"retrieval_ahead_{came}_total": count for came, count in foresight.counts.items()}
+        return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes, **ahead}
 
     answers = AnswerCache(config.answer_cache_mb * 2**20) if config.answer_cache_mb else None
     surfaces = {**SURFACES, **roster.surfaces}
@@ -303,6 +305,7 @@ def _assemble(
     presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
+    foresight = Foresight(retriever, is_free=engines.is_free)
     toolbox = builtin_toolbox(retriever)
     lineup = engines.lineup
     if problems := roster.problems(toolbox.names, lineup.names):
@@ -320,6 +323,7 @@ def _assemble(
         engine_stats=engine_stats,
         embedders=embedders,
         retriever=retriever,
+        foresight=foresight,
         passages=passages,
         uploads=uploads,
         file_queue=file_queue,
@@ -328,7 +332,7 @@ def _assemble(
             chatting=lambda: int(engine_stats().get("running", 0)) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(lineup, retriever, toolbox, roster.prices, answers),
+        agent=Agent(lineup, foresight, toolbox, roster.prices, answers),
         conversations=ConversationStore(database),
         search=ConversationSearch(replica),
         shares=ShareStore(database),

@@ -168,6 +168,7 @@ class ScriptedWorker:
     items: list[dict[str, Any]] = field(default_factory=list)
     turns: list[dict[str, Any]] = field(default_factory=list)
     warmed: list[tuple[str | None, list[dict[str, Any]]]] = field(default_factory=list)
+    drafts: list[str] = field(default_factory=list)  # of questions, to search ahead for
     rest: Script | None = None
     resumed: list[int] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -254,7 +255,11 @@ class ScriptedWorker:
         return web.json_response(created)
 
     async def warm(self, request: web.Request) -> web.Response:
-        self.warmed.append((request.match_info.get("id"), (await request.json())["tools"]))
+        body, place = await request.json(), request.match_info.get("id")
+        if "input" in body:
+            self.drafts.append(body["input"])
+        else:
+            self.warmed.append((place, body["tools"]))
         return web.json_response({"object": "conversation.warm", "status": "reading"}, status=202)
 
     async def get_conversation(self, request: web.Request) -> web.Response:

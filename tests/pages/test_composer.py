@@ -50,6 +50,18 @@ async def test_the_model_is_told_once_that_somebody_is_about_to_ask(
     assert [tools for _, tools in scripted.warmed] == [turn["tools"] for turn in scripted.turns]
 
 
+async def test_what_is_written_is_searched_for_when_the_keys_rest(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    async with page.expect_request(lambda request: "input" in (request.post_data or "")):
+        await page.locator("#question").fill("Which port? ")
+    await ask(page, "Which port is it?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    assert scripted.drafts[0] == "Which port?"
+    assert scripted.turns[0]["input"] == "Which port is it?"
+
+
 async def test_shift_enter_breaks_the_line_and_examples_ask_at_once(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:

@@ -32,6 +32,7 @@ from worker.cli.credentials import (
     rotate_secret,
     show_audit,
     show_link,
+    show_policies,
     tenant_of,
 )
 from worker.cli.doctor import doctor
@@ -39,7 +40,6 @@ from worker.cli.evaluate import evaluate_retrieval
 from worker.cli.goodput_table import show_goodput
 from worker.cli.kv_quality import compare_kv
 from worker.cli.model_commands import list_models, pull_model, show_model
-from worker.cli.policies import show_policies
 from worker.cli.quantize import quantize_model
 from worker.config import VERSION, Config
 from worker.errors import StartError

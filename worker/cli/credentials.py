@@ -13,16 +13,18 @@ from pydantic import ValidationError
 from migrations.pool import Database
 from worker.auth.audit import Act, AuditLog, note
 from worker.auth.bounds import KeyBounds
-from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys
 from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
 from worker.auth.session import Sessions
 from worker.auth.sign_in import link
 from worker.cli.commander import commander
+from worker.cli.policies import print_policies
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
+from worker.roster import list_agents
 from worker.start import open_database, read_secret
 
 NAME_CHARS_MAX = 200
@@ -52,10 +54,22 @@ async def create_key(
     print(f"{key}\n\n{id} of tenant {tenant}. Store it now: it is not shown again.")
 
 
-async def list_keys(config: Config, *, tenant: str) -> None:
+async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        found = await keys.list(await _known_tenant(keys, tenant))
+        return await keys.list(await _known_tenant(keys, tenant))
+
+
+async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
+    """Agents and surfaces, and on request what each key gets there. Raises StartError for a file that no worker could
+    serve, and for a tenant that is not there."""
+    await list_agents(config)
+    if with_keys:
+        print_policies(config, tenant, await keys_of(config, tenant))
+
+
+async def list_keys(config: Config, *, tenant: str) -> None:
+    found = await keys_of(config, tenant)
     for key in found:
         used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
         scopes = ",".join(sorted(key.scopes)) or "-"

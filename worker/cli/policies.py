@@ -1,7 +1,8 @@
-"""`firsttoken agents`: the agents and surfaces of the file, and what the keys of a tenant get on each surface."""
+"""What the keys of a tenant get on each surface, as `firsttoken agents --keys` prints it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from uuid import UUID
 
@@ -9,14 +10,11 @@ from agents.surface import USUAL, Surface
 from agents.turn import Limits, Turn
 from inference.core import Priority
 from worker.auth.bounds import KeyBounds
-from worker.auth.keys import ApiKey, Keys
+from worker.auth.keys import ApiKey
 from worker.auth.principal import Principal
 from worker.config import Config
-from worker.errors import StartError
 from worker.goodput import NO_TARGET, Targets
-from worker.home import Home
-from worker.roster import list_agents, read_roster
-from worker.start import open_database, read_secret
+from worker.roster import read_roster
 
 NOBODY = UUID(int=0)
 # As the settings of keys and surfaces name them.
@@ -32,30 +30,16 @@ NAMES = {
 RATES = ("requests_per_minute", "tokens_per_minute")
 
 
-async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
-    """Raises StartError for a file that no worker could serve, and for a tenant that is not there."""
-    await list_agents(config)
-    if not with_keys:
-        return
+def print_policies(config: Config, tenant: str, keys: Sequence[ApiKey]) -> None:
+    """What the keys of a tenant get on each surface."""
     surfaces = {**USUAL, **read_roster(config).surfaces}
     targets = Targets.parse(config.targets).with_those_of(surfaces)
-    active = [key for key in await _keys_of(config, tenant) if key.state == "active"]
+    active = [key for key in keys if key.state == "active"]
     for key in active:
         for name, surface in surfaces.items():
             print(f"key {key.hint}… on {name:<12} {policy(key, surface, config.late)}; {told(targets, name)}")
     if not active:
         print(f"tenant {tenant} has no keys that are active")
-
-
-async def _keys_of(config: Config, tenant: str) -> list[ApiKey]:
-    home = Home(config.home)
-    home.prepare()
-    async with open_database(config) as database:
-        keys = Keys(database, read_secret(config, home))
-        tenant_id = await keys.known_tenant(tenant)
-        if tenant_id is None:
-            raise StartError(f"there is no tenant {tenant} (--tenant)")
-        return await keys.list(tenant_id)
 
 
 def told(targets: Targets, surface: str) -> str:

@@ -39,6 +39,7 @@ Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
 Told: TypeAlias = Callable[[float], None]  # the share of the models that is loaded, from 0 to 1
 
 # Of the engine's numbers, those of which several engines have the sum; of others, the first one's are told.
+BUSY = ("running", "waiting")
 SUMMED = ("waiting", "running", "resident", "parallel", "engines", "engines_up")
 
 log = logging.getLogger("firsttoken.start")
@@ -75,6 +76,10 @@ class EnginesAtWork:
         best = self.models[self.lineup.best(None).name]
         both = {name: first.get(name, 0) + value for name, value in sums.items()}
         return {**first, **both, **self._own, "lost": any(stats.get("lost") for stats in told), "failed": best.failed}
+
+    def is_free(self) -> bool:
+        """Nobody waits for an answer or gets one."""
+        return not any(stats.get(name) for model in self.models.values() for stats in [model.stats()] for name in BUSY)
 
     @property
     def _own(self) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from agents.search import search
 from inference.core import Generation
+from inference.trace import Trace
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, path_id
@@ -23,6 +25,7 @@ from worker.wire.response_request import ConversationReference, ResponseRequest
 
 # What a request says that stands in front of its question.
 PARAMETERS = frozenset({"model", "instructions", "tools", "tool_choice", "text", "reasoning", "chat_template_kwargs"})
+DRAFT = "input"  # the question as far as it is written: its search may run ahead
 
 
 def routes() -> list[web.RouteDef]:
@@ -45,7 +48,13 @@ async def warm(request: web.Request) -> web.Response:
 async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = _body(request[BODY], conversation_id)
+    draft, body = body.input, body.model_copy(update={"input": []})
     frame = ResponseFrame(body, check_model(body.model, services))
+    place = (principal.tenant_id, principal.subject, conversation_id)
+    if services.foresight is not None and draft:
+        written = body.model_copy(update={DRAFT: draft, "conversation": None})
+        turn = (await hydrate(services, principal, ResponseFrame(written, frame.model), ())).turn
+        await search(turn, services.foresight.at(place), Trace())
 
     async def start() -> Generation | None:
         asked = await hydrate(services, principal, frame)
@@ -61,7 +70,7 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
 def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:
     """The turn that will come, as far as it is known. Raises ApiError 400."""
     body = parse(ResponseRequest, raw)
-    for name in sorted(body.model_fields_set - PARAMETERS):
+    for name in sorted(body.model_fields_set - PARAMETERS - {DRAFT}):
         raise ApiError(400, f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
     conversation = ConversationReference(id=conversation_id) if conversation_id else None
     return body.model_copy(update={"conversation": conversation})

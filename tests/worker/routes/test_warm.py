@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
-from uuid import uuid4
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID, uuid4
 
 import pytest
 
+from agents.agent import Agent
+from agents.toolbox import Toolbox
 from inference.testing import ScriptedModel
 from migrations.pool import Database
-from tests.worker.answering import MODEL, answering, get, post
-from tests.worker.harness import SECRET, Client
+from retrieval.foresight import Foresight
+from tests.worker.answering import MODEL, ShelfRetriever, answering, double, get, post, services_with
+from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
 from worker.warmth import TENANT_MAX
 
@@ -87,7 +91,7 @@ async def test_another_tenants_conversation_does_not_exist(client: Client, datab
 @pytest.mark.parametrize(
     ("body", "param", "status"),
     [
-        ({"input": "And now?"}, "input", 400),
+        ({"input": 5}, "input", 400),
         ({"conversation": "conv_1"}, "conversation", 400),
         ({"stream": True}, "stream", 400),
         ({"surprise": 1}, "surprise", 400),
@@ -108,3 +112,30 @@ async def test_a_model_that_is_busy_reads_nothing(database: Database) -> None:
 
     async with answering(database, model=Busy(["Yes."], name=MODEL)) as client:
         assert (await post(client, f"{URL}/warm", {}, 202))["status"] == "skipped"
+
+
+class Shelf(ShelfRetriever):
+    async def prepare(self, *, tenant_id: UUID, stores: Sequence[str]) -> None:
+        pass
+
+
+async def test_what_is_written_so_far_is_searched_for_who_sends_it(database: Database, model: ScriptedModel) -> None:
+    foresight = Foresight(ShelfRetriever(), is_free=lambda: True)
+    services = services_with(database, model)
+    services = replace(
+        services, retriever=cast(Any, Shelf()), foresight=foresight, agent=Agent(model, foresight, Toolbox([double]))
+    )
+    keys = Keys(database, SECRET)
+    async with serving(services) as client:
+        key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
+        client.session.headers["Authorization"] = f"Bearer {key}"
+        asked = {"tools": [{"type": "file_search", "vector_store_ids": ["docs"]}], "input": "Which port?"}
+        id = await made(client)
+        await post(client, f"{URL}/{id}/warm", asked, 202)
+        await post(client, "/v1/responses", {**asked, "conversation": id})
+        assert foresight.counts == {"used": 1, "wasted": 0, "cancelled": 0}
+        assert "Which port?" not in model.ahead[0]
+        assert len((await get(client, f"{URL}/{id}/items"))["data"]) == 5
+        for unfinished in ("Whi", "Which one?"):
+            await post(client, f"{URL}/{id}/warm", {**asked, "input": unfinished}, 202)
+        assert foresight.counts["wasted"] + foresight.counts["cancelled"] == 1

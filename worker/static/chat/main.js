@@ -50,7 +50,10 @@ class Chat {
     this.composer = new Composer({
       send: (text) => this.send(text),
       stop: () => this.transcript.stop(),
-      changed: (text) => keepDraft(this.transcript?.id ?? null, text),
+      changed: (text) => {
+        keepDraft(this.transcript?.id ?? null, text);
+        this.foresee(text.trim());
+      },
       begin: () => this.warm(),
     });
     this.host = {
@@ -176,6 +179,14 @@ class Chat {
     if (asked === this.warmed) return;
     this.warmed = asked;
     warm(options).catch(() => {}); // a hint: without it the answer only begins later
+  }
+
+  /** The keys rest: what is written so far may be the question. */
+  foresee(text) {
+    const { transcript } = this;
+    if (!text || transcript === undefined || transcript.running) return;
+    const options = this.optionsOf(transcript);
+    if (options.store !== null) warm({ conversation: transcript.id, ...options, draft: text }).catch(() => {});
   }
 
   send(question) {

@@ -52,10 +52,12 @@ async function show(reading, response, { conversation, question, begun }, answer
   if (!complete) throw new DOMException("The answer was stopped on another page.", "AbortError");
 }
 
-/** Prefill the prompt before the next question; `conversation` is null for a new one. */
-export async function warm({ conversation, store, tools, settings }) {
+/** Prefill the prompt before the next question, and search for what is written of it; `conversation` is null for a new one. */
+export async function warm({ conversation, store, tools, settings, draft }) {
   const place = conversation === null ? "" : `/${encodeURIComponent(conversation)}`;
-  await request("POST", `/v1/conversations${place}/warm`, { body: { ...promptFields(settings), tools: toolList(store, tools) } });
+  await request("POST", `/v1/conversations${place}/warm`, {
+    body: { ...promptFields(settings), tools: toolList(store, tools), ...(draft ? { input: draft } : {}) },
+  });
 }
 
 function toolList(store, tools) {
