@@ -198,12 +198,15 @@ class Agent:
         return (await self._prompt(progress, likely))[1]
 
     async def warm(self, turn: Turn) -> Generation | None:
-        """Prefill what precedes the next question, where that helps; this turn has no question yet.
+        """Prefill what precedes the next question, where that helps; this turn has no question yet. A model that is not
+        loaded begins to be.
 
         Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(*turn.input, Message("user", "?")))
         likely = self._router.likely(asked)
+        if likely.on_demand is not None:
+            likely.on_demand.begin()
         return likely.model.read_ahead(await self._prefix(asked, likely), salt=turn.salt)
 
     async def share(self, turn: Turn) -> Generation | None:

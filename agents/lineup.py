@@ -27,6 +27,10 @@ class OnDemand(Protocol):
         """It stays loaded, or becomes loaded, and then stays, until the block is left."""
         ...
 
+    def begin(self) -> None:
+        """Start to load it: somebody is about to need it."""
+        ...
+
     async def load(self) -> None:
         """Return when it can answer. Raises InferenceError."""
         ...

@@ -255,6 +255,7 @@ class Coming:
     fails: InferenceError | None = None
     is_loaded: bool = False
     users: int = 0
+    begun: int = 0
     seen: list[int] = field(default_factory=list)
 
     @contextmanager
@@ -264,6 +265,9 @@ class Coming:
             yield
         finally:
             self.users -= 1
+
+    def begin(self) -> None:
+        self.begun += 1
 
     async def load(self) -> None:
         self.seen.append(self.users)
@@ -280,6 +284,13 @@ async def test_a_model_is_loaded_at_its_first_use_and_stays_while_the_turn_lasts
     assert [span.attributes["model"] for span in ran.trace.spans if span.name == "load"] == ["late"]
     again = await run(models, asked())
     assert not [span for span in again.trace.spans if span.name == "load"]
+
+
+async def test_a_model_begins_to_load_when_somebody_is_about_to_ask() -> None:
+    coming = Coming()
+    models = Lineup({"late": Candidate(model("late", "Here."), on_demand=coming)})
+    await Agent(models, None, Toolbox()).warm(asked())
+    assert coming.begun == 1 and not coming.seen
 
 
 async def test_a_model_for_which_there_is_no_room_refuses_the_turn_before_its_first_event() -> None:

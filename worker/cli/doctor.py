@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 
 import orjson
@@ -13,12 +13,14 @@ from inference.errors import ModelNotLoaded
 from inference.provisioning import machine
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.doctor import Finding, Level, examine
+from inference.provisioning.fit import CannotServe, here
 from inference.provisioning.memory import in_words
 from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, server_versions
 from worker.cli.engines_check import engine_findings
 from worker.config import Config
 from worker.engine_config import engine_config
+from worker.engines.model_file import InvalidModels, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.start import embedder_files, open_owner_dsn
@@ -52,7 +54,16 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
             yield of_engine
         return
     try:
+        if file := read_models(config):
+            own = {name: table.applied(config) for name, table in file.models.items() if not table.engines}
+            yield await asyncio.to_thread(models_finding, own)
+            if not own:
+                return  # all of them are computed elsewhere
+            config = next(iter(own.values()))
         engine = examine(engine_config(config), Calibrations(Home(config.home).calibrations))
+    except (InvalidModels, StartError) as error:
+        yield Finding("models", Level.PROBLEM, str(error), "correct the file, or choose another one with --models")
+        return
     except ModelNotLoaded as error:
         yield Finding("model", Level.PROBLEM, str(error), "choose another with --model")
         return
@@ -91,6 +102,23 @@ def _embedders(config: Config) -> Finding:
         return Finding("embedders", Level.PROBLEM, str(error), "choose others with --embedder and --embedders")
     names = [f"{file.name} with {file.dimensions} dimensions" for file in files]
     return Finding("embedders", Level.OK, ", ".join(names), numbers={"embedders": len(files)})
+
+
+def models_finding(configs: Mapping[str, Config]) -> Finding:
+    """Each by itself, and whether all of them find room beside each other. What follows is examined of the first."""
+    needs: dict[str, int] = {}
+    for name, config in configs.items():
+        try:
+            allowance = here(engine_config(config))
+        except (ModelNotLoaded, CannotServe) as error:
+            return Finding("models", Level.PROBLEM, f"{name}: {error}", "correct its table in models.toml")
+        needs[name], room = allowance.need.total + allowance.need.parked_max, allowance.room
+    listed = ", ".join(f"{name} {in_words(size)}" for name, size in needs.items())
+    numbers = {f"{name}_bytes": float(size) for name, size in needs.items()}
+    if needs and sum(needs.values()) > room.host + room.gpu:
+        text = f"{listed}: more than may be used at once, so they take each other's place; {room}"
+        return Finding("models", Level.WARNING, text, "load fewer at the start, or give them less context", numbers)
+    return Finding("models", Level.OK, listed or "all of them are computed by engines elsewhere", numbers=numbers)
 
 
 def _line(finding: Finding) -> str:

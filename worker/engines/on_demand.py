@@ -91,12 +91,14 @@ class OnDemandModel:
 
         Raises NoRoom, and ModelAway, whose cause is for the operator.
         """
-        if self.is_loaded:
-            return
-        if self._loading is None:
+        self.begin()
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
+
+    def begin(self) -> None:
+        if not self.is_loaded and self._loading is None:
             self._loading = asyncio.create_task(self._load(), name=f"load:{self.name}")
             self._loading.add_done_callback(self._loaded)
-        await asyncio.shield(self._loading)
 
     async def unload(self) -> None:
         """Give its memory back. Only while it is idle, or when the worker ends."""

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from inference.bundled import EMBEDDER
+from inference.provisioning.doctor import Level
 from tests.serving import ROOT, clean_environment
+from worker.cli.doctor import models_finding
+from worker.config import load
+from worker.engines.model_file import ModelTable, read_models
 
 TIMEOUT_S = 100
 
@@ -58,3 +62,17 @@ def test_a_home_that_cannot_be_used_is_a_problem_with_a_way_out(tmp_path: Path) 
     done = doctor("--home", str(tmp_path / "file"), "--database-url", "postgresql://nobody@127.0.0.1:1/none")
     assert done.returncode == 1
     assert "problem  disk" in done.stdout and "--home" in done.stdout
+
+
+def test_several_models_are_told_with_what_each_needs_and_whether_all_have_room(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text('[models.small]\nmodel = "demo-draft"\n[models.large]\nmodel = "demo-chat"\n')
+    config = load({"home": str(tmp_path), "memory_mb": "2000"}, {})
+    file = read_models(config)
+    assert file is not None
+    fits = models_finding({name: table.applied(config) for name, table in file.models.items()})
+    assert fits.level is Level.OK and fits.text.startswith("small ") and ", large " in fits.text
+    tight = load({"home": str(tmp_path), "memory_mb": "70", "parked_mb": "0"}, {})
+    too_much = models_finding({name: table.applied(tight) for name, table in file.models.items()})
+    assert too_much.level is Level.WARNING and "they take each other's place" in too_much.text
+    gone = models_finding({"large": ModelTable(model="huge").applied(config)})
+    assert gone.level is Level.PROBLEM and gone.text.startswith("large: no model huge")
