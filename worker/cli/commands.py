@@ -39,6 +39,8 @@ from worker.cli.goodput_table import show_goodput
 from worker.cli.kv_quality import compare_kv
 from worker.cli.model_commands import list_models, pull_model, show_model
 from worker.cli.quantize import quantize_model
+from worker.cli.stored_cases_command import write_cases
+from worker.cli.suite_command import evaluate_suite
 from worker.config import VERSION, Config
 from worker.errors import StartError
 from worker.home import Home
@@ -54,6 +56,7 @@ __all__ = [
     "doctor",
     "drop_secret",
     "evaluate_retrieval",
+    "evaluate_suite",
     "list_agents",
     "list_keys",
     "list_models",
@@ -69,6 +72,7 @@ __all__ = [
     "show_goodput",
     "show_link",
     "show_model",
+    "write_cases",
 ]
 
 # What a person can do something about; anything else is a bug and keeps its traceback.
