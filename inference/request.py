@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Priority, Stamps
+from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Priority, Spent, Stamps
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 
@@ -39,6 +39,7 @@ class Request:
     miss: Miss | None = None  # why it was no more
     computed: int = 0
     acceptance: Acceptance = field(default_factory=Acceptance)
+    spent: Spent = field(default_factory=Spent)
     generated: list[int] = field(default_factory=list)
     due_ns: int | None = None  # monotonic; its first token should be there then
     forecast: Forecast | None = None

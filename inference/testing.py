@@ -27,6 +27,7 @@ from inference.core import (
     Priority,
     Sampling,
     Segment,
+    Spent,
     Stamps,
     Verdict,
 )
@@ -57,6 +58,7 @@ class ScriptedGeneration:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = self.drafted = self.accepted = 0
+        self.spent = Spent()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
         self.ids: list[int] = []

@@ -9,10 +9,11 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
-from worker.latency import listing
+from worker.latency import listing, spending
 from worker.latency.listing import CACHE_CLASS, Search
 from worker.latency.rollups import Rollups
 from worker.latency.sight import Sight
+from worker.latency.spending import Spending
 from worker.latency.views import Views
 from worker.runs.record import TurnRecord
 
@@ -30,6 +31,7 @@ class Traces:
         self._database = database
         self._rollups = Rollups()
         self.views = Views(database)
+        self.spending = Spending(database)
 
     async def write(self, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
         """Store finished turns of one tenant. Losing the last ones in a crash is cheaper than waiting for the disk."""
@@ -52,6 +54,7 @@ class Traces:
                 spans,
             )
             await self._rollups.add(connection, tenant_id, records)
+            await spending.add(connection, tenant_id, records)
 
     async def roll_up(self) -> None:
         """Make hours of minutes, and days of hours. Of all tenants; several workers may ask at once."""
@@ -73,6 +76,7 @@ class Traces:
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_traces($1, $2)", timedelta(days=days), per_tenant)
             await connection.execute("select forget_latency()")
+        await self.spending.forget()
 
     async def list(self, principal: Principal, search: Search) -> list[dict[str, Any]]:
         """Turns without their spans, but for the names and times of the outermost."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from inference.core import Delta, Finish, Forecast, Miss, TokenLogprob
+from inference.core import Delta, Finish, Forecast, Miss, Spent, TokenLogprob
 from inference.delivery import Delivery
 from inference.errors import InferenceError
 from inference.request import Request
@@ -59,6 +59,10 @@ class Handle(Delivery):
     @property
     def accepted(self) -> int:
         return self._request.acceptance.accepted
+
+    @property
+    def spent(self) -> Spent:
+        return self._request.spent
 
     @property
     def stop_string(self) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from inference.core import Finish, Forecast, Generation, Miss, TokenLogprob
+from inference.core import Finish, Forecast, Generation, Miss, Spent, TokenLogprob
 
 EVENT_BYTES_MAX = 2**20  # a step of one answer: some tokens, with twenty alternatives each some kilobytes
 DONE = b"[DONE]"
@@ -45,6 +45,7 @@ class Told(NamedTuple):
     cached: int | None = None
     placement: Placement | None = None
     counts: tuple[int, int] | None = None
+    spent: Spent | None = None  # of the engine's time, told at the end
     error: tuple[str, int] | None = None  # message and status
 
 
@@ -91,6 +92,8 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
         told = told._replace(placement=_placement(own))
     if own and "drafted" in own:
         told = told._replace(counts=(_count(own["drafted"]), _count(own["accepted"])))
+    if own and "engine_ns" in own:
+        told = told._replace(spent=Spent(_count(own["engine_ns"]), _count(own["speculation_ns"])))
     if own and (reason := own.get("finish")):
         told = told._replace(finish=_REASONS[reason], aborted=False)
     return told
@@ -165,7 +168,13 @@ def spell_end(generation: Generation) -> bytes:
     """Why it ended, the usage, and the end of the stream."""
     finish = generation.finish or Finish.ERROR
     reason = _SPELLED.get(finish, "abort")
-    own = {"drafted": generation.drafted, "accepted": generation.accepted, "finish": _SPELLED.get(finish)}
+    own = {
+        "drafted": generation.drafted,
+        "accepted": generation.accepted,
+        "engine_ns": generation.spent.engine_ns,
+        "speculation_ns": generation.spent.speculation_ns,
+        "finish": _SPELLED.get(finish),
+    }
     known = reason if reason != "deadline" else "abort"  # vLLM has no deadlines
     ended = {"choices": [{"index": 0, "token_ids": (), "finish_reason": known}], "firsttoken": own}
     return _event(ended) + _event({"choices": (), "usage": _usage(generation)}) + END

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import orjson
 
-from inference.core import Delta, Finish, Forecast, Miss, Priority, Stamps
+from inference.core import Delta, Finish, Forecast, Miss, Priority, Spent, Stamps
 from inference.delivery import Delivery
 from inference.engine.detokenizer import TextStream
 from inference.errors import (
@@ -57,6 +57,7 @@ class RemoteGeneration(Delivery):
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = len(ask.prompt)
         self.cached_tokens = self.drafted = self.accepted = 0
+        self.spent = Spent()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
         self.upstream: Upstream | None = None
@@ -216,6 +217,8 @@ class RemoteGeneration(Delivery):
             self.cached_tokens = told.cached
         if told.counts is not None:
             self.drafted, self.accepted = told.counts
+        if told.spent is not None:
+            self.spent += told.spent
         if told.ids:
             self._accept(told)
         if told.finish is not None:

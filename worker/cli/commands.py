@@ -20,6 +20,7 @@ from retrieval.ingest import Progress, ingest
 from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
+from worker.cli.cost_table import show_cost
 from worker.cli.credentials import (
     checked,
     create_key,
@@ -69,6 +70,7 @@ __all__ = [
     "serve",
     "serve_engine",
     "show_audit",
+    "show_cost",
     "show_goodput",
     "show_link",
     "show_model",

@@ -144,6 +144,16 @@ def _parser() -> argparse.ArgumentParser:
     goodput.add_argument("--hours", type=_hours, default=24.0, metavar="N", help="hours to look back (default: 24)")
     goodput.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
+    cost = _command(commands, "cost", "show_cost", "print what answers took and cost")
+    cost.add_argument(
+        "--by",
+        choices=("surface", "model", "agent", "tenant", "key", "conversation", "day", "all"),
+        default="surface",
+        help="rows (default: surface)",
+    )
+    cost.add_argument("--hours", type=_hours, default=24.0, metavar="N", help="hours to look back (default: 24)")
+    cost.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
+
     ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
     ingest.add_argument(
         "paths",
@@ -200,8 +210,8 @@ def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
         type=_bound,
         metavar="NAME=VALUE",
         help="limit for each turn: steps, calls, tokens, seconds, tool_seconds, retrieval_ms or cost; a rate: "
-        "requests_per_minute or tokens_per_minute; or the best class of its turns: class=interactive, standard or "
-        "batch; may be repeated",
+        "requests_per_minute or tokens_per_minute; cost_per_day, of all its turns together; or the best class of its "
+        "turns: class=interactive, standard or batch; may be repeated",
     )
     list_keys = _command(keys, "list", "list_keys", "list the keys of a tenant")
     revoke = _command(keys, "revoke", "revoke_key", "revoke a key; running workers notice within half a minute")

@@ -86,6 +86,7 @@ class Ledger:
         services, tenant_id = self.services, self.principal.tenant_id
         with ExitStack() as places:
             try:
+                services.day_budgets.check(self.principal)
                 taken = services.rates.take(self.principal, monotonic())
                 places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
                 priority = max(self._policy.capped(self.priority), self.principal.best_class)
@@ -107,7 +108,8 @@ class Ledger:
 
     def record(self, status: str) -> None:
         """End the trace, if it has not ended, and hand it to telemetry."""
-        self.services.telemetry.record(self._record(status))
+        self.services.telemetry.record(record := self._record(status))
+        self.services.day_budgets.charge(self.principal, record.taken.cost)
         self.services.rates.charge(self.principal, tokens_of(self.trace), monotonic())
 
     @contextmanager
@@ -142,4 +144,5 @@ class Ledger:
             tpot,
             self.services.targets.met(surface, status, ttft, tpot),
             self.services.roster.name_of(self.model),
+            self.principal.subject if self.principal.via == "api_key" else "",
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from agents.roster import Roster
 from agents.surface import Surface
 from worker.aliases import Aliases
+from worker.auth.day_budget import DayBudgets
 from worker.runs.rate_limits import RateLimits
 from worker.supervisor import Supervisor
 
@@ -53,6 +54,7 @@ class RunServices:
     roster: Roster = field(default_factory=Roster)
     aliases: Aliases = field(default_factory=Aliases)
     rates: RateLimits = field(default_factory=RateLimits)
+    day_budgets: DayBudgets = field(default_factory=DayBudgets)
     supervisor: Supervisor = field(default_factory=Supervisor)
 
     @property

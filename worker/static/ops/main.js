@@ -7,6 +7,7 @@ import { recall, remember } from "../shared/preferences.js";
 import { themeSwitch } from "../shared/theme.js";
 import { Chart } from "./chart.js";
 import { CHARTS, offered } from "./charts.js";
+import { askCosts, showCosts } from "./cost-board.js";
 import { comparisonQuery, comparisonTable } from "./comparison.js";
 import { Filters } from "./filters.js";
 import { Latest } from "./latest.js";
@@ -36,6 +37,7 @@ class Ops {
       view: new Latest((busy) => byId("overview").classList.toggle("is-loading", busy)),
       list: new Latest((busy) => byId("answers").classList.toggle("is-loading", busy)),
       trace: new Latest(() => {}),
+      costs: new Latest(() => {}),
     };
     this.filters = new Filters(this.state, (changes) => this.change(changes));
     this.chart = new Chart(byId("chart"), byId("chart-legend"), {
@@ -107,6 +109,7 @@ class Ops {
         quietly,
       ),
     );
+    this.guarded(() => this.asking.costs.run((signal) => askCosts(query, signal), showCosts, quietly));
     // Who reads further down the list is not pulled back by newer answers.
     if (this.turns.length <= TRACES) this.list(quietly);
     this.schedule();
