@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import orjson
@@ -165,7 +166,7 @@ class Asker:
     async def _search(self, case: Case, heard: _Heard) -> str | None:
         for store in case.stores or ():
             body = {"query": case.question, "max_num_results": RESULTS_MAX}
-            async with self._post(f"/v1/vector_stores/{store}/search", body) as reply:
+            async with self._post(f"/v1/vector_stores/{quote(store, safe='')}/search", body) as reply:
                 for each in (await reply.json())["data"]:
                     heard.found.append(_found(each, "\n".join(part["text"] for part in each["content"])))
         return None
@@ -200,7 +201,7 @@ class Asker:
     async def _knows(self, model: str) -> bool:
         """Some servers list fewer names than they answer to, such as aliases."""
         try:
-            await self._get(f"/v1/models/{model}")
+            await self._get(f"/v1/models/{quote(model)}")
         except (Refused, aiohttp.ClientError, TimeoutError, ValueError):
             return False
         return True

@@ -46,7 +46,7 @@ function picture(rows) {
 }
 
 function table(rows) {
-  const head = ["", "Surface", "Model", "Agent", "Answers", "First token p95", "Cost of 1,000", "Engine s of 1,000", "Speculation"];
+  const head = ["No.", "Surface", "Model", "Agent", "Answers", "First token p95", "Cost of 1,000", "Engine s of 1,000", "Speculation"];
   const placed = rows.filter((row) => row.ttft_ms.p95 !== null);
   return el(
     "table", { class: "numeric" },

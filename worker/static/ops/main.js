@@ -37,7 +37,6 @@ class Ops {
       view: new Latest((busy) => byId("overview").classList.toggle("is-loading", busy)),
       list: new Latest((busy) => byId("answers").classList.toggle("is-loading", busy)),
       trace: new Latest(() => {}),
-      costs: new Latest(() => {}),
     };
     this.filters = new Filters(this.state, (changes) => this.change(changes));
     this.chart = new Chart(byId("chart"), byId("chart-legend"), {
@@ -104,12 +103,15 @@ class Ops {
     const ask = (path, signal) => json("GET", `/ops/api/${path}?${query}`, { signal });
     this.guarded(() =>
       this.asking.view.run(
-        (signal) => Promise.all([ask("summary", signal), ask("series", signal), this.comparison(query, signal)]),
-        ([summary, series, comparison]) => this.show(summary, series, comparison),
+        (signal) =>
+          Promise.all([ask("summary", signal), ask("series", signal), this.comparison(query, signal), askCosts(query, signal)]),
+        ([summary, series, comparison, costs]) => {
+          this.show(summary, series, comparison);
+          showCosts(costs);
+        },
         quietly,
       ),
     );
-    this.guarded(() => this.asking.costs.run((signal) => askCosts(query, signal), showCosts, quietly));
     // Who reads further down the list is not pulled back by newer answers.
     if (this.turns.length <= TRACES) this.list(quietly);
     this.schedule();
