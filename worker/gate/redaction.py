@@ -16,7 +16,7 @@ _KINDS = (
     ("id", re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")),
     ("account", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,4})?\b")),
     ("address", re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")),
-    ("number", re.compile(r"(?<![\w.])\+?\(?\d{1,4}\)?(?:[ /.-]?\d{2,5}){2,5}(?![\w])")),
+    ("number", re.compile(r"(?<![\w.])\+?+\(?+\d{1,4}+\)?+(?:[ /.-]?+\(?+\d{1,5}+\)?+){1,7}+(?!\w)")),
     ("token", re.compile(r"\b(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{32,}")),
 )
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")

@@ -33,6 +33,7 @@ def stored(*output: dict[str, Any], asked: str = "What is it?", **body: Any) -> 
     [
         ("Write to ada.l@example.co.uk, please.", "Write to [email], please."),
         ("Call +49 (30) 1234 567 now", "Call [number] now"),
+        ("Call 0301234567.", "Call [number]."),
         ("Card 4111 1111 1111 1111.", "Card [number]."),
         ("See https://user:pass@there/x?y", "See [url]"),
         ("It is sk-abcdefgh12345678.", "It is [key]."),
@@ -47,7 +48,17 @@ def test_what_names_somebody_by_its_form_is_taken_out(text: str, left: str) -> N
     assert redacted(text) == left
 
 
-@pytest.mark.parametrize("text", ["1" * 100_000, "a@" * 50_000, "a" * 100_000, "1 " * 50_000, "DE89 " * 20_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" * 100_000,
+        "1111111111111111111111111x " * 4000,
+        "a@" * 50_000,
+        "a" * 100_000,
+        "1 " * 50_000,
+        "DE89 " * 20_000,
+    ],
+)
 def test_hostile_text_takes_no_longer_than_it_is(text: str) -> None:
     began = perf_counter()
     redacted(text)
