@@ -99,6 +99,7 @@ class Agent:
             return finished
         finally:
             progress.step.cancel()
+            progress.tell_cost()
 
     async def _run_steps(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
@@ -269,6 +270,7 @@ class Agent:
                     await self._read_results(progress, missing=len(calls) - number)
                 result = await settled(pending)
                 add_tool(progress.trace, span, call, result)
+                progress.budget.add_call(call.name, max(0, result.end_ns - result.start_ns) / 1e9)
                 self._answer(progress, call, result, sink)
 
     async def _read_results(self, progress: Progress, missing: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from inference.core import Delta, Finish, Forecast, Hop, Miss, Sampling, Stamps, Steps
+from inference.core import Delta, Finish, Forecast, Hop, Miss, Sampling, Spent, Stamps, Steps
 from inference.trace import now_ns
 
 KEY_BYTES = 32
@@ -110,6 +110,7 @@ class CachedGeneration:
         self.forecast: Forecast | None = None
         self.place: int | None = None
         self.reading, self.writing = Steps(), Steps()
+        self.spent = Spent()
         self.hops: tuple[Hop, ...] = ()
         self.ids: list[int] = []
         self.finish: Finish | None = None

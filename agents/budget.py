@@ -39,11 +39,17 @@ class Prices(BaseModel):
     cached: Price = 0.0  # tokens of a prompt that come from the cache
     output: Price = 0.0  # tokens that are generated
     tools: Annotated[dict[str, Price], Field(max_length=PRICED_TOOLS_MAX)] = Field(default_factory=dict)  # one call
+    engine_second: Price = 0.0  # of a step's time, by rows
+    tool_seconds: Annotated[dict[str, Price], Field(max_length=PRICED_TOOLS_MAX)] = Field(default_factory=dict)
 
     def of_step(self, usage: Usage) -> float:
         computed = usage.input_tokens - usage.cached_tokens
         thousands = computed * self.input + usage.cached_tokens * self.cached + usage.output_tokens * self.output
-        return thousands / 1000
+        return thousands / 1000 + usage.spent.engine_ns / 1e9 * self.engine_second
+
+    def of_time(self, tool: str, seconds: float) -> float:
+        """What a call took, beside what it costs by itself."""
+        return self.tool_seconds.get(tool, 0.0) * seconds
 
     def of_call(self, tool: str) -> float:
         return self.tools.get(tool, 0.0)
@@ -61,6 +67,7 @@ class Budget:
     calls: int = 0
     tokens: int = 0
     cost: float = 0.0
+    tool_s: float = 0.0
     circling: bool = False
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -75,6 +82,11 @@ class Budget:
         self.calls += 1
         self.cost += self.prices.of_call(name)
         return True
+
+    def add_call(self, name: str, seconds: float) -> None:
+        """Account for the time of a call that has ended."""
+        self.tool_s += seconds
+        self.cost += self.prices.of_time(name, seconds)
 
     def add_step(self, usage: Usage) -> None:
         """Account for a step that has ended."""

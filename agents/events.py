@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from inference.core import TokenLogprob
+from inference.core import Spent, TokenLogprob
 from retrieval.passage import Passage
 
 TurnStatus: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled"]
@@ -30,6 +30,7 @@ class Usage:
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0  # of the output
+    spent: Spent = field(default_factory=Spent)  # of the engine's time
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -37,6 +38,7 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.output_tokens + other.output_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.spent + other.spent,
         )
 
 

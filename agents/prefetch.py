@@ -13,7 +13,7 @@ from itertools import takewhile
 from types import TracebackType
 
 from agents.prompt import UNANSWERED
-from inference.core import Generation, LanguageModel, Part, Segment
+from inference.core import Generation, LanguageModel, Part, Segment, Spent
 from inference.trace import Span, Trace, now_ns
 
 LANE = "prefix"
@@ -61,6 +61,11 @@ class Prefetch:
         reading = self._model.read_ahead(prefix, salt=salt, exact=exact)
         if reading is not None:
             self._readings.append(reading)
+
+    @property
+    def spent(self) -> Spent:
+        """Of the engine's time, for all of them."""
+        return sum((reading.spent for reading in self._readings), Spent())
 
     def cached(self, generation: Generation) -> int:
         """Tokens of the prompt that were cached before its first prefetch."""

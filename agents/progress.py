@@ -76,19 +76,43 @@ class Progress:
 
     def add(self, step: Step) -> None:
         """Account for a step that has ended."""
-        generation = step.generation
         self.output += step.reply.items
-        usage = Usage(
-            generation.prompt_tokens, self.ahead.cached(generation), len(generation.ids), step.reasoning_tokens
-        )
+        usage = self._usage(step)
         self.budget.add_step(usage)
         self.usage += usage
 
     def give_up(self, step: Step) -> None:
         """Account for a step that another model has taken over: its tokens cost, and nobody is told them."""
-        generation = step.generation
-        self.budget.add_trial(Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids)))
+        tokens = step.generation.prompt_tokens, step.generation.cached_tokens, len(step.generation.ids)
+        self.budget.add_trial(Usage(*tokens, spent=step.generation.spent))
+        self.usage += Usage(spent=step.generation.spent)
         self.escalations += 1
+
+    def tell_cost(self) -> None:
+        """Note in the trace what the turn took, also of a step that was abandoned. To be called once, at its end."""
+        if not self.step.ended:
+            usage = self._usage(self.step)
+            self.budget.add_step(usage)
+            self.usage += usage
+        spent, attributes = self.usage.spent, self.trace.attributes
+        for name, amount in (
+            ("cost", self.budget.cost),
+            ("engine_ms", spent.engine_ns / 1e6),
+            ("speculation_ms", spent.speculation_ns / 1e6),
+            ("tool_ms", self.budget.tool_s * 1e3),
+        ):
+            before = attributes.get(f"firsttoken.{name}")
+            attributes[f"firsttoken.{name}"] = round(amount + (before if isinstance(before, float) else 0.0), 6)
+
+    def _usage(self, step: Step) -> Usage:
+        generation = step.generation
+        return Usage(
+            generation.prompt_tokens,
+            self.ahead.cached(generation),
+            len(generation.ids),
+            step.reasoning_tokens,
+            generation.spent + self.ahead.spent,
+        )
 
     def add_result(self, call: FunctionCall, output: str) -> tuple[int, FunctionCallOutput]:
         """The new item and its output index."""
@@ -126,7 +150,6 @@ class Progress:
             "firsttoken.cached_tokens": self.usage.cached_tokens,
             "firsttoken.steps": self.budget.steps,
             "firsttoken.tool_calls": self.budget.calls,
-            "firsttoken.cost": round(self.budget.cost, 6),
             "firsttoken.budget": self.concluding,
             **({"firsttoken.model": self.step.candidate.name} if self.step.spans.model else {}),
             **({"firsttoken.escalations": self.escalations} if self.escalations else {}),

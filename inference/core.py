@@ -225,6 +225,21 @@ class Acceptance:
         return min(0.99, self._hits / self._looks)
 
 
+@dataclass(slots=True)
+class Spent:
+    """What a request took of the engine: of each step the share that its rows had in it.
+
+    `speculation_ns` is the part of it that drafts took and did not pay back: making them, and the rows of those that
+    the model did not agree with.
+    """
+
+    engine_ns: int = 0
+    speculation_ns: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.engine_ns + other.engine_ns, self.speculation_ns + other.speculation_ns)
+
+
 @dataclass(frozen=True, slots=True)
 class Miss:
     """What the cache knew of a prompt. Behind the reused tokens the prompt has `wanted`, and the entry closest to it
@@ -320,6 +335,11 @@ class Generation(Protocol):
     @property
     def writing(self) -> Steps:
         """In which the answer was computed; without any where the engine does not tell."""
+        ...
+
+    @property
+    def spent(self) -> Spent:
+        """Of the engine's time so far; nothing where the engine does not tell."""
         ...
 
     @property

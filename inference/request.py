@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Priority, Stamps, Steps
+from inference.core import Acceptance, CacheScope, Finish, Forecast, Miss, Priority, Spent, Stamps, Steps
 from inference.engine.detokenizer import TextStream
 from inference.engine.sampler import Sampler
 
@@ -41,6 +41,7 @@ class Request:
     acceptance: Acceptance = field(default_factory=Acceptance)
     reading: Steps = field(default_factory=Steps)  # up to the last token of the prompt
     writing: Steps = field(default_factory=Steps)
+    spent: Spent = field(default_factory=Spent)
     generated: list[int] = field(default_factory=list)
     due_ns: int | None = None  # monotonic; its first token should be there then
     pace_s: float | None = None  # that may pass between two of its tokens; None: nothing is asked

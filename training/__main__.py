@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_average(commands)
     _add_export(commands)
     _add_evaluate(commands)
+    _add_suite(commands)
     return parser
 
 
@@ -143,6 +144,15 @@ def _add_evaluate(commands: Commands) -> None:
     evaluate.add_argument("--show", dest="shown", type=int, default=0, help="of each sort, so many that went wrong")
     evaluate.add_argument("--free-only", action="store_true", help="not under the grammar of the tools as well")
     _add_mined(evaluate)
+
+
+def _add_suite(commands: Commands) -> None:
+    suite = commands.add_parser("suite", help="write what `evaluate` asks as cases for `firsttoken eval suite`")
+    suite.set_defaults(command="suite")
+    _add_target(suite, FOLDER / "suite.jsonl")
+    suite.add_argument("--cases", dest="count", type=int, default=20, help="of each sort (default: %(default)s)")
+    suite.add_argument("--seed", default="evaluation", help="of what is invented (default: %(default)s)")
+    _add_mined(suite)
 
 
 def _add_target(command: argparse.ArgumentParser, default: Path) -> None:

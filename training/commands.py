@@ -23,6 +23,7 @@ from training.job import Job
 from training.parity import Differs, compared_with_llama
 from training.prose import NoProse, Prose, installed, mined
 from training.shape import CHAT, DRAFT
+from training.suite import lines as cases_of
 from training.tokenizer import learn
 from training.trainer import Plan
 
@@ -101,6 +102,14 @@ def evaluate(model: Path, prose: Path, draft: Path | None, count: int, seed: str
     for how, scores in (("Freely", free), ("Under the grammar", held)):
         for wrong in evaluation.examples(scores, shown) if scores else ():
             print(f"\n{how}: {wrong}")
+
+
+def suite(target: Path, prose: Path, count: int, seed: str) -> None:
+    """Writes the cases that `evaluate` asks, for `firsttoken eval suite`."""
+    written = list(cases_of(Generator(seed, "test", Prose.read(prose)), count))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("".join(f"{line}\n" for line in written), "utf-8")
+    print(f"{target}: {len(written) - 1} cases")
 
 
 def average(first: Path, second: Path, target: Path, share: float) -> None:

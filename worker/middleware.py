@@ -159,6 +159,8 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
                 type="authentication_error",
                 code="missing_api_key",
             )
+        if principal is not None and principal.bounds is not None:
+            await services.day_budgets.know(principal)
     if access is None:
         raise web.HTTPForbidden
     if principal is not None:

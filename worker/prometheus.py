@@ -77,6 +77,18 @@ class Metrics:
         self._registry.register(_BurnRates(self.burn_rate))
         self._tenants: set[UUID] = set()
         self.tokens = Counter("firsttoken_tokens", "Tokens of turns", ["kind"], registry=self._registry)
+        self.cost = Counter(
+            "firsttoken_cost",
+            "What answers cost, in the units of the prices",
+            ["surface", "tenant", "model"],
+            registry=self._registry,
+        )
+        self.taken = Counter(
+            "firsttoken_answer_seconds",
+            "Seconds that answers took, of the engine by rows, of it for speculation that was no use, and of tools",
+            ["surface", "kind"],
+            registry=self._registry,
+        )
         self.citations = Counter(
             "firsttoken_citations",
             "Citations in answers, of passages and of what was none",
@@ -108,6 +120,7 @@ class Metrics:
             self._child(self.ttft, surface).observe(record.ttft_ms / 1e3)
         if record.tpot_ms is not None:
             self._child(self.tpot, surface).observe(record.tpot_ms / 1e3)
+        self._count_taken(record, tenant)
         for kind, attribute in (("known", "firsttoken.citations"), ("unknown", "firsttoken.citations_unknown")):
             cited = trace.attributes.get(attribute)
             if isinstance(cited, int) and cited:
@@ -118,6 +131,14 @@ class Metrics:
                 self._count_tokens(span.attributes)
             elif span.name == "queue":
                 self._judge_forecast(surface, span.attributes)
+
+    def _count_taken(self, record: TurnRecord, tenant: str) -> None:
+        taken, surface = record.taken, record.surface
+        if taken.cost:
+            self._child(self.cost, surface, tenant, record.model).inc(taken.cost)
+        for kind, ms in (("engine", taken.engine_ms), ("speculation", taken.speculation_ms), ("tools", taken.tool_ms)):
+            if ms:
+                self._child(self.taken, surface, kind).inc(ms / 1e3)
 
     def count_request(self, method: str, route: str, status: int) -> None:
         """Count an HTTP answer. `route` is the pattern, not the path."""

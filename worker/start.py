@@ -37,6 +37,7 @@ from worker.aliases import Aliases
 from worker.attachments import Attachments
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
+from worker.auth.day_budget import DayBudgets
 from worker.auth.jwt import Tokens
 from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
@@ -351,12 +352,15 @@ def _assemble(
         seals=seals,
         loaders=loaders,
         admission=Admission(config.turns, config.tenant_turns),
-        telemetry=Telemetry(
-            *(Traces(database, replica), Metrics(engine_stats, supervisor, config.objective)),
-            trace_days=config.trace_days,
-            tenant_traces=config.tenant_traces,
-            export=exporter.offer if exporter else None,
+        telemetry=(
+            telemetry := Telemetry(
+                *(Traces(database, replica), Metrics(engine_stats, supervisor, config.objective)),
+                trace_days=config.trace_days,
+                tenant_traces=config.tenant_traces,
+                export=exporter.offer if exporter else None,
+            )
         ),
+        day_budgets=DayBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         targets=Targets.parse(config.targets).with_those_of(surfaces),
         surfaces=surfaces,
         waits=config.late == WAIT,

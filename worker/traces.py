@@ -9,10 +9,11 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
-from worker.latency import listing
+from worker.latency import listing, spending
 from worker.latency.listing import CACHE_CLASS, Search
 from worker.latency.rollups import Rollups
 from worker.latency.sight import Sight
+from worker.latency.spending import Spending
 from worker.latency.views import Views
 from worker.runs.record import TurnRecord
 
@@ -34,6 +35,7 @@ class Traces:
         self._replica = replica or database
         self._rollups = Rollups()
         self.views = Views(self._replica)
+        self.spending = Spending(database)
 
     async def write(self, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
         """Store finished turns of one tenant. Losing the last ones in a crash is cheaper than waiting for the disk."""
@@ -56,6 +58,7 @@ class Traces:
                 spans,
             )
             await self._rollups.add(connection, tenant_id, records)
+            await spending.add(connection, tenant_id, records)
 
     async def roll_up(self) -> None:
         """Make hours of minutes, and days of hours. Of all tenants; several workers may ask at once."""
@@ -77,6 +80,7 @@ class Traces:
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_traces($1, $2)", timedelta(days=days), per_tenant)
             await connection.execute("select forget_latency()")
+        await self.spending.forget()
 
     async def list(self, principal: Principal, search: Search) -> list[dict[str, Any]]:
         """Turns without their spans, but for the names and times of the outermost."""

@@ -49,8 +49,10 @@ class Executor:
 
     def run(self, plan: Plan) -> int | None:
         """Returns the nanoseconds that the device took for the step; None if it did not come to one."""
+        began_ns = now_ns()
         self._speculation.extend(plan)
         started_ns = now_ns()
+        _charge_drafting(plan.work, started_ns - began_ns)
         for request, placement in plan.placements:
             self._place(plan, request, placement, started_ns)
         return self._compute(plan.work, started_ns) if plan.work else None
@@ -75,6 +77,7 @@ class Executor:
             return None
         computed_ns = now_ns()
         self._scheduler.computed(work)
+        row_ns = _charge(work, computed_ns - started_ns)
         most_likely = self._most_likely(work, logits)
         row, together = 0, len(work)
         for each in work:
@@ -93,7 +96,7 @@ class Executor:
             elif each.outputs == 1:
                 self._draw(request, logits[row])
             else:
-                self._verify(each, logits[row : row + each.outputs])
+                self._verify(each, logits[row : row + each.outputs], row_ns)
             row += each.outputs
         return computed_ns - started_ns
 
@@ -134,7 +137,7 @@ class Executor:
         work.request.computed = 0
         self._finish(work.request, Finish.ERROR, error)
 
-    def _verify(self, work: Work, rows: NDArray[np.float32]) -> None:
+    def _verify(self, work: Work, rows: NDArray[np.float32], row_ns: int) -> None:
         """Draw a token from each row behind a draft, as long as the draft foresaw it.
 
         Each is sampled by the request's own sampler from the model's own logits, so the answer is distributed exactly
@@ -148,6 +151,7 @@ class Executor:
             accepted += 1
             self._scheduler.advance(request, 1)
         self._speculation.verified(work, accepted)
+        request.spent.speculation_ns += (len(work.draft) - accepted) * row_ns
         end = work.position + len(work.tokens)
         self._backend.truncate(work.slot, end - len(work.draft) + accepted)
 
@@ -161,3 +165,23 @@ class Executor:
             self._finish(request, Finish.ERROR, InferenceError(f"no token could be sampled: {error}"))
         else:
             self._accept(request, token)
+
+
+def _charge(work: Sequence[Work], step_ns: int) -> int:
+    """Divide the time of a step among its requests, by rows; returns what a row took."""
+    row_ns = step_ns // sum([len(each.tokens) for each in work])
+    for each in work:
+        each.request.spent.engine_ns += row_ns * len(each.tokens)
+    return row_ns
+
+
+def _charge_drafting(work: Sequence[Work], drafting_ns: int) -> None:
+    """Making drafts is overhead, whatever becomes of them; those who have one pay, by its length."""
+    drafted = sum([max(0, each.outputs - 1) for each in work])
+    if not drafted:
+        return
+    for each in work:
+        if each.outputs > 1:
+            share_ns = drafting_ns * (each.outputs - 1) // drafted
+            each.request.spent.engine_ns += share_ns
+            each.request.spent.speculation_ns += share_ns

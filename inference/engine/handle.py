@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from inference.core import Delta, Finish, Forecast, Hop, Miss, Steps, TokenLogprob
+from inference.core import Delta, Finish, Forecast, Hop, Miss, Spent, Steps, TokenLogprob
 from inference.delivery import Delivery
 from inference.errors import InferenceError
 from inference.request import Request
@@ -75,6 +75,10 @@ class Handle(Delivery):
     @property
     def writing(self) -> Steps:
         return self._request.writing
+
+    @property
+    def spent(self) -> Spent:
+        return self._request.spent
 
     @property
     def stop_string(self) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from inference.core import Finish, Forecast, Generation, Miss, Steps, TokenLogprob
+from inference.core import Finish, Forecast, Generation, Miss, Spent, Steps, TokenLogprob
 
 EVENT_BYTES_MAX = 2**20  # a step of one answer: some tokens, with twenty alternatives each some kilobytes
 DONE = b"[DONE]"
@@ -48,6 +48,7 @@ class Told(NamedTuple):
     counts: tuple[int, int] | None = None
     writing: Steps | None = None
     engine_ms: float | None = None  # from the submission there to the last token, told at the end
+    spent: Spent | None = None  # of the engine's time, told at the end
     error: tuple[str, int] | None = None  # message and status
 
 
@@ -97,6 +98,8 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
         told = told._replace(writing=_steps(own))
     if own and (took := own.get("engine_ms")) is not None:
         told = told._replace(engine_ms=float(took))
+    if own and "engine_ns" in own:
+        told = told._replace(spent=Spent(_count(own["engine_ns"]), _count(own["speculation_ns"])))
     if own and (reason := own.get("finish")):
         told = told._replace(finish=_REASONS[reason], aborted=False)
     return told
@@ -183,6 +186,8 @@ def spell_end(generation: Generation) -> bytes:
         "accepted": generation.accepted,
         "steps": (generation.writing.count, generation.writing.requests),
         "engine_ms": max(0, stamps.last_token_ns - stamps.submitted_ns) / 1e6,
+        "engine_ns": generation.spent.engine_ns,
+        "speculation_ns": generation.spent.speculation_ns,
         "finish": _SPELLED.get(finish),
     }
     known = reason if reason != "deadline" else "abort"  # vLLM has no deadlines

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import orjson
 
-from inference.core import Delta, Finish, Forecast, Hop, Miss, Priority, Stamps, Steps
+from inference.core import Delta, Finish, Forecast, Hop, Miss, Priority, Spent, Stamps, Steps
 from inference.delivery import Delivery
 from inference.engine.detokenizer import TextStream
 from inference.errors import (
@@ -58,6 +58,7 @@ class RemoteGeneration(Delivery):
         self.prompt_tokens = len(ask.prompt)
         self.cached_tokens = self.drafted = self.accepted = 0
         self.reading, self.writing = Steps(), Steps()
+        self.spent = Spent()
         self.miss: Miss | None = None
         self.forecast: Forecast | None = None
         self.place: int | None = None  # engines elsewhere do not tell it
@@ -228,6 +229,8 @@ class RemoteGeneration(Delivery):
             self.writing = told.writing
         if told.engine_ms is not None:
             self.hops[-1].engine_ms = told.engine_ms
+        if told.spent is not None:
+            self.spent += told.spent
         if told.ids:
             self._accept(told)
         if told.finish is not None:

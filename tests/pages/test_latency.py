@@ -159,6 +159,14 @@ async def test_a_failure_stands_before_the_numbers(latency: Latency, open_page: 
     await expect(page.locator(".failures")).to_contain_text("Running the tool calculator failed with TimeoutError")
 
 
+async def test_what_answers_cost_stands_beside_how_fast_they_began(latency: Latency, open_page: OpenPage) -> None:
+    page = await open_page(latency.url, **latency.options)
+    board = page.locator("#by-cost")
+    await expect(board.locator("tbody tr")).to_have_count(1)
+    await expect(board.locator("circle")).to_have_count(1)
+    await expect(board.locator("tbody")).to_contain_text("demo-chat")
+
+
 async def test_a_trace_that_is_gone_says_so_and_leads_back(
     latency: Latency, open_page: OpenPage, complaints: list[str]
 ) -> None:

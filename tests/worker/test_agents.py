@@ -15,6 +15,7 @@ from agents.roster import Roster
 from agents.surface import USUAL
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
+from inference.trace import Trace
 from migrations.pool import Database
 from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_with, stream
 from tests.worker.cli.test_main import complaint, firsttoken
@@ -123,6 +124,26 @@ async def test_a_key_bound_to_the_default_number_of_steps_gets_no_more_from_an_a
     model.replies = [CALL.replace("21", str(number)) for number in range(20)]
     response = await post(client, "/v1/responses", {"model": "agent/patient", "input": "double all"})
     assert (response["metadata"], len(model.prompts)) == ({"firsttoken:budget": "steps"}, 8)
+
+
+async def test_a_key_whose_budget_of_the_day_is_spent_gets_a_429_that_nobody_repeats(
+    client: Client, services: Services, database: Database
+) -> None:
+    keys = Keys(database, SECRET)
+    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=KeyBounds(cost_per_day=1.0)))[1]
+    client.session.headers["Authorization"] = f"Bearer {key}"
+    await post(client, "/v1/responses", {"input": "hello"})
+    principal = await services.authenticator.identify(client.session.headers, {}, "POST", Trace(), "")
+    assert principal is not None
+    services.day_budgets.charge(principal, 1.0)
+    for path, body in (
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+    ):
+        async with client.post(path, json=body) as refused:
+            assert (refused.status, refused.headers["X-Should-Retry"]) == (429, "false")
+            assert (await refused.json())["error"]["code"] == "insufficient_quota"
+            assert int(refused.headers["Retry-After"]) <= 86400
 
 
 async def test_the_turns_of_an_agent_are_counted_under_its_surface(client: Client, services: Services) -> None:

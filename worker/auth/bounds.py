@@ -10,8 +10,9 @@ from agents.definition import Bounds, ClassName
 
 
 class KeyBounds(Bounds):
-    """Rates hold for each worker by itself. None: no limit."""
+    """Rates hold for each worker by itself, the cost of a day for all of them. None: no limit."""
 
     requests_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None  # read and generated
+    cost_per_day: Annotated[float, Field(gt=0, le=1e12)] | None = None  # in the units of the prices; days of UTC
     best_class: Annotated[ClassName | None, Field(alias="class")] = None

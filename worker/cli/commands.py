@@ -21,6 +21,7 @@ from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
 from worker.cli.canary_commands import abort_canary, promote_canary, show_canaries, start_canary
+from worker.cli.cost_table import show_cost
 from worker.cli.credentials import (
     checked,
     create_key,
@@ -41,6 +42,8 @@ from worker.cli.goodput_table import show_goodput
 from worker.cli.kv_quality import compare_kv
 from worker.cli.model_commands import list_models, pull_model, show_model
 from worker.cli.quantize import quantize_model
+from worker.cli.stored_cases_command import write_cases
+from worker.cli.suite_command import evaluate_suite
 from worker.config import VERSION, Config
 from worker.errors import StartError
 from worker.home import Home
@@ -56,6 +59,7 @@ __all__ = [
     "doctor",
     "drop_secret",
     "evaluate_retrieval",
+    "evaluate_suite",
     "list_keys",
     "list_models",
     "list_sessions",
@@ -69,11 +73,13 @@ __all__ = [
     "serve_engine",
     "show_audit",
     "show_canaries",
+    "show_cost",
     "show_goodput",
     "show_link",
     "show_model",
     "show_policies",
     "start_canary",
+    "write_cases",
 ]
 
 # What a person can do something about; anything else is a bug and keeps its traceback.

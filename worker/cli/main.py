@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from migrations.embedded.errors import remedy
@@ -155,6 +156,16 @@ def _parser() -> argparse.ArgumentParser:
     goodput.add_argument("--hours", type=_hours, default=24.0, metavar="N", help="hours to look back (default: 24)")
     goodput.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
+    cost = _command(commands, "cost", "show_cost", "print what answers took and cost")
+    cost.add_argument(
+        "--by",
+        choices=("surface", "model", "agent", "tenant", "key", "conversation", "day", "all"),
+        default="surface",
+        help="rows (default: surface)",
+    )
+    cost.add_argument("--hours", type=_hours, default=24.0, metavar="N", help="hours to look back (default: 24)")
+    cost.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
+
     ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
     ingest.add_argument(
         "paths",
@@ -180,9 +191,9 @@ def _parser() -> argparse.ArgumentParser:
         "--embedding-model", metavar="NAME", help="embedding model of a new store (default: that of --embedder)"
     )
 
-    judge = _add_evaluation(commands)
+    judge, cases = _add_evaluation(commands)
 
-    for command in (*of_a_tenant, agents, ingest, judge):
+    for command in (*of_a_tenant, agents, ingest, judge, cases):
         command.add_argument("--tenant", default="local", metavar="NAME", help="tenant to work for (default: local)")
     commands.add_parser("version", help="print the version").set_defaults(command="show_version")
     return parser
@@ -211,8 +222,8 @@ def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
         type=_bound,
         metavar="NAME=VALUE",
         help="limit for each turn: steps, calls, tokens, seconds, tool_seconds, retrieval_ms or cost; a rate: "
-        "requests_per_minute or tokens_per_minute; or the best class of its turns: class=interactive, standard or "
-        "batch; may be repeated",
+        "requests_per_minute or tokens_per_minute; cost_per_day, of all its turns together; or the best class of its "
+        "turns: class=interactive, standard or batch; may be repeated",
     )
     list_keys = _command(keys, "list", "list_keys", "list the keys of a tenant")
     revoke = _command(keys, "revoke", "revoke_key", "revoke a key; running workers notice within half a minute")
@@ -294,7 +305,7 @@ def _add_canaries(commands: Any) -> None:
     start.add_argument("name", type=_canary_name, metavar="NAME", help="a new name for this trial")
     start.add_argument("--agent", default="", metavar="AGENT", help="whose conversations (default: those of no agent)")
     start.add_argument("--treatment", required=True, metavar="AGENT", help="the agent that answers in its place")
-    start.add_argument("--share", type=_share, default=0.1, metavar="SHARE", help="of conversations (default: 0.1)")
+    start.add_argument("--share", type=_part, default=0.1, metavar="SHARE", help="of conversations (default: 0.1)")
     start.add_argument(
         "--margin",
         type=_margin,
@@ -320,14 +331,11 @@ def _canary_name(text: str) -> str:
     return text
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 1:
+def _part(text: str) -> float:
+    part = _share(text)
+    if not 0 < part < 1:
         raise argparse.ArgumentTypeError("must be more than 0 and less than 1")
-    return share
+    return part
 
 
 def _margin(text: str) -> tuple[str, float]:
@@ -337,10 +345,12 @@ def _margin(text: str) -> tuple[str, float]:
     return measure, _share(value)
 
 
-def _add_evaluation(commands: Any) -> argparse.ArgumentParser:
-    kinds = commands.add_parser("eval", help="measure the quality of retrieval").add_subparsers(
+def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Those that work for one tenant."""
+    kinds = commands.add_parser("eval", help="measure quality: of answers, and of retrieval").add_subparsers(
         required=True, metavar="COMMAND"
     )
+    _add_suite(kinds)
     retrieval = _command(
         kinds, "retrieval", "evaluate_retrieval", "ask a vector store questions whose answers are known"
     )
@@ -362,7 +372,68 @@ def _add_evaluation(commands: Any) -> argparse.ArgumentParser:
         help="lowest score of a passage that is given to the model (default: 0)",
     )
     retrieval.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
-    return retrieval
+    cases = _command(kinds, "cases", "write_cases", "print stored answers of a tenant as cases, redacted")
+    cases.add_argument("--rated", choices=("up", "down", "any"), default="up", help="rating (default: up)")
+    cases.add_argument("--limit", type=_positive_int, default=100, metavar="N", help="newest answers (default: 100)")
+    cases.add_argument(
+        "--judged", action="store_true", help="have a model judge whether a new answer says the same (see --judge)"
+    )
+    return retrieval, cases
+
+
+def _add_suite(kinds: Any) -> None:
+    suite = _command(kinds, "suite", "evaluate_suite", "ask cases of two configurations; fails where one is worse")
+    suite.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cases, as JSON lines or TOML")
+    form = "a model with settings of `firsttoken serve` in quotes, or NAME@URL of a server"
+    suite.add_argument("--model", dest="candidate", required=True, metavar="SIDE", help=f"what is examined: {form}")
+    suite.add_argument(
+        "--against", metavar="SIDE", help="what it is compared with: the same, or the --json file of an earlier run"
+    )
+    suite.add_argument("--judge", metavar="SIDE", help="the model that judges, for cases that ask for one")
+    for place, option in enumerate(("--model", "--against", "--judge")):
+        suite.add_argument(
+            f"{option}-key-file",
+            dest="key_files",
+            action=_Placed,
+            place=place,
+            default=(None, None, None),
+            type=Path,
+            metavar="FILE",
+            help=f"API key of the server that {option} names",
+        )
+    suite.add_argument(
+        "--margin",
+        type=_share,
+        default=0.05,
+        metavar="SCORE",
+        help="by how much the mean score may be lower, from 0 to 1 (default: 0.05)",
+    )
+    suite.add_argument(
+        "--slower",
+        type=_share,
+        metavar="SHARE",
+        help="also fail where the first token comes later by more than this share (default: times are only told)",
+    )
+    suite.add_argument(
+        "--at-once", type=_at_once, default=1, metavar="N", help="cases asked at once; times need 1 (default: 1)"
+    )
+    suite.add_argument("--json", type=Path, dest="json_file", metavar="FILE", help="write the run as JSON")
+    suite.add_argument(
+        "--report", type=Path, metavar="FILE", help="write a report in Markdown, with a picture beside it"
+    )
+
+
+class _Placed(argparse.Action):
+    """One value of several that are given by options of their own."""
+
+    def __init__(self, *args: Any, place: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._place = place
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        values = list(getattr(namespace, self.dest))
+        values[self._place] = value
+        setattr(namespace, self.dest, tuple(values))
 
 
 def _command(
@@ -412,6 +483,22 @@ def _hours(text: str) -> float:
     if not 0.01 <= hours <= 24 * 365:
         raise argparse.ArgumentTypeError("must be a number from 0.01 to 8760")
     return hours
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError("must be a number from 0 to 1")
+    return share
+
+
+def _at_once(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError("must be a number from 1 to 64")
+    return int(text)
 
 
 def _positive_int(text: str) -> int:

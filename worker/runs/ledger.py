@@ -100,6 +100,7 @@ class Ledger:
         services, tenant_id = self.services, self.principal.tenant_id
         with ExitStack() as places:
             try:
+                services.day_budgets.check(self.principal)
                 taken = services.rates.take(self.principal, monotonic())
                 places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
                 priority = max(self._policy.capped(self.priority), self.principal.best_class)
@@ -137,6 +138,7 @@ class Ledger:
         record = self._record(status)
         self.services.telemetry.record(record)
         self.services.canaries.note(record)
+        self.services.day_budgets.charge(self.principal, record.taken.cost)
         self.services.rates.charge(self.principal, tokens_of(self.trace), monotonic())
 
     @contextmanager
@@ -171,4 +173,5 @@ class Ledger:
             tpot,
             self.services.targets.met(surface, status, ttft, tpot),
             self.services.roster.name_of(self.model),
+            self.principal.subject if self.principal.via == "api_key" else "",
         )

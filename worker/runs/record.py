@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from inference.trace import Span, Trace, now_ns
@@ -42,6 +42,24 @@ def tokens_of(trace: Trace) -> int:
     return sum(int(span.attributes.get(name) or 0) for span in trace.spans for name in counted.get(span.name, ()))
 
 
+class Taken(NamedTuple):
+    """What a turn took: milliseconds of the engine (of which `speculation_ms` were no use) and of tools; its price."""
+
+    cost: float
+    engine_ms: float
+    speculation_ms: float
+    tool_ms: float
+
+
+def taken(trace: Trace) -> Taken:
+    return Taken(*(_amount(trace, name) for name in Taken._fields))
+
+
+def _amount(trace: Trace, name: str) -> float:
+    value = trace.attributes.get(f"firsttoken.{name}")
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Tokens, and how many of them were cached."""
@@ -70,6 +88,11 @@ class TurnRecord:
     tpot_ms: float | None = None
     within_target: bool | None = None
     agent: str = ""
+    key: str = ""  # the id of the API key that asked; empty for people and tokens of others
+
+    @property
+    def taken(self) -> Taken:
+        return taken(self.trace)
 
     @property
     def id(self) -> str:

@@ -11,6 +11,7 @@ from agents.definition import Definition
 from agents.roster import NO_AGENT, Roster
 from agents.surface import Surface
 from worker.aliases import Aliases
+from worker.auth.day_budget import DayBudgets
 from worker.canary.canaries import Canaries, Chosen
 from worker.runs.rate_limits import RateLimits
 from worker.supervisor import Supervisor
@@ -58,6 +59,7 @@ class RunServices:
     canaries: Canaries = field(default_factory=Canaries)
     aliases: Aliases = field(default_factory=Aliases)
     rates: RateLimits = field(default_factory=RateLimits)
+    day_budgets: DayBudgets = field(default_factory=DayBudgets)
     supervisor: Supervisor = field(default_factory=Supervisor)
 
     def choose(self, model: str, asked: str | None, tenant_id: UUID, conversation: str) -> Chosen:

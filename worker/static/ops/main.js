@@ -8,6 +8,7 @@ import { themeSwitch } from "../shared/theme.js";
 import { Chart } from "./chart.js";
 import { trials } from "./canaries.js";
 import { CHARTS, offered } from "./charts.js";
+import { askCosts, showCosts } from "./cost-board.js";
 import { comparisonQuery, comparisonTable } from "./comparison.js";
 import { Filters } from "./filters.js";
 import { Latest } from "./latest.js";
@@ -103,8 +104,12 @@ class Ops {
     const ask = (path, signal) => json("GET", `/ops/api/${path}?${query}`, { signal });
     this.guarded(() =>
       this.asking.view.run(
-        (signal) => Promise.all([ask("summary", signal), ask("series", signal), this.comparison(query, signal)]),
-        ([summary, series, comparison]) => this.show(summary, series, comparison),
+        (signal) =>
+          Promise.all([ask("summary", signal), ask("series", signal), this.comparison(query, signal), askCosts(query, signal)]),
+        ([summary, series, comparison, costs]) => {
+          this.show(summary, series, comparison);
+          showCosts(costs);
+        },
         quietly,
       ),
     );

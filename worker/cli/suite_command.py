@@ -1,0 +1,125 @@
+"""`firsttoken eval suite`: ask cases of two configurations, and fail where the first one is worse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import orjson
+from tqdm import tqdm
+
+from worker.config import Config
+from worker.errors import StartError
+from worker.gate.asker import ANSWER_S_MAX, Asker
+from worker.gate.examine import examine
+from worker.gate.judge import Judge
+from worker.gate.outcome import Outcome, Result
+from worker.gate.private_worker import NOTHING, started
+from worker.gate.recorded import as_json, read_recorded
+from worker.gate.side import Private, Recorded, Served, Side, side
+from worker.gate.suite import Suite, read_suites
+from worker.gate.told import markdown, picture, table
+from worker.home import KEY_CHARS_MAX, Home, write_atomically
+
+
+class Worse(StartError):
+    """The gate is closed; the message says why."""
+
+
+async def evaluate_suite(
+    config: Config,
+    *,
+    files: Sequence[Path],
+    candidate: str,
+    against: str | None,
+    judge: str | None,
+    key_files: tuple[Path | None, Path | None, Path | None],
+    margin: float,
+    slower: float | None,
+    at_once: int,
+    json_file: Path | None,
+    report: Path | None,
+) -> None:
+    """Prints the table, writes the reports, then raises Worse. Raises StartError for what cannot be asked."""
+    suite = await asyncio.to_thread(read_suites, files)
+    one = side("--model", candidate, key_files[0])
+    other = side("--against", against, key_files[1]) if against is not None else None
+    judges = side("--judge", judge, key_files[2]) if judge is not None else None
+    if isinstance(one, Recorded):
+        raise StartError("--model must be asked anew: give the earlier run as --against")
+    if suite.asks_judge and judges is None:
+        raise StartError("some cases are to be judged by a model: name one with --judge")
+    async with AsyncExitStack() as stack:
+        known = await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recorded) else None
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        sides = [one, *([other] if other is not None and known is None else [])]
+        askers = [await stack.enter_async_context(_open(http, each, config, suite)) for each in sides]
+        asked = await stack.enter_async_context(_open(http, judges, config, suite)) if judges is not None else None
+        repeated = sum(case.repeat for case in suite.cases)
+        with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
+            found = await examine(
+                suite.cases, askers, Judge(asked) if asked else None, at_once=at_once, progress=bar.update
+            )
+    before = known[1] if known else found[1] if other is not None else None
+    names = (str(one), None if other is None else f"{known[0]}, recorded" if known else str(other))
+    outcome = Outcome(names, found[0], before, margin, slower, known is None, _notes(found[0], before, repeated))
+    for line in table(outcome):
+        print(line)
+    await asyncio.to_thread(_write, outcome, json_file, report)
+    if outcome.verdict != "not worse":
+        raise Worse(f"{one} does not pass the gate against {names[1]}: {outcome.verdict}")
+
+
+@asynccontextmanager
+async def _open(http: aiohttp.ClientSession, wanted: Side, config: Config, suite: Suite) -> AsyncIterator[Asker]:
+    match wanted:
+        case Private():
+            searches = any(case.stores for case in suite.cases)
+            async with started(wanted, suite.documents if searches else NOTHING) as (url, key):
+                asker = Asker(http, url, key)
+                await asker.check()
+                yield asker
+        case Served(model, url, key_file):
+            asker = Asker(http, url, await asyncio.to_thread(_key, config, url, key_file), model)
+            await asker.check()
+            yield asker
+        case _:
+            raise StartError("a judge is a model that is asked: no recorded run can be one")
+
+
+def _key(config: Config, url: str, key_file: Path | None) -> str:
+    """That of the file, or that of the worker of this home folder where it is the one that is asked."""
+    if key_file is not None:
+        with key_file.open(encoding="ascii") as file:
+            return file.read(KEY_CHARS_MAX).strip()
+    home = Home(config.home)
+    try:
+        known = orjson.loads(home.ready_file.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    return str(known.get("api_key", "")) if known.get("url") == url else ""
+
+
+def _notes(one: Sequence[Result], other: Sequence[Result] | None, repeated: int) -> list[str]:
+    notes = []
+    if failed := sum(result.failed for result in one):
+        notes.append(f"{failed} cases of {len(one)} got no answer from the model: they score 0.")
+    if other is not None and (failed := sum(result.failed for result in other)):
+        notes.append(f"{failed} cases of {len(other)} got no answer on the other side: they score 0 there.")
+    if repeated > len(one):
+        notes.append(f"{repeated} answers in all: some cases are asked more than once.")
+    return notes
+
+
+def _write(outcome: Outcome, json_file: Path | None, report: Path | None) -> None:
+    if json_file is not None:
+        write_atomically(json_file, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2) + b"\n")
+    if report is not None:
+        image = report.with_suffix(".svg") if outcome.other is not None else None
+        if image is not None:
+            write_atomically(image, picture(outcome).encode())
+        write_atomically(report, markdown(outcome, image.name if image else None).encode())

@@ -1,0 +1,30 @@
+"""What answers took and cost. The scope ops sees all tenants; everybody else sees their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from worker.auth.access import needs
+from worker.auth.scope import Scope
+from worker.described import Described
+from worker.latency.cost_board import cost_board
+from worker.reply import reply
+from worker.request_keys import PRINCIPAL
+from worker.routes.ops import WindowQuery
+from worker.services import SERVICES
+
+
+def routes() -> list[web.RouteDef]:
+    return needs((Scope.CHAT, Scope.OPS), web.get("/ops/api/cost", cost))
+
+
+@Described(query=WindowQuery.parameters())
+async def cost(request: web.Request) -> web.Response:
+    """By surface, model and agent: sums, what a thousand answers cost, and how soon they begin."""
+    query = WindowQuery.model_validate(dict(request.query))
+    services = request.app[SERVICES]
+    await services.telemetry.flush()
+    data: list[dict[str, Any]] = await cost_board(services.database, request[PRINCIPAL], query.asked)
+    return reply({"object": "list", "data": data})
