@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from worker.cli.goodput_table import EVERYBODY
+from worker.cli.commander import EVERYBODY
 from worker.config import Config
 from worker.home import Home
 from worker.latency.spending import By, Spending, per_thousand

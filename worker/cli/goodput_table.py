@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 import orjson
 
-from worker.auth.principal import Principal
-from worker.auth.scope import Scope
+from worker.cli.commander import EVERYBODY
 from worker.config import Config
 from worker.home import Home
 from worker.start import open_database
@@ -17,7 +15,6 @@ from worker.traces import Grouping, Traces
 
 SLICES = 24  # characters of a sparkline
 BLOCKS = "▁▂▃▄▅▆▇█"
-EVERYBODY = Principal(UUID(int=0), "command", frozenset({Scope.OPS}), "api_key")
 COUNTS = ("requests", "judged", "in_time", "refused", "failed", "cancelled", "invalid")
 COLUMNS: Mapping[str, Grouping] = {"surface": "surface", "tenant": "tenant_id", "model": "model", "cache": "cache"}
 
