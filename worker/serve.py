@@ -38,6 +38,7 @@ SAMPLE_STORE = "docs"
 # Pages of our own documentation that would answer users' questions in place of those written for users.
 NOT_FOR_USERS = (
     "ARCHITECTURE.md",
+    "changing.md",
     "clients.md",
     "HISTORY.md",
     "LOG.md",
