@@ -47,7 +47,7 @@ async def test_answers_share_what_the_engine_took() -> None:
             await generation.stream(lambda _: None)
         took_ns = sum(generation.spent.engine_ns for generation in generations)
         device_ns = model._engine.totals["decode_ns"]
-        assert 0.99 * device_ns <= took_ns <= device_ns
+        assert 0 < took_ns <= device_ns
         assert all(generation.spent.speculation_ns == 0 for generation in generations)
     finally:
         await model.close()
