@@ -132,7 +132,7 @@ class Client:
         headers = {"Authorization": f"Bearer {self.worker.api_key}"}
         async with self.http.get(f"{self.worker.url}/metrics", headers=headers) as answer:
             text = await answer.text()
-        found = re.findall(r'firsttoken_forecast_ratio_bucket\{le="([^"]+)"[^}]*\} (\S+)', text)
+        found = re.findall(r'firsttoken_forecast_ratio_bucket\{[^}]*le="([^"]+)"[^}]*\} (\S+)', text)
         counted: Counter[str] = Counter()
         for le, count in found:
             counted[le] += int(float(count))
