@@ -3,7 +3,7 @@
 set -eu
 
 find_browser() {
-    for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do
+    for name in chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable chrome; do
         command -v "$name" && return 0
     done
     return 1
@@ -15,7 +15,8 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing Chromium for the tests of the pages" >&2
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
-    if { apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; } >"$log" 2>&1; then
+    install="apt-get install -y --no-install-recommends fonts-dejavu-core"
+    if { apt-get update && { $install chromium-headless-shell || $install chromium; }; } >"$log" 2>&1; then
         rm -f "$log"
         find_browser && exit 0
     else

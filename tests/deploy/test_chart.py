@@ -12,7 +12,7 @@ from helm_python.chart import Chart, lint
 from helm_python.errors import HelmError
 
 from tests.serving import ROOT
-from worker.cli.main import _parser
+from worker.cli.parser import parser
 
 CHART = ROOT / "deploy/helm/firsttoken"
 VERSIONS = ("1.29", "1.34")
@@ -76,7 +76,7 @@ def test_the_arguments_of_all_containers_are_ones_that_the_program_knows(values:
     for each in rendered(values):
         if each["kind"] in ("Deployment", "StatefulSet", "Job"):
             (container,) = each["spec"]["template"]["spec"]["containers"]
-            arguments = _parser().parse_args(container["args"])
+            arguments = parser().parse_args(container["args"])
             seen.add(container["args"][0])
             assert getattr(arguments, "engines", None) or container["name"] != "worker"
             assert container["securityContext"]["readOnlyRootFilesystem"] is True

@@ -15,7 +15,7 @@ import yaml
 from compose_spec import PyCompose
 
 from tests.serving import ROOT, clean_environment
-from worker.cli.main import _parser
+from worker.cli.parser import parser
 from worker.config import load
 
 COMPOSE = ROOT / "deploy/compose.yaml"
@@ -78,7 +78,7 @@ def test_no_service_may_gain_rights_or_write_but_to_its_volumes(services: Mappin
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_commands_are_ones_that_the_program_knows(services: Mapping[str, Any], name: str) -> None:
-    arguments = vars(_parser().parse_args(services[name]["command"]))
+    arguments = vars(parser().parse_args(services[name]["command"]))
     flags = {flag: value for flag, value in arguments.items() if isinstance(value, str) and flag != "run"}
     environment = {**services[name].get("environment", {}), "DATABASE_URL": "postgresql://postgres:5432/firsttoken"}
     assert load(flags, environment)

@@ -293,14 +293,14 @@ def test_shell_scripts_parse_and_can_be_run(script: str, shell: str) -> None:
 
 
 def test_the_browser_that_is_found_is_printed(tmp_path: Path) -> None:
-    (tmp_path / "chromium").touch(mode=0o755)
+    (tmp_path / "chromium-headless-shell").touch(mode=0o755)
     done = subprocess.run(
         [ROOT / "deploy/browser.sh"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/chromium\n")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/chromium-headless-shell\n")
 
 
 def test_make_lists_its_targets() -> None:
