@@ -29,6 +29,7 @@ SETTINGS = {
     "recovery_init_sync_method": "syncfs",  # recovery in 0.2 s instead of 3.2 s
     "log_destination": "stderr",
     "log_checkpoints": "off",
+    "log_min_error_statement": "panic",  # a statement may contain what people wrote
     "max_parallel_maintenance_workers": "0",  # containers have 64 MB of /dev/shm, less than one worker asks for
 }
 LOG_BYTES_MAX = 16 * 1024 * 1024  # then it starts again, keeping one old file

@@ -60,9 +60,14 @@ def complaints() -> list[str]:
 
 
 @pytest.fixture
-async def open_page(browser: Browser, complaints: list[str]) -> AsyncIterator[OpenPage]:
+def contexts() -> list[BrowserContext]:
+    """The browser profiles of a test."""
+    return []
+
+
+@pytest.fixture
+async def open_page(browser: Browser, complaints: list[str], contexts: list[BrowserContext]) -> AsyncIterator[OpenPage]:
     """Opens an address in a browser profile of its own; options are those of a playwright context."""
-    contexts: list[BrowserContext] = []
 
     def hear(message: ConsoleMessage) -> None:
         if message.type == "error":
@@ -85,10 +90,12 @@ async def open_page(browser: Browser, complaints: list[str]) -> AsyncIterator[Op
 
 
 @pytest.fixture
-async def scripted() -> AsyncIterator[ScriptedWorker]:
-    """A worker that answers "Hello." until a test gives it another script."""
+async def scripted(contexts: list[BrowserContext]) -> AsyncIterator[ScriptedWorker]:
+    """A worker that answers "Hello." until a test gives it another script. Its pages end before it does."""
     async with serving(ScriptedWorker(hello)) as worker:
         yield worker
+        for context in contexts:
+            await context.close()
 
 
 async def ask(page: Page, question: str) -> None:

@@ -128,7 +128,7 @@ async def test_an_answer_leads_to_its_trace_and_waterfall(chat: Page) -> None:
     await expect(waterfall.locator("[data-lane=main] [data-name=prefill]").first).to_be_visible()
     await expect(waterfall.locator("[data-lane=tools] [data-name='tool:calculator']")).to_be_visible()
     await waterfall.locator("[data-name=prefill]").first.hover()
-    await expect(chat.locator(".inspector")).to_contain_text("cached_tokens")
+    await expect(chat.locator(".inspector")).to_contain_text("cached tokens")
     await keep_screenshot(chat, "ops-trace")
 
 

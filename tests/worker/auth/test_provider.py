@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -103,11 +103,11 @@ async def test_who_signed_in_there_has_a_session_of_the_tenant_that_the_claim_na
         cookie = arrived.headers.getall("Set-Cookie")[0]
         assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and f"Max-Age={LIFETIME_S}" in cookie
         assert (await client.get("/")).status == 200
-        [session] = (await (await client.get("/v1/sessions")).json())["data"]
+        session = await current(client)
         assert set(session["scopes"]) == {"chat", "ingest", "ops"}
         client.session.cookie_jar.clear()
         await sign_in(client, "bob")  # of the same organisation, but no operator
-        [session] = (await (await client.get("/v1/sessions")).json())["data"]
+        session = await current(client)
         assert set(session["scopes"]) == {"chat", "ingest"}
         assert client.app is not None
         authenticator = client.app[SERVICES].authenticator
@@ -115,9 +115,11 @@ async def test_who_signed_in_there_has_a_session_of_the_tenant_that_the_claim_na
         assert acme is not None and len(await authenticator.sessions.list(acme)) >= 2
 
 
-async def current(client: Client, headers: dict[str, str]) -> str:
+async def current(client: Client, headers: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The session of the browser that asks: others of the same person are told of as well."""
     told = (await (await client.get("/v1/sessions", headers=headers)).json())["data"]
-    return next(str(each["id"]) for each in told if each["current"])
+    session: dict[str, Any] = next(each for each in told if each["current"])
+    return session
 
 
 async def test_a_person_sees_and_ends_the_sessions_of_all_own_browsers_and_no_others(served: Served) -> None:
@@ -130,7 +132,7 @@ async def test_a_person_sees_and_ends_the_sessions_of_all_own_browsers_and_no_ot
         first, second, other = [{"Cookie": cookie, "Sec-Fetch-Site": "same-origin"} for cookie in cookies]
         told = (await (await client.get("/v1/sessions", headers=first)).json())["data"]
         assert {(each["person"], each["own"]) for each in told} == {("alice", True)}
-        theirs, foreign = [await current(client, headers) for headers in (second, other)]
+        theirs, foreign = [(await current(client, headers))["id"] for headers in (second, other)]
         assert (await client.delete(f"/v1/sessions/{foreign}", headers=first)).status == 403
         assert theirs in {each["id"] for each in told}
         assert (await client.delete(f"/v1/sessions/{theirs}", headers=first)).status == 200

@@ -192,7 +192,7 @@ def test_json_nested_beyond_reason_is_refused() -> None:
 def test_a_body_of_countless_values_is_refused_before_it_is_looked_at_closely(body: bytes) -> None:
     started = time.process_time()
     assert refused(ResponseRequest, body).code == "array_above_max_length"
-    assert time.process_time() - started < 1  # read closely, the first of them takes eight
+    assert time.process_time() - started < 4  # read closely, the first of them takes eight
 
 
 @pytest.mark.parametrize(
