@@ -19,12 +19,13 @@ from tests.serving import Worker
 
 CLIENTS = 4
 DONE = ("response.completed", "response.incomplete")
+TURNS = 10  # in a conversation
 ANSWERS_MIN = 5  # of each client, between two restarts at the least
 
 
 @dataclass
 class Asker:
-    """One person, who asks again and again in one conversation, and never twice the same."""
+    """One person, who asks again and again in conversations that fit into the model's context."""
 
     http: aiohttp.ClientSession
     name: str
@@ -32,9 +33,10 @@ class Asker:
     failures: list[str] = field(default_factory=list)
 
     async def ask_on(self) -> None:
-        conversation = await self._post("/v1/conversations", {})
         while True:
-            await self._ask({"input": "hello", "conversation": conversation["id"], "max_output_tokens": 24})
+            conversation = await self._post("/v1/conversations", {})
+            for _ in range(TURNS):
+                await self._ask({"input": "hello", "conversation": conversation["id"], "max_output_tokens": 24})
 
     async def _ask(self, body: dict[str, Any]) -> None:
         try:
