@@ -303,12 +303,14 @@ def test_a_server_that_was_left_in_the_middle_of_its_stop_is_ended_by_the_next_s
     made: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "FAST_STOP_S", 0.2)
-    copied(made, home)
+    place = copied(made, home)
     owner = Holder(home)
     owner.wait_ready()
     left = postmaster_pid(home)
     os.kill(checkpointer_of(left), signal.SIGSTOP)
     os.kill(left, signal.SIGINT)
+    while not _says_that_it_stops(place):  # until then a start takes it for one that goes on
+        time.sleep(0.005)
     owner.kill()
     with EmbeddedPostgres(home) as server:
         assert server.is_running
@@ -321,6 +323,11 @@ def test_a_dead_process_whose_parent_has_not_asked_about_it_is_not_alive() -> No
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
         assert not is_alive(process.pid)
+
+
+def _says_that_it_stops(place: Placement) -> bool:
+    file = PidFile.read(place.data)
+    return file is not None and file.is_stopping
 
 
 def _is_stopped(pid: int) -> bool:
