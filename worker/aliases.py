@@ -17,7 +17,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 class Aliases:
     """`by_name` has the names of models, those of agents among them."""
 
-    by_name: Mapping[str, str] = field(default_factory=dict)
+    by_name: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Aliases:
@@ -37,6 +37,11 @@ class Aliases:
     def beside(self, others: Mapping[str, str]) -> Aliases:
         """With those of a file; where both have a name, this one counts."""
         return Aliases({**others, **self.by_name})
+
+    def replace(self, other: Aliases) -> None:
+        """From now on these are the further names."""
+        self.by_name.clear()
+        self.by_name.update(other.by_name)
 
     def model_of(self, name: str) -> str:
         """The model that a request means by this name."""

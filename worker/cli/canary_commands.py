@@ -13,7 +13,7 @@ from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.canary.account import account_of
 from worker.canary.store import CanaryStore, Taken
 from worker.canary.trial import Canary, State
-from worker.canary.verdict import MEASURES, Answer, Finding, findings, judge
+from worker.canary.verdict import MEASURES, Evidence, Finding, findings, judge
 from worker.cli.commander import commander
 from worker.config import Config
 from worker.errors import StartError
@@ -51,11 +51,11 @@ async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> N
         shown = [each for each in known if (each.name == name if name else each.is_live)]
         if name and not shown:
             raise _missing(name)
-        told = [(each, await store.answers(each)) for each in shown]
+        told = [(each, await store.evidence(each)) for each in shown]
     if not told and not as_json:
         print("no canary is running: start one with `firsttoken canary start NAME --treatment AGENT`")
-    for canary, answers in told:
-        lines = [orjson.dumps(account_of(canary, answers)).decode()] if as_json else report(canary, answers)
+    for canary, evidence in told:
+        lines = [orjson.dumps(account_of(canary, evidence)).decode()] if as_json else report(canary, evidence)
         print("\n".join(lines))
 
 
@@ -83,17 +83,17 @@ async def _change(config: Config, name: str, before: Sequence[State], after: Sta
     return canary
 
 
-def report(canary: Canary, answers: Sequence[Answer]) -> list[str]:
+def report(canary: Canary, evidence: Evidence) -> list[str]:
     """For people: both kinds side by side, and what to do."""
-    treated = sum(each.treated for each in answers)
+    control, treated = (evidence.conversations(treated=kind) for kind in (False, True))
     lines = [
         f"{canary.name}: {canary.treatment} for {canary.share:.0%} of {_of(canary.agent)}, {_state(canary)}",
-        f"{len(answers) - treated} conversations of the control, {treated} of the treatment",
+        f"{control} conversations of the control, {treated} of the treatment",
         HEAD,
-        *(_row(each) for each in findings(answers, canary.margins)),
+        *(_row(each) for each in findings(evidence, canary.margins)),
     ]
     if canary.state is State.RUNNING:
-        verdict = judge(answers, canary.margins)
+        verdict = judge(evidence, canary.margins)
         lines.append(f"{verdict.decision}: {verdict.reason}")
     return lines
 
@@ -108,6 +108,8 @@ def _row(finding: Finding) -> str:
 def _shown(typical: float, unit: str) -> str:
     if isnan(typical):
         return "-"
+    if unit == "price":
+        return f"{typical:.3g}"
     return f"{typical:.0f} {unit}" if unit else f"{typical:.1%}"
 
 

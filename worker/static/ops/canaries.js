@@ -3,7 +3,10 @@
 import { el } from "../shared/dom.js";
 import { count, duration } from "../shared/format.js";
 
-const MEASURES = { failed: "Failed", late: "Late", first_token: "First token", pace: "Per token", tokens: "Tokens computed" };
+const MEASURES = {
+  failed: "Failed", late: "Late", declined: "Declined", first_token: "First token", pace: "Per token",
+  tokens: "Tokens computed", cost: "Cost", thumbs_down: "Thumbs down", graded: "Graded as wrong",
+};
 const DECISIONS = { "go on": "Too early to tell", "roll back": "Worse: being rolled back", promote: "Ready to promote" };
 const VERDICTS = { open: "", worse: "worse", harmless: "no worse" };
 
@@ -49,5 +52,6 @@ function verdict({ verdict }) {
 function shown(value, unit) {
   if (value === null) return "–";
   if (unit === "ms") return duration(value);
+  if (unit === "price") return String(Number(value.toPrecision(3)));
   return unit ? count(Math.round(value)) : `${(100 * value).toFixed(1)}%`;
 }
