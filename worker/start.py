@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any, TypeVar, cast
 
 import asyncpg
@@ -216,9 +217,10 @@ async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
 
 @asynccontextmanager
 async def open_services(
-    config: Config, home: Home, loading: Loading | None = None
+    config: Config, home: Home, loading: Loading | None = None, member: str = ""
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
-    """Database and models start concurrently: the slowest of them determines the start time."""
+    """Database and models start concurrently: the slowest of them determines the start time. `member` is the name
+    within the crew, if there is one."""
     roster, secret, supervisor = read_roster(config), read_secret(config, home), Supervisor()
     loading, start = loading or Loading(), Trace()
     async with AsyncExitStack() as stack:
@@ -248,7 +250,8 @@ async def open_services(
         parts = (database, engines, embedders, reranker, servers)
         exporter = _exporter(config)
         replica = await stack.enter_async_context(open_replica(config, database))
-        services = _assemble(config, roster, secret, supervisor, *parts, exporter, replica)
+        name = "/".join(filter(None, (gethostname(), member)))
+        services = _assemble(config, roster, secret, supervisor, *parts, exporter, replica, name)
         reloader = _reloader(services, engines)
         services = replace(services, reload=reloader.ask)
         stack.callback(services.loaders.close)
@@ -323,6 +326,7 @@ def _assemble(
     servers: ToolServers,
     exporter: Exporter | None,
     replica: Database,
+    name: str,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         kept = {**(answers.stats() if answers else {}), **(similar.stats() if similar else {})}
@@ -388,7 +392,7 @@ def _assemble(
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=(
             telemetry := Telemetry(
-                *(Traces(database, replica), Metrics(engine_stats, supervisor, config.objective)),
+                *(Traces(database, replica, worker=name), Metrics(engine_stats, supervisor, config.objective)),
                 trace_days=config.trace_days,
                 tenant_traces=config.tenant_traces,
                 export=exporter.offer if exporter else None,
