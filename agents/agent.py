@@ -315,7 +315,7 @@ class Agent:
         key = self._key(progress, candidate, prompt, sampling) if self._answers is not None else None
         cached = self._answered(progress, candidate, prompt, key)
         asked_like = None
-        if cached is None and decision is not None:
+        if cached is None and trial is None:
             asked_like, cached = await self._answered_like(progress, candidate, prompt, sampling)
         generation = cached or candidate.model.generate(
             prompt,

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from agents.agent import Agent
 from agents.alike import particulars
 from agents.answer_cache import CachedAnswer
+from agents.lineup import Candidate, Lineup
 from agents.message import Message
+from agents.routing.policy import Cascade
 from agents.similar_answers import LOOKED_AT_MAX, QUESTION_CHARS_MAX, Asked, SimilarAnswers, Vector
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
@@ -119,6 +121,17 @@ async def test_a_sample_of_the_hits_is_generated_and_compared_and_what_differs_i
     told = similar.stats()
     assert (told["semantic_cache_checked_total"], told["semantic_cache_wrong_total"]) == (2, 1)
     assert told["semantic_cache_hits_total"] == 0
+
+
+async def test_what_a_cascade_handed_over_may_get_the_answer_to_a_similar_question() -> None:
+    large = ScriptedModel(["In 14 days.", "No."], name="large")
+    small = ScriptedModel(["Sorry, no."] * 2, name="small")
+    route = Cascade(policy="cascade", first="small", then="large")
+    models = Lineup({"small": Candidate(small, 0.1), "large": Candidate(large)}, {"auto": route}, "auto")
+    agent = Agent(models, None, Toolbox([]), similar=never())
+    first = await run(agent, greedy("When do I get a refund?"))
+    second = await run(agent, greedy("How do I get a refund, my money back?"))
+    assert (first.answer, second.answer, len(large.prompts)) == ("In 14 days.", "In 14 days.", 1)
 
 
 def test_about_one_hit_of_twenty_is_checked() -> None:

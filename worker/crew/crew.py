@@ -108,9 +108,17 @@ class Crew:
         settings = {**self._of_engine, **engine.flags, "listen": engine.address}
         if allowed := settings.get("memory_mb"):
             settings["memory_mb"] = str(max(1, int(allowed) // count))
-        return self._child(engine.process, "engine", settings, "/health", self._transport)
+        return self._child(engine.process, "engine", settings, "/health", self._transport, engine.model)
 
-    def _child(self, name: str, command: str, settings: Mapping[str, str], path: str, transport: Transport) -> Child:
+    def _child(
+        self,
+        name: str,
+        command: str,
+        settings: Mapping[str, str],
+        path: str,
+        transport: Transport,
+        model: str | None = None,
+    ) -> Child:
         flags = [f"--{setting.replace('_', '-')}={text}" for setting, text in settings.items()]
 
         def line(descriptor: int) -> Sequence[str]:
@@ -119,7 +127,7 @@ class Crew:
         def hello() -> dict[str, Any]:
             socket_in(self._folder, name).unlink(missing_ok=True)  # of one that was killed
             introduces = name == self.workers[0].name and not self._introduction.done()
-            return {"folder": str(self._folder), "introduces": introduces}
+            return {"folder": str(self._folder), "introduces": introduces, "model": model}
 
         return Child(name, line, hello, self._hear, transport, f"unix:{socket_in(self._folder, name)}", path)
 

@@ -43,7 +43,7 @@ class SharedModels:
     def of(cls, config: Config, folder: Path) -> SharedModels | None:
         """None where there is one model. Raises StartError."""
         models = cls(config, folder)
-        return models if models.read() is not None else None
+        return models if models._read() is not None else None
 
     @property
     def path(self) -> Path:
@@ -52,13 +52,10 @@ class SharedModels:
     def read(self) -> Sequence[SharedEngine] | None:
         """The engines to begin, for models that are new or other ones; None where there is no file. Nothing changes
         before `take`. Raises StartError."""
-        try:
-            self._file = read_models(self.config)
-        except InvalidModels as error:
-            raise StartError(str(error)) from None
-        if self._file is None:
+        file = self._read()
+        if file is None:
             return None
-        return [self._engine(name, table) for name, table in self._file.models.items() if self._is_new(name, table)]
+        return [self._engine(name, table) for name, table in file.models.items() if self._is_new(name, table)]
 
     def take(self, begun: Sequence[SharedEngine]) -> list[SharedEngine]:
         """Have workers that begin from now on use what was read last, with these engines. Returns those that nobody
@@ -74,6 +71,13 @@ class SharedModels:
         self.path.write_text("".join(f"{key} = {toml(value)}\n" for key, value in told.items()), "utf-8")
         kept = set(map(id, self.engines.values()))
         return [engine for engine in before.values() if id(engine) not in kept]
+
+    def _read(self) -> ModelFile | None:
+        try:
+            self._file = read_models(self.config)
+        except InvalidModels as error:
+            raise StartError(str(error)) from None
+        return self._file
 
     def _is_new(self, name: str, table: ModelTable) -> bool:
         running = self.engines.get(name)

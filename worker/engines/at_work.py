@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -271,10 +271,16 @@ async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) ->
 
 @asynccontextmanager
 async def open_model(
-    config: Config, supervisor: Supervisor, tell: Told | None = None, trace: Trace | None = None
+    config: Config,
+    supervisor: Supervisor,
+    tell: Told | None = None,
+    trace: Trace | None = None,
+    of: str | None = None,
 ) -> AsyncIterator[ChatModel]:
-    """The phases of the start become spans of the trace."""
+    """The phases of the start become spans of the trace. `of` is its name where it is one of several."""
     wanted = await asyncio.to_thread(load_for, "--model", engine_config, config)
+    if of is not None:
+        wanted = replace(wanted, disk_folder=Home(config.home).kv_of(of))
     allowance = await asyncio.to_thread(load_for, "--model", here, wanted)
     if allowance.is_less:
         print(f"There is memory for {allowance}: {allowance.reason}", flush=True)

@@ -151,7 +151,7 @@ class ModelPool:
     def _wanted(self, name: str, table: ModelTable) -> EngineConfig:
         """Raises ModelNotLoaded."""
         wanted = engine_config(table.applied(self._config))
-        return replace(wanted, disk_folder=Home(self._config.home).kv / "models" / name)
+        return replace(wanted, disk_folder=Home(self._config.home).kv_of(name))
 
     async def _open(self, table: ModelTable, model: OnDemandModel) -> ChatModel:
         """Raises ModelNotLoaded, NoRoom."""

@@ -62,6 +62,7 @@ def test_workers_share_an_engine_for_each_model_and_one_is_exchanged_at_work(cre
     for model in ("small", "large"):
         answer = asked("POST", "/v1/responses", json={"input": "Hello!", "max_output_tokens": 4, "model": model})
         assert answer.status_code == 200, answer.text
+    assert {path.name for path in (crew.log.parent / "kv" / "models").iterdir()} == {"small", "large"}
     processes = asked("GET", "/metrics").text
     assert 'process="engine-' in processes or 'process="worker-2"' in processes
     before = parameters()

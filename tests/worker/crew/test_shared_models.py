@@ -59,6 +59,7 @@ def test_each_model_gets_an_engine_with_the_settings_of_its_table(tmp_path: Path
         ("small", {"model": "demo-draft", "streams": "2"}),
         ("large", {"model": "demo-chat"}),
     ]
+    assert [each.process for each in begun] == ["engine-1-small", "engine-2-large"]
     assert models.take(begun) == []
     told = read_models(load({"home": str(tmp_path), "models": str(models.path)}, {}))
     meant = read_models(load({"home": str(tmp_path)}, {}))
