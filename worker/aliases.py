@@ -53,10 +53,11 @@ class Aliases:
 
     def problems(self, served: Collection[str]) -> list[str]:
         """One message for each name that would reach nothing, or hide a model. `served` are all models of a worker."""
+        said = "The alias {} (--alias or models.toml) {}.".format
+        hidden = [said(name, "is the name of a model itself") for name in self.by_name if name in served]
         available = ", ".join(served)
-        hidden = [f"--alias: {name} is the name of a model itself." for name in self.by_name if name in served]
         return hidden + [
-            f"--alias: {name} stands for '{model}', which this worker does not serve. Available: {available}."
+            said(name, f"stands for '{model}', which this worker does not serve. Available: {available}")
             for name, model in self.by_name.items()
             if model not in served
         ]

@@ -9,16 +9,18 @@ import signal
 import orjson
 
 from worker.config import Config
-from worker.engines.model_file import read_models
+from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
+from worker.roster import read_roster
 
 
 async def reload_models(config: Config) -> None:
-    """Mistakes are told here: the worker would only note them. Raises StartError, InvalidModels."""
+    """Mistakes are told here: the worker would only note them. Raises StartError, InvalidModels, InvalidAgents."""
     models = await asyncio.to_thread(read_models, config)
     if models is None:
         raise StartError("there is no models.toml in the home folder (--models): there is nothing to read again")
+    await asyncio.to_thread(_check_agents, config, models)
     try:
         ready = orjson.loads(await asyncio.to_thread(Home(config.home).ready_file.read_bytes))
         os.kill(int(ready["pid"]), signal.SIGUSR1)
@@ -27,3 +29,11 @@ async def reload_models(config: Config) -> None:
     except (PermissionError, ValueError, TypeError, KeyError) as error:
         raise StartError(f"the worker of this home folder cannot be asked: {error}") from None
     print(f"The worker at {ready['url']} reads it: {', '.join(models.models)}. Its log says when they answer.")
+
+
+def _check_agents(config: Config, models: ModelFile) -> None:
+    """Raises StartError where agents or surfaces name models that would be gone, InvalidAgents."""
+    roster = read_roster(config)
+    tools = {tool for agent in roster.agents.values() for tool in agent.tools}  # those of servers are not known here
+    if problems := roster.problems(tools, models.names):
+        raise StartError(" ".join(problems))

@@ -56,7 +56,8 @@ async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], lim
     """Prints lines of JSON. Raises StartError where there is no such answer."""
     async with _opened(config, tenant) as (database, tenant_id):
         found = await accepted(database, tenant_id, why or WHYS, limit)
-    examples = [example for answer in found if (example := example_of(answer)) is not None]
+    told = [example for answer in found if (example := example_of(answer)) is not None]
+    examples = list({orjson.dumps(example): example for example in told}.values())  # who asks the same weighs no more
     _print(examples, found, f"tenant {tenant} has no accepted answers that a model can be trained on")
     print(f"{len(examples)} of {len(found)} accepted answers. {READ_FIRST.format('lines')}", file=sys.stderr)
 

@@ -12,7 +12,8 @@ from migrations.pool import Database
 Why: TypeAlias = Literal["up", "canary", "escalated"]
 WHYS: tuple[Why, ...] = get_args(Why)
 
-# First answers of conversations, which have nothing before them that is kept elsewhere. Nobody's thumb is against them.
+# First answers of conversations, which have nothing before them that is kept elsewhere. Nobody's thumb is against them,
+# and none of them says that it does not know, unless somebody liked that.
 ACCEPTED = """
 with known as (
     select r.id, r.input, r.body, r.created_at, r.body->'metadata'->>'firsttoken:rating' as rating, t.attributes
@@ -27,6 +28,7 @@ with known as (
 )
 select id, input, body from known
  where rating is distinct from 'down'
+   and (rating = 'up' or coalesce(attributes->>'firsttoken.declined', 'false') <> 'true')
    and (('up' = any($2) and rating = 'up')
      or ('escalated' = any($2) and (attributes->>'firsttoken.escalations')::int > 0)
      or ('canary' = any($2) and exists (

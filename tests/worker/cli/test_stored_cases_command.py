@@ -13,6 +13,8 @@ import pytest
 from tests.serving import Worker
 from tests.worker.cli.test_main import complaint, firsttoken
 
+GREETING = "Hello! I am ada@example.org."
+
 
 @pytest.mark.any_answer("what was answered is asked again of the same model")
 def test_what_was_rated_up_is_exported_and_everything_can_be_asked_again(
@@ -24,7 +26,7 @@ def test_what_was_rated_up_is_exported_and_everything_can_be_asked_again(
     key_file, report = tmp_path / "key", tmp_path / "replay.md"
     key_file.write_text(key)
     with httpx.Client(base_url=server["url"], headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
-        for question, rating in (("Hello! I am ada@example.org.", "up"), ("What can you do?", None)):
+        for question, rating in ((GREETING, "up"), (GREETING, "up"), ("What can you do?", None)):
             body = {"input": question, "max_output_tokens": 24, "temperature": 0}
             made = client.post("/v1/responses", json=body).raise_for_status().json()
             rated = client.post(f"/v1/responses/{made['id']}/feedback", json={"rating": rating})
@@ -36,7 +38,7 @@ def test_what_was_rated_up_is_exported_and_everything_can_be_asked_again(
     again = ["--model", f"demo-chat@{server['url']}", "--model-key-file", str(key_file), "--report", str(report)]
     done = firsttoken("eval", "replay", "--tenant", tenant, "--home", home, *again)
     assert done.returncode == 0, done.stderr
-    assert "2 turns: " in done.stdout and any(line.startswith("decode ") for line in done.stdout.splitlines())
+    assert "3 turns: " in done.stdout and any(line.startswith("decode ") for line in done.stdout.splitlines())
     assert "## Spans" in report.read_text()
 
 

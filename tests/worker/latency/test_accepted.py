@@ -57,6 +57,7 @@ async def test_people_and_cascades_accept_and_a_thumb_down_is_a_veto(answers: An
     large = await answers(None, **ESCALATED)
     await answers(None, **KEPT)
     await answers("down", **ESCALATED)
+    await answers(None, **ESCALATED, **{"firsttoken.declined": True})
     await answers("up", after=up)  # what stood before it is kept elsewhere
     assert await answers.found("up") == {up.id}
     assert await answers.found("escalated") == {large.id}
