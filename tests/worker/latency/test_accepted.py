@@ -21,6 +21,7 @@ from worker.runs.running_store import RunningStore
 from worker.traces import Traces
 
 ESCALATED: dict[str, Any] = {"firsttoken.escalations": 1}
+DECLINED: dict[str, Any] = {**ESCALATED, "firsttoken.declined": True}
 KEPT: dict[str, Any] = {"firsttoken.escalations": 0}
 ME = Actor("command", "tester")
 
@@ -57,7 +58,7 @@ async def test_people_and_cascades_accept_and_a_thumb_down_is_a_veto(answers: An
     large = await answers(None, **ESCALATED)
     await answers(None, **KEPT)
     await answers("down", **ESCALATED)
-    await answers(None, **ESCALATED, **{"firsttoken.declined": True})
+    await answers(None, **DECLINED)
     await answers("up", after=up)  # what stood before it is kept elsewhere
     assert await answers.found("up") == {up.id}
     assert await answers.found("escalated") == {large.id}
