@@ -1,13 +1,14 @@
 """From which similarity of two questions the answer to one may be given to the other: fitted on cases. Pure.
 
-Cases that expect the same are the same question in other words. Each case is asked as if all others of its half had
-been answered before: what a cache would have given is right where the nearest of them expects the same.
+Cases that expect the same are the same question in other words. Each case is asked as if all others had been answered
+before: what a cache would have given is right where the nearest of them expects the same.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +65,14 @@ class _Nearest:
 
 
 def fit(questions: Sequence[Question], wrong_max: float) -> Threshold:
-    """The lowest threshold at which no more than this share of the hits is wrong, on one half of what is expected; the
-    other half tells whether that holds."""
+    """The lowest threshold at which no more than this share of the hits is wrong, for one half of what is expected; the
+    other half tells whether that holds. Some thousand cases take a second."""
     names = sorted({question.expected for question in questions})
     groups = {name: number % 2 for number, name in enumerate(names)}
-    one, other = (_nearest([each for each in questions if groups[each.expected] == half]) for half in (0, 1))
+    one, other = (
+        [each for asked, each in zip(questions, _nearest(questions), strict=True) if groups[asked.expected] == half]
+        for half in (0, 1)
+    )
     found = None
     similarities = {round(each.similarity - FINER, 4) for each in one if each.similarity - FINER >= LEAST}
     for threshold in sorted(similarities, reverse=True):
@@ -82,20 +86,25 @@ def fit(questions: Sequence[Question], wrong_max: float) -> Threshold:
 
 
 def _nearest(questions: Sequence[Question]) -> list[_Nearest]:
-    return [_nearest_of(number, questions) for number in range(len(questions))]
-
-
-def _nearest_of(number: int, questions: Sequence[Question]) -> _Nearest:
-    asked = questions[number]
-    own = particulars(asked.text)
-    beside = [each for at, each in enumerate(questions) if at != number and each.context == asked.context]
-    known = [each for each in beside if particulars(each.text) == own]
-    is_repeated = any(each.expected == asked.expected for each in beside)
-    if not known:
-        return _Nearest(-1.0, False, is_repeated)
-    similarities = np.stack([each.vector for each in known]) @ asked.vector
-    best = int(similarities.argmax())
-    return _Nearest(float(similarities[best]), known[best].expected == asked.expected, is_repeated)
+    """Of each question."""
+    ways = Counter((each.context, each.expected) for each in questions)
+    comparable: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for number, each in enumerate(questions):
+        comparable.setdefault((each.context, particulars(each.text)), []).append(number)
+    found = [_Nearest(-1.0, False, ways[each.context, each.expected] > 1) for each in questions]
+    for numbers in comparable.values():
+        if len(numbers) < 2:
+            continue
+        vectors = np.stack([questions[number].vector for number in numbers])
+        similarities = vectors @ vectors.T
+        np.fill_diagonal(similarities, -1.0)
+        for place, best in enumerate(similarities.argmax(axis=1)):
+            asked, other = questions[numbers[place]], questions[numbers[best]]
+            is_right = asked.expected == other.expected
+            found[numbers[place]] = replace(
+                found[numbers[place]], similarity=float(similarities[place, best]), is_right=is_right
+            )
+    return found
 
 
 def _hits(nearest: Sequence[_Nearest], threshold: float) -> Hits:
