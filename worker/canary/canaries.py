@@ -16,12 +16,13 @@ from agents.message import Item, Message
 from agents.roster import Roster
 from agents.turn import Arm, Turn
 from inference.trace import Trace
-from worker.auth.audit import WORKER
+from worker.auth.audit import WORKER, Actor
 from worker.canary.account import account_of
-from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
+from worker.canary.trial import DECIDED_IN, KNOWN_BY_CHARS, Canary, State
 from worker.canary.verdict import Answer, Decision, Vote, judge
 
 if TYPE_CHECKING:
+    from worker.canary.proposal import Proposal
     from worker.canary.store import CanaryStore
     from worker.runs.record import TurnRecord
     from worker.supervisor import Supervised, Supervisor, Well
@@ -109,6 +110,29 @@ class Canaries:
         """Of those that are live. What takes long to compare is compared seldom."""
         return [await self._account(canary) for canary in list(self._live.values())]
 
+    async def begin(self, proposal: Proposal, by: Actor) -> dict[str, Any]:
+        """Have it answer its share of conversations, here at once and elsewhere within seconds. Raises Taken."""
+        assert self._store is not None and self._auditor is not None
+        canary = await self._store.start(proposal, by, await self._auditor())
+        await self._learn()
+        return await self._account(canary)
+
+    async def decide(self, name: str, after: State, by: Actor) -> bool | None:
+        """Whether a person's decision came at a time at which it could be taken; None where there is no such canary."""
+        assert self._store is not None and self._auditor is not None
+        canary = next((each for each in await self._store.all() if each.name == name), None)
+        if canary is None:
+            return None
+        if canary.state not in DECIDED_IN[after]:
+            return False
+        done = await self._store.change(name, canary.state, after, "by a person", by, await self._auditor())
+        await self._learn()
+        return done
+
+    async def _learn(self) -> None:
+        assert self._store is not None
+        self._live = {each.agent: each for each in await self._store.live()}
+
     async def _account(self, canary: Canary) -> dict[str, Any]:
         assert self._store is not None
         known = self._accounts.get(canary.id)
@@ -138,7 +162,7 @@ class Canaries:
         for canary in self._live.values():
             if canary.id in heard:
                 await self._judge(canary)
-        self._live = {each.agent: each for each in await self._store.live()}
+        await self._learn()
 
     def _lacks(self, canary: Canary) -> None:
         if canary.name not in self._lacking:

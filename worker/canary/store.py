@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,7 @@ import asyncpg
 from agents.store.answered import Answered
 from migrations.pool import Database
 from worker.auth.audit import Act, Actor, note
+from worker.canary.proposal import Proposal
 from worker.canary.trial import Canary, State
 from worker.canary.verdict import Answer, Evidence, Vote
 
@@ -30,29 +31,21 @@ class CanaryStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def start(
-        self,
-        name: str,
-        agent: str,
-        treatment: str,
-        share: float,
-        margins: Mapping[str, float],
-        by: Actor,
-        auditor: UUID,
-    ) -> Canary:
+    async def start(self, proposal: Proposal, by: Actor, auditor: UUID) -> Canary:
         """Raises Taken."""
         async with self._database.tenant(auditor) as connection:
             try:
                 row = await connection.fetchrow(
                     "insert into canaries (name, agent, treatment, share, margins) values ($1, $2, $3, $4, $5) "
                     f"returning {COLUMNS}",
-                    *(name, agent, treatment, share, margins),
+                    *(proposal.name, proposal.agent, proposal.treatment, proposal.share, proposal.margins),
                 )
             except asyncpg.UniqueViolationError as error:
                 what = "agent has a canary already" if "live" in str(error.constraint_name) else "name was used before"
                 raise Taken(f"the {what}") from None
             assert row is not None
-            await note(connection, auditor, by, Act.CANARY_STARTED, name, agent=agent, treatment=treatment, share=share)
+            told = {"agent": proposal.agent, "treatment": proposal.treatment, "share": proposal.share}
+            await note(connection, auditor, by, Act.CANARY_STARTED, proposal.name, **told)
         return _canary(row)
 
     async def change(self, name: str, before: State, after: State, reason: str, by: Actor, auditor: UUID) -> bool:

@@ -22,6 +22,10 @@ class State(StrEnum):
     ABORTED = "aborted"
 
 
+# What people may decide, and in which states.
+DECIDED_IN = {State.PROMOTED: (State.RUNNING,), State.ABORTED: (State.RUNNING, State.PROMOTED)}
+
+
 @dataclass(frozen=True, slots=True)
 class Canary:
     """`agent` is the name of the agent on trial, empty for requests that name none; `treatment` that of the agent which

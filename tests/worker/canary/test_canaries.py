@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from unittest.mock import AsyncMock
 from uuid import UUID, uuid4
 
@@ -21,7 +22,9 @@ from tests.worker.answering import MODEL, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.audit import Actor, AuditLog
 from worker.auth.keys import Keys
+from worker.auth.scope import ALL, Scope
 from worker.canary.canaries import Canaries, first_words, note_arm
+from worker.canary.proposal import Proposal
 from worker.canary.store import ANSWERS_MAX, CanaryStore, Taken
 from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
 from worker.canary.verdict import Answer, Vote
@@ -45,7 +48,7 @@ def start(store: CanaryStore, tenant_id: UUID) -> Callable[..., object]:
     """Starts a canary of a name of its own."""
 
     async def start(treatment: str = "new", share: float = 0.5, agent: str = "usual") -> Canary:
-        return await store.start(f"test-{uuid4()}", agent, treatment, share, {}, ME, tenant_id)
+        return await store.start(Proposal(f"test-{uuid4()}", agent, treatment, share), ME, tenant_id)
 
     return start
 
@@ -282,7 +285,7 @@ async def test_an_agent_has_one_canary_at_a_time_and_a_canary_a_name_of_its_own(
     first: Canary = await start()  # type: ignore[misc]
     with pytest.raises(Taken, match="agent has a canary"):
         await start()  # type: ignore[misc]
-    begin = partial(store.start, first.name, "another", "new", 0.5, {}, ME, tenant_id)
+    begin = partial(store.start, Proposal(first.name, "another", "new", 0.5), ME, tenant_id)
     with pytest.raises(Taken, match="name was used"):
         await begin()
 
@@ -313,3 +316,64 @@ def test_arms_of_different_canaries_do_not_go_together() -> None:
     both = [(one.arm(tenant, str(n)).treated, other.arm(tenant, str(n)).treated) for n in range(2000)]
     assert 0.2 < sum(first and second for first, second in both) / 2000 < 0.3
     assert one.arm(tenant, "1") == one.arm(tenant, "1") != one.arm(uuid4(), "1")
+
+
+async def operator_of(database: Database, tenant_id: UUID, *scopes: Scope) -> dict[str, str]:
+    key = (await Keys(database, SECRET).create(tenant_id, "operator", scopes=frozenset(scopes)))[1]
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def test_an_operator_starts_promotes_and_ends_one_over_the_network_and_this_worker_follows_at_once(
+    client: Client, database: Database, services: Services, model: ScriptedModel, tenant_id: UUID
+) -> None:
+    headers, name = await operator_of(database, tenant_id, *ALL), f"test-{uuid4()}"
+    told = {"name": name, "agent": "usual", "treatment": "new", "share": 0.5}
+    begun = await client.post("/ops/api/canaries", json=told, headers=headers)
+    assert begun.status == 200, await begun.text()
+    assert (await begun.json())["state"] == "running"
+    assert (await client.post("/ops/api/canaries", json=told, headers=headers)).status == 409
+    for state, status, treated in (("promoted", 200, True), ("promoted", 409, True), ("aborted", 200, False)):
+        decided = await client.post(f"/ops/api/canaries/{name}", json={"state": state}, headers=headers)
+        assert decided.status == status, await decided.text()
+        assert await chat(client, f"After {state}") == 200
+        assert is_treated(model) is treated
+    acts = [each.act for each in await AuditLog(database).list(tenant_id, limit=10) if each.object == name]
+    assert acts == ["canary.changed", "canary.changed", "canary.started"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"treatment": "nobody"}, "treatment"),
+        ({"treatment": "usual"}, "treatment"),
+        ({"agent": "nobody"}, "agent"),
+        ({"share": 1}, "share"),
+        ({"name": "a/b"}, "name"),
+        ({"margins": {"joy": 0.1}}, "margins"),
+        ({"more": 1}, "more"),
+    ],
+)
+async def test_what_cannot_be_tried_is_refused_by_its_field(
+    client: Client, database: Database, tenant_id: UUID, change: dict[str, Any], param: str
+) -> None:
+    headers = await operator_of(database, tenant_id, *ALL)
+    told = {"name": "brief-1", "agent": "usual", "treatment": "new", **change}
+    refused = await client.post("/ops/api/canaries", json=told, headers=headers)
+    assert (refused.status, (await refused.json())["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("scope", [Scope.CHAT, Scope.OPS, Scope.ADMIN])
+async def test_who_only_watches_or_only_administers_decides_nothing(
+    client: Client, database: Database, tenant_id: UUID, scope: Scope
+) -> None:
+    headers = await operator_of(database, tenant_id, scope)
+    for path, body in (("", {"name": "a", "treatment": "new"}), ("/a", {"state": "aborted"})):
+        refused = await client.post(f"/ops/api/canaries{path}", json=body, headers=headers)
+        assert refused.status == 403, await refused.text()
+
+
+async def test_one_that_is_not_there_cannot_be_decided(client: Client, database: Database, tenant_id: UUID) -> None:
+    headers = await operator_of(database, tenant_id, *ALL)
+    for path in ("nobody", "..%2f"):
+        refused = await client.post(f"/ops/api/canaries/{path}", json={"state": "aborted"}, headers=headers)
+        assert refused.status == 404

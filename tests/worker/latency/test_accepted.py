@@ -14,6 +14,7 @@ from migrations.pool import Database
 from tests.agents.store.test_stores import record, save
 from tests.worker.latency.test_rollups import turn
 from worker.auth.audit import Actor
+from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore
 from worker.canary.trial import State
 from worker.latency.accepted import WHYS, Why, accepted
@@ -75,7 +76,7 @@ async def test_the_winner_of_a_canary_is_accepted_also_when_it_was_ended(
 ) -> None:
     store, arms = CanaryStore(database), {}
     for name in ("promoted", "ended", "rolled back", "running", "aborted"):
-        canary = await store.start(f"test-{uuid4()}", f"agent-{uuid4()}", "new", 0.5, {}, ME, tenant_id)
+        canary = await store.start(Proposal(f"test-{uuid4()}", f"agent-{uuid4()}", "new", 0.5), ME, tenant_id)
         for arm in ("control", "treatment"):
             arms[name, arm] = (await answers(None, canary=canary.name, canary_arm=arm, canary_unit="0" * 16)).id
         ways = {
