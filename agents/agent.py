@@ -18,6 +18,7 @@ from agents.budget import FREE, Budget, Prices
 from agents.constraint import Stage, constraint_of
 from agents.errors import Interrupted, InvalidTurn
 from agents.events import EventSink, ItemFinished, ItemStarted, TurnFinished
+from agents.flaw import flaw_of
 from agents.lineup import Candidate, Lineup
 from agents.message import FunctionCall, Message
 from agents.offer import Offer
@@ -32,6 +33,7 @@ from agents.router import Router
 from agents.routing.decision import Decision
 from agents.routing.trial import Trial, judged
 from agents.search import found, search
+from agents.similar_answers import CONTEXT_CHARS_MAX, Asked, SimilarAnswers
 from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
@@ -63,8 +65,9 @@ class Agent:
         toolbox: Toolbox,
         prices: Prices = FREE,
         answers: AnswerCache | None = None,
+        similar: SimilarAnswers | None = None,
     ) -> None:
-        """`answers` are given again; None: each is generated."""
+        """`answers` are given again, `similar` ones to similar questions; None: each is generated."""
         lineup = model if isinstance(model, Lineup) else Lineup.of(model)
         self._router = Router(lineup)
         self._names_models = len(lineup.candidates) > 1
@@ -72,6 +75,7 @@ class Agent:
         self._retriever = retriever
         self._toolbox = toolbox
         self._answers = answers
+        self._similar = similar
         self.turns = Work()
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
@@ -87,6 +91,7 @@ class Agent:
                 with Prefetch(likely.model, trace) as ahead:
                     progress = await self._prepare(turn, trace, ahead, likely)
                     progress.held = held
+                    progress.same(likely)
                     await self._next(progress)
             return await self._run_begun(progress, sink)
 
@@ -139,7 +144,8 @@ class Agent:
             step=progress.budget.steps,
             trace=progress.trace,
         )
-        progress.step = await self._begin(progress, self._router.candidate(decision.model), decision)
+        candidate = progress.same(self._router.candidate(decision.model))
+        progress.step = await self._begin(progress, candidate, decision)
 
     async def _run_step(self, progress: Progress, sink: EventSink) -> None:
         """To its end; one on trial until it is kept, or another model has taken it over."""
@@ -148,7 +154,7 @@ class Agent:
             return await step.run(sink)
         decision = step.trial.decision
         running = asyncio.create_task(step.run(sink), name="trial")
-        other = self._router.candidate(decision.fallback)
+        other = progress.same(self._router.candidate(decision.fallback))
         try:
             with Prefetch(other.model, progress.trace) as hedge:
                 if decision.hedge and other.is_loaded:
@@ -156,6 +162,7 @@ class Agent:
                     hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
                 await step.decided.wait()
                 takes_over = not step.is_kept and await self._take_over(progress, step, other, sink)
+            progress.add_hedge(hedge.spent, other, took_over=takes_over)
             self._tell_trial(progress, step, takes_over)
             await (progress.step.run(sink) if takes_over else running)
         finally:
@@ -210,13 +217,18 @@ class Agent:
             likely.on_demand.foresee()
         return likely.model.read_ahead(await self._prefix(asked, likely), salt=turn.salt)
 
-    async def share(self, turn: Turn) -> Generation | None:
+    async def share(self, turn: Turn, only: Candidate | None = None) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no
-        data of a tenant, and prefill it, where that helps. Raises InvalidTurn, InvalidTemplate.
+        data of a tenant, and prefill it, where that helps: on all models that may do a step of it, or `only` on one
+        that is about to be among them. Raises InvalidTurn, InvalidTemplate.
         """
         asked = replace(turn, input=(Message("user", "?"),))
-        likely, reading = self._router.likely(asked), None
-        for candidate in self._router.named(asked):
+        likely, reading = only or self._router.likely(asked), None
+        named = self._router.named(asked)
+        if only is not None:
+            is_known = only.name in self._router.lineup.candidates
+            named = [only] if only.name in [each.name for each in named] or not is_known else []
+        for candidate in named:
             prefix = await self._prefix(asked, candidate)
             candidate.model.share(prefix)
             read = candidate.model.read_ahead(prefix, salt=turn.salt)
@@ -300,8 +312,12 @@ class Agent:
         sampling = await self._held(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
         )
-        key = self._key(progress, candidate, prompt, sampling)
-        generation = self._answered(progress, candidate, prompt, key) or candidate.model.generate(
+        key = self._key(progress, candidate, prompt, sampling) if self._answers is not None else None
+        cached = self._answered(progress, candidate, prompt, key)
+        asked_like = None
+        if cached is None and trial is None:
+            asked_like, cached = await self._answered_like(progress, candidate, prompt, sampling)
+        generation = cached or candidate.model.generate(
             prompt,
             sampling,
             salt=turn.salt,
@@ -333,17 +349,17 @@ class Agent:
             trial,
             turn.sampling.top_logprobs,
             None if isinstance(generation, CachedGeneration) else key,
+            None if isinstance(generation, CachedGeneration) else asked_like,
+            flaw=lambda said, is_whole: flaw_of(turn, progress.context.sources, said, is_whole=is_whole),
         )
 
     def _key(self, progress: Progress, candidate: Candidate, prompt: Sequence[int], sampling: Sampling) -> bytes | None:
         """Of the answer in the cache; None where it is not to be given again."""
-        if self._answers is None:
-            return None
         turn, offer = progress.turn, progress.offer
         strict = [function.strict for function in turn.functions]
         schema = turn.answer_format.schema if turn.answer_format else None
         held = (sorted(offer.callable), turn.tool_choice, strict, schema, self._calls_max(progress, candidate))
-        return self._answers.key(turn.salt, candidate.name, prompt, sampling, repr((held, bool(progress.budget.steps))))
+        return AnswerCache.key(turn.salt, candidate.name, prompt, sampling, repr((held, bool(progress.budget.steps))))
 
     def _answered(
         self, progress: Progress, candidate: Candidate, prompt: Sequence[int], key: bytes | None
@@ -361,6 +377,35 @@ class Agent:
         self._answers.saved(answer, seconds)
         span.attributes["saved_ms"] = round(1e3 * seconds, 3)
         return CachedGeneration(answer, len(prompt))
+
+    async def _answered_like(
+        self, progress: Progress, candidate: Candidate, prompt: Sequence[int], sampling: Sampling
+    ) -> tuple[Asked | None, CachedGeneration | None]:
+        """What is asked, where its answer may be given to similar questions, and the answer to one that came before, as
+        a span of its own."""
+        turn, similar = progress.turn, self._similar
+        last = turn.input[-1] if turn.input else None
+        is_open = not (progress.offer.callable or progress.budget.steps or turn.prompt)
+        if similar is None or not (is_open and isinstance(last, Message) and last.role == "user"):
+            return None, None
+        around = replace(turn, input=(*turn.input[:-1], Message("user", "?")))
+        said = repr((assemble(around, progress.output, progress.passages), turn.switches))
+        if len(said) > CONTEXT_CHARS_MAX:
+            return None, None
+        key = self._key(progress, candidate, list(said.encode("utf-8", "surrogatepass")), sampling)
+        if key is None:
+            return None, None
+        with progress.trace.span("semantic_cache") as span, suppress(InferenceError):
+            asked, found = await similar.ask(key, last.text, turn.salt) or (None, None)
+            span.attributes["hit"] = found is not None
+            if found is not None:
+                seconds = len(prompt) * candidate.speed.read_s + len(found.answer.ids) * candidate.speed.write_s
+                similar.saved(found, seconds)
+                span.attributes |= {"similarity": round(found.similarity, 4), "saved_ms": round(1e3 * seconds, 3)}
+                return asked, CachedGeneration(found.answer, len(prompt))
+            span.name = "semantic_cache_check" if asked and asked.given else "semantic_cache_miss"
+            return asked, None
+        return None, None
 
     async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[list[Segment], list[int]]:
         """The next step's prompt and its token ids, shortened until an answer fits, where anything may be left out."""
@@ -461,14 +506,22 @@ class Agent:
             return
         sink.write(step.end(fallback=NOTHING_LEFT if progress.concluding else _unread(step)))
         progress.add(step)
-        if self._answers is not None and step.cache_key is not None and (finish := step.generation.finish) is not None:
-            generation, text = step.generation, "".join(step.heard)
-            answer = CachedAnswer(text, tuple(generation.ids), finish, generation.stop_string)
-            self._answers.put(step.cache_key, answer)
+        self._keep_answer(step)
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)
             step.candidate.model.remember(message, step.generation.ids, salt=progress.turn.salt)
+
+    def _keep_answer(self, step: Step) -> None:
+        """To be given again."""
+        generation = step.generation
+        if (step.cache_key is None and step.similar is None) or generation.finish is None:
+            return
+        answer = CachedAnswer("".join(step.heard), tuple(generation.ids), generation.finish, generation.stop_string)
+        if self._answers is not None and step.cache_key is not None:
+            self._answers.put(step.cache_key, answer)
+        if self._similar is not None and step.similar is not None:
+            self._similar.put(step.similar, answer)
 
     def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
         """Write the result as an item, cut to its share of the free context."""

@@ -42,10 +42,12 @@ class Prices(BaseModel):
     engine_second: Price = 0.0  # of a step's time, by rows
     tool_seconds: Annotated[dict[str, Price], Field(max_length=PRICED_TOOLS_MAX)] = Field(default_factory=dict)
 
-    def of_step(self, usage: Usage) -> float:
+    def of_step(self, usage: Usage, engine_second: float | None = None) -> float:
+        """`engine_second` is the price of the model's own engine, where it has one."""
         computed = usage.input_tokens - usage.cached_tokens
         thousands = computed * self.input + usage.cached_tokens * self.cached + usage.output_tokens * self.output
-        return thousands / 1000 + usage.spent.engine_ns / 1e9 * self.engine_second
+        second = self.engine_second if engine_second is None else engine_second
+        return thousands / 1000 + usage.spent.engine_ns / 1e9 * second
 
     def of_time(self, tool: str, seconds: float) -> float:
         """What a call took, beside what it costs by itself."""
@@ -88,15 +90,15 @@ class Budget:
         self.tool_s += seconds
         self.cost += self.prices.of_time(name, seconds)
 
-    def add_step(self, usage: Usage) -> None:
+    def add_step(self, usage: Usage, engine_second: float | None = None) -> None:
         """Account for a step that has ended."""
         self.steps += 1
         self.tokens += usage.output_tokens
-        self.cost += self.prices.of_step(usage)
+        self.cost += self.prices.of_step(usage, engine_second)
 
-    def add_trial(self, usage: Usage) -> None:
-        """Account for what a model computed before another one took its step over."""
-        self.cost += self.prices.of_step(usage)
+    def add_unused(self, usage: Usage, engine_second: float | None = None) -> None:
+        """Account for what a model computed of a step that another one did."""
+        self.cost += self.prices.of_step(usage, engine_second)
 
     def spent(self, now_ns: int) -> str | None:
         """The name of the spent budget, after which the next step must be the answer; None while none is spent."""

@@ -39,12 +39,13 @@ class OnDemand(Protocol):
 @dataclass
 class Candidate:
     """A model with what the agent loop derives from it. `engine_second` is the price of a second of its engine, in the
-    operator's unit."""
+    operator's unit; it counts in the place of that of all engines where it `is_priced`."""
 
     model: LanguageModel
     engine_second: float = 1.0
     switches: Mapping[str, Value] = field(default_factory=lambda: NO_SWITCHES)  # where a request sets none
     on_demand: OnDemand | None = None
+    is_priced: bool = False
 
     def __post_init__(self) -> None:
         self.speed = Speed.of_size(self.model.measures.get("n_params", 0))
@@ -52,6 +53,11 @@ class Candidate:
     @property
     def name(self) -> str:
         return self.model.name
+
+    @property
+    def own_price(self) -> float | None:
+        """Of a second of its engine, where it has one of its own."""
+        return self.engine_second if self.is_priced else None
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -85,6 +91,10 @@ class Lineup:
         self.candidates = candidates
         self.routes: Mapping[str, Policy] = routes or {}
         self.default = default or next(iter(candidates))
+
+    def replace(self, other: Lineup) -> None:
+        """From now on offer what the other one does. Turns that have chosen a model go on with it."""
+        self.candidates, self.routes, self.default = other.candidates, other.routes, other.default
 
     @classmethod
     def of(cls, model: LanguageModel) -> Lineup:

@@ -10,13 +10,15 @@ from agents.citations import count_unknown
 from agents.constraint import Stage
 from agents.errors import Interrupted
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
+from agents.lineup import Candidate
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
 from agents.prefetch import Prefetch
+from agents.routing.refusal import DECLINED, begins_like
 from agents.step import Step
 from agents.tool import ToolContext
 from agents.turn import Turn
-from inference.core import Finish, Grammar
+from inference.core import Finish, Grammar, Spent
 from inference.errors import InferenceError
 from inference.trace import Trace
 from retrieval.passage import Passage
@@ -41,6 +43,8 @@ class Progress:
     grammars: dict[tuple[str, Stage], Grammar | None] = field(default_factory=dict)  # compiled once per model and stage
     held: ExitStack = field(default_factory=ExitStack)  # keeps the models of the turn loaded
     escalations: int = 0  # steps that another model took over
+    models: dict[str, Candidate] = field(default_factory=dict)  # those that the turn has used, by name
+    cascade_ns: int = 0  # of engines, for what was computed beside the answer: given up, or read in vain
 
     @property
     def step(self) -> Step:
@@ -51,6 +55,10 @@ class Progress:
     @step.setter
     def step(self, step: Step) -> None:
         self._step = step
+
+    def same(self, candidate: Candidate) -> Candidate:
+        """The model that this turn knows by the name: another one may have taken its place since."""
+        return self.models.setdefault(candidate.name, candidate)
 
     @property
     def passages(self) -> list[Passage]:
@@ -78,27 +86,36 @@ class Progress:
         """Account for a step that has ended."""
         self.output += step.reply.items
         usage = self._usage(step)
-        self.budget.add_step(usage)
+        self.budget.add_step(usage, step.candidate.own_price)
         self.usage += usage
 
     def give_up(self, step: Step) -> None:
         """Account for a step that another model has taken over: its tokens cost, and nobody is told them."""
+        spent = step.generation.spent + self.ahead.spent
         tokens = step.generation.prompt_tokens, step.generation.cached_tokens, len(step.generation.ids)
-        self.budget.add_trial(Usage(*tokens, spent=step.generation.spent))
-        self.usage += Usage(spent=step.generation.spent)
+        self.budget.add_unused(Usage(*tokens, spent=spent), step.candidate.own_price)
+        self.usage += Usage(spent=spent)
+        self.cascade_ns += spent.engine_ns
         self.escalations += 1
+
+    def add_hedge(self, spent: Spent, candidate: Candidate, *, took_over: bool) -> None:
+        """Account for what a model read in case it had to take over."""
+        self.budget.add_unused(Usage(spent=spent), candidate.own_price)
+        self.usage += Usage(spent=spent)
+        self.cascade_ns += 0 if took_over else spent.engine_ns
 
     def tell_cost(self) -> None:
         """Note in the trace what the turn took, also of a step that was abandoned. To be called once, at its end."""
         if not self.step.ended:
             usage = self._usage(self.step)
-            self.budget.add_step(usage)
+            self.budget.add_step(usage, self.step.candidate.own_price)
             self.usage += usage
         spent, attributes = self.usage.spent, self.trace.attributes
         for name, amount in (
             ("cost", self.budget.cost),
             ("engine_ms", spent.engine_ns / 1e6),
             ("speculation_ms", spent.speculation_ns / 1e6),
+            ("cascade_ms", self.cascade_ns / 1e6),
             ("tool_ms", self.budget.tool_s * 1e3),
         ):
             before = attributes.get(f"firsttoken.{name}")
@@ -154,6 +171,7 @@ class Progress:
             **({"firsttoken.model": self.step.candidate.name} if self.step.spans.model else {}),
             **({"firsttoken.escalations": self.escalations} if self.escalations else {}),
             "firsttoken.turns_dropped": self.turns_dropped,
+            **({"firsttoken.declined": begins_like(messages[-1].text, DECLINED)} if messages else {}),
             "firsttoken.citations": sum(len(message.citations) for message in messages),
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }

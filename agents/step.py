@@ -14,6 +14,7 @@ from agents.message import FunctionCall
 from agents.offer import Offer
 from agents.reply import Reply
 from agents.routing.trial import Trial, wanted
+from agents.similar_answers import Asked
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.core import Delta, Finish, Generation, Hop, Priority, Steps, Verdict
@@ -165,7 +166,9 @@ class Step:
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
     cache_key: bytes | None = None  # under which its answer is kept; None: it is not
+    similar: Asked | None = None  # under which its answer is kept for similar questions
     heard: list[str] = field(default_factory=list)  # the text as it was generated, where it is kept
+    flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # of an answer on trial; why it has one
     ended: bool = False
     reasoning_tokens: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
@@ -184,6 +187,7 @@ class Step:
 
         try:
             await self.generation.stream(receive)
+            self._judge_whole()
             self._expire(sink)
         finally:
             if self._timer is not None:
@@ -193,7 +197,7 @@ class Step:
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
-        if self.cache_key is not None:
+        if self.cache_key is not None or self.similar is not None:
             self.heard.append(delta.text)
         if self.trial is None:
             events = self._started(self.reply.feed(delta.text, delta.logprobs))
@@ -224,8 +228,7 @@ class Step:
             self.decided.set()
         return self._released()
 
-    @staticmethod
-    def _judge(delta: Delta, events: Sequence[Event], trial: Trial) -> bool:
+    def _judge(self, delta: Delta, events: Sequence[Event], trial: Trial) -> bool:
         """Whether it is decided now."""
         now = now_ns()
         for event in events:
@@ -236,7 +239,20 @@ class Step:
                     trial.said(now)
                 case ItemFinished(item=FunctionCall(status="failed")):
                     trial.broke(now)
+        self._look_for_flaws(trial, now, is_whole=False)
         return (trial.verdict or trial.feed(delta.text, delta.tokens, delta.logprobs, now)) is not None
+
+    def _judge_whole(self) -> None:
+        """An answer that ended on trial can be looked at as a whole."""
+        if self.trial is not None and self.trial.verdict is None and self.generation.finish is Finish.STOP:
+            self._look_for_flaws(self.trial, now_ns(), is_whole=True)
+
+    def _look_for_flaws(self, trial: Trial, now: int, *, is_whole: bool) -> None:
+        if trial.decision.doubt is None or trial.verdict is not None:
+            return
+        said = "".join(event.text for event in self._waiting if isinstance(event, TextDelta))
+        if reason := self.flaw(said, is_whole):
+            trial.broke(now, reason)
 
     def _released(self) -> list[Event]:
         """What was held back, if it may be told."""

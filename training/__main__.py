@@ -103,6 +103,12 @@ def _add_training(command: argparse.ArgumentParser, minutes: float) -> None:
         help="of training, with those before a resumption (default: %(default)s); a number in FILE's neighbour "
         "that ends in .minutes changes them meanwhile, and 0 ends the training",
     )
+    command.add_argument(
+        "--accepted", type=Path, metavar="FILE", help="learn these answers too, as `firsttoken eval export` prints them"
+    )
+    command.add_argument(
+        "--accepted-share", type=float, default=0.2, help="of what is learnt, with --accepted (default: %(default)s)"
+    )
     command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
     command.add_argument("--processes", type=int, help="that train together (default: 2, or 1 with cuda)")
     command.add_argument("--makers", type=int, help="processes that write conversations, to each that trains")

@@ -15,6 +15,8 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from inference.errors import InferenceError
 from training import evaluate as evaluation
 from training import team
+from training.accepted import Accepted
+from training.batches import Source
 from training.bundle import Kind, bundled_template
 from training.cases import CATEGORIES
 from training.checkpoint import Checkpoint
@@ -68,6 +70,8 @@ def train(
     tokenizer: Path | None = None,
     teacher: Path | None = None,
     draft: bool = False,
+    accepted: Path | None = None,
+    accepted_share: float = 0.2,
     processes: int | None,
     **plan: Any,
 ) -> None:
@@ -82,7 +86,10 @@ def train(
         start = start or (DRAFT_MODEL if draft else CHAT_MODEL)
     target.parent.mkdir(parents=True, exist_ok=True)
     shape = DRAFT if draft else CHAT
-    job = Job(Plan(**plan), Conversations(prose), target, shape, start, resumes, tokenizer, teacher)
+    source: Source = Conversations(prose)
+    if accepted is not None:
+        source = Accepted(accepted, accepted_share, source)
+    job = Job(Plan(**plan), source, target, shape, start, resumes, tokenizer, teacher)
     job.check()
     team.run(processes or (1 if gpu else 2), job)
 

@@ -17,7 +17,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 class Aliases:
     """`by_name` has the names of models, those of agents among them."""
 
-    by_name: Mapping[str, str] = field(default_factory=dict)
+    by_name: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Aliases:
@@ -38,6 +38,11 @@ class Aliases:
         """With those of a file; where both have a name, this one counts."""
         return Aliases({**others, **self.by_name})
 
+    def replace(self, other: Aliases) -> None:
+        """From now on these are the further names."""
+        self.by_name.clear()
+        self.by_name.update(other.by_name)
+
     def model_of(self, name: str) -> str:
         """The model that a request means by this name."""
         return self.by_name.get(name, name)
@@ -48,10 +53,11 @@ class Aliases:
 
     def problems(self, served: Collection[str]) -> list[str]:
         """One message for each name that would reach nothing, or hide a model. `served` are all models of a worker."""
+        said = "The alias {} (--alias or models.toml) {}.".format
+        hidden = [said(name, "is the name of a model itself") for name in self.by_name if name in served]
         available = ", ".join(served)
-        hidden = [f"--alias: {name} is the name of a model itself." for name in self.by_name if name in served]
         return hidden + [
-            f"--alias: {name} stands for '{model}', which this worker does not serve. Available: {available}."
+            said(name, f"stands for '{model}', which this worker does not serve. Available: {available}")
             for name, model in self.by_name.items()
             if model not in served
         ]

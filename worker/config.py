@@ -39,6 +39,7 @@ CUSTOMARY = {
 }
 LOG_LEVELS = ("debug", "info", "warning", "error")
 WORKERS_MAX = 32  # more of them than a machine that they pay for has cores for sockets
+SIMILAR_MIN = 0.7  # cosine of questions; those about another thing altogether reach that too
 JWT_SECRET_CHARS_MIN = 32  # an HS256 key that is shorter than the hash is open to brute force
 
 
@@ -270,6 +271,16 @@ class Config:
             least=0,
         ),
     ] = 0
+    semantic_cache: Annotated[
+        float,
+        About(
+            Group.MODELS,
+            "cosine of two questions from which the answer to one is given to the other, of the same tenant and after "
+            "the same conversation, within half of --answer-cache-mb; `firsttoken eval cache` fits it; 0: never",
+            least=0,
+            most=1,
+        ),
+    ] = 0.0
     hub: Annotated[str, About(Group.MODELS, "URL of the hub that `firsttoken models pull` downloads from")] = (
         "https://huggingface.co"
     )
@@ -598,6 +609,10 @@ class Config:
             raise ConfigError("--database-direct-url needs --database-url, the one of the pooler")
         if self.database_replica_url and not self.database_url:
             raise ConfigError("--database-replica-url needs --database-url, the server of which it is a copy")
+        if self.semantic_cache and not self.answer_cache_mb:
+            raise ConfigError("--semantic-cache needs --answer-cache-mb: answers are kept there")
+        if 0 < self.semantic_cache < SIMILAR_MIN:
+            raise ConfigError(f"--semantic-cache must be 0, or {SIMILAR_MIN:g} or more: less is about something else")
         if self.file_mb > self.tenant_request_mb or self.tenant_request_mb > self.request_mb:
             raise ConfigError("--file-mb must be at most --tenant-request-mb, and that at most --request-mb")
         if self.draft_tokens_min > self.draft_tokens:

@@ -55,6 +55,10 @@ class Home:
         """Conversations as the chat model has read them; a cache that may be removed."""
         return self.path / "kv"
 
+    def kv_of(self, model: str) -> Path:
+        """Of one of several."""
+        return self.kv / "models" / model
+
     @property
     def calibrations(self) -> Path:
         """What is fastest on this machine; measured again when it is gone."""

@@ -20,6 +20,7 @@ KNOWN = {  # part -> engine's gauge
     "prompt_index": "prompt_index_bytes",  # what is parked, and what was seen at some time
     "token_cache": "token_cache_bytes",  # token ids of pieces of prompts, and of generated turns
     "answer_cache": "answer_cache_bytes",  # answers that are given again
+    "semantic_cache": "semantic_cache_bytes",  # to similar questions
     "query_cache": "query_cache_bytes",  # embedded queries
 }
 

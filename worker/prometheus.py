@@ -53,6 +53,20 @@ class Metrics:
             buckets=SPAN_SECONDS,
             registry=self._registry,
         )
+        self.model_ttft = Histogram(
+            "firsttoken_model_first_token_seconds",
+            "Arrival to first token, by the model that answered",
+            ["model"],
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self.model_tpot = Histogram(
+            "firsttoken_model_token_seconds",
+            "Pace after it, by the model that answered",
+            ["model"],
+            buckets=TOKEN_SECONDS,
+            registry=self._registry,
+        )
         self.forecast = Histogram(
             "firsttoken_forecast_ratio",
             "Time to first token since the submission, of what was expected",
@@ -85,7 +99,7 @@ class Metrics:
         )
         self.taken = Counter(
             "firsttoken_answer_seconds",
-            "Seconds that answers took, of the engine by rows, of it for speculation that was no use, and of tools",
+            "Seconds that answers took, of the engine by rows, of it for speculation and cascades, and of tools",
             ["surface", "kind"],
             registry=self._registry,
         )
@@ -106,6 +120,10 @@ class Metrics:
         """Those of the worker and of its models, to be asked for at each scrape."""
         self._registry.register(_Starts(starts))
 
+    def watch_models(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        """The numbers of each engine by the name of its model, to be asked for at each scrape."""
+        self._registry.register(_EachModel(stats))
+
     def observe(self, record: TurnRecord) -> None:
         """Count a finished turn."""
         trace, surface = record.trace, record.surface
@@ -118,8 +136,10 @@ class Metrics:
         self._child(self.duration, surface).observe(trace.duration_ms / 1e3)
         if record.ttft_ms is not None:
             self._child(self.ttft, surface).observe(record.ttft_ms / 1e3)
+            self._child(self.model_ttft, record.model).observe(record.ttft_ms / 1e3)
         if record.tpot_ms is not None:
             self._child(self.tpot, surface).observe(record.tpot_ms / 1e3)
+            self._child(self.model_tpot, record.model).observe(record.tpot_ms / 1e3)
         self._count_taken(record, tenant)
         for kind, attribute in (("known", "firsttoken.citations"), ("unknown", "firsttoken.citations_unknown")):
             cited = trace.attributes.get(attribute)
@@ -136,7 +156,12 @@ class Metrics:
         taken, surface = record.taken, record.surface
         if taken.cost:
             self._child(self.cost, surface, tenant, record.model).inc(taken.cost)
-        for kind, ms in (("engine", taken.engine_ms), ("speculation", taken.speculation_ms), ("tools", taken.tool_ms)):
+        for kind, ms in (
+            ("engine", taken.engine_ms),
+            ("speculation", taken.speculation_ms),
+            ("cascade", taken.cascade_ms),
+            ("tools", taken.tool_ms),
+        ):
             if ms:
                 self._child(self.taken, surface, kind).inc(ms / 1e3)
 
@@ -203,6 +228,24 @@ class ModelGauges:
         return [
             _family(name, value) for name, value in self._stats().items() if isinstance(value, (int, float, Mapping))
         ]
+
+
+class _EachModel:
+    """Where there are several, each by itself beside their sums: nothing of one that is not loaded but that."""
+
+    def __init__(self, stats: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> list[Metric]:
+        families: dict[str, Metric] = {}
+        for model, stats in self._stats().items():
+            for name, value in stats.items():
+                if isinstance(value, int | float):
+                    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                    full_name = f"firsttoken_model_{name.removesuffix('_total')}"
+                    family = families.setdefault(name, kind(full_name, "Of the engine of a model", labels=["model"]))
+                    family.add_metric([model], float(value))  # type: ignore[attr-defined]
+        return list(families.values())
 
 
 class _BurnRates:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import time
 from contextlib import AsyncExitStack, closing
 
@@ -85,6 +87,7 @@ async def _serving(
         return bool(services.engine_stats().get("lost"))
 
     stop.serving = True
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, services.reload)
     files = [path for path in (Home(config.home).ready_file, config.ready_file) if path]
     with ready_files(files, ready):
         print(ready.banner(time.monotonic() - began), flush=True)

@@ -38,7 +38,7 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
         )
     async with member.on_duty(stop) if member else nullcontext():
         with bound(address) as listener:
-            async with open_model(config, Supervisor()) as model:
+            async with open_model(config, Supervisor(), of=member.model if member else None) as model:
                 app = build_engine_app(model, token)
                 settle()
                 async with listening(app, config, listener):

@@ -55,6 +55,7 @@ class Services(RunServices):
     reranker: Reranker | None = None
     foresight: Foresight | None = None
     warmth: Warmth = field(default_factory=Warmth)
+    reload: Callable[[], None] = lambda: None  # reads models.toml again
     started_at: float = field(default_factory=time.time)
 
 

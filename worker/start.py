@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -15,7 +16,9 @@ import asyncpg
 
 from agents.agent import Agent
 from agents.answer_cache import AnswerCache
+from agents.lineup import Candidate
 from agents.roster import Roster
+from agents.similar_answers import SimilarAnswers, Vector
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES
 from agents.tools import builtin_toolbox
@@ -54,6 +57,7 @@ from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config, ConfigError
 from worker.engine_config import load_for
 from worker.engines.at_work import EnginesAtWork, open_engines
+from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
 from worker.errors import StartError
 from worker.goodput import WAIT, Targets
@@ -62,6 +66,7 @@ from worker.latency.minutes import Minutes
 from worker.loading import Loading
 from worker.otlp.exporter import Exporter, SdkMissing
 from worker.prometheus import Metrics
+from worker.reload import Reloader
 from worker.roster import read_roster
 from worker.runs.admission import Admission
 from worker.runs.claims import Claims
@@ -247,6 +252,8 @@ async def open_services(
         replica = await stack.enter_async_context(open_replica(config, database))
         name = "/".join(filter(None, (gethostname(), member)))
         services = _assemble(config, roster, secret, supervisor, *parts, exporter, replica, name)
+        reloader = _reloader(services, engines)
+        services = replace(services, reload=reloader.ask)
         stack.callback(services.loaders.close)
         services.loaders.start()
         stack.push_async_callback(services.authenticator.close)
@@ -269,10 +276,32 @@ async def open_services(
         with start.span("prompts"):
             begins = roster.beside(engines.lineup.names[1:])
             await asyncio.gather(read_beginnings(services.agent, begins), services.retriever.warm_up())
+        stack.push_async_callback(reloader.close)
         start.finish()
         log.info("started in %.2f s: %s", start.duration_ms / 1e3, phases(start))
         services.telemetry.started(start, engines.starts)
+        services.telemetry.metrics.watch_models(lambda: engines.each)
         yield services, runs, batch_worker
+
+
+def _reloader(services: Services, engines: EnginesAtWork) -> Reloader:
+    """Of models.toml, whose names agents, surfaces and aliases use."""
+    roster, embedders, reranker = services.roster, services.embedders, services.reranker
+    found = services.aliases
+
+    def check(file: ModelFile) -> None:
+        nonlocal found
+        found = Aliases.parse(services.config.alias or "").beside(file.aliases)
+        tools = {tool for agent in roster.agents.values() for tool in agent.tools}
+        served = [*file.names, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
+        if problems := [*roster.problems(tools, file.names), *found.problems(served)]:
+            raise StartError(" ".join(problems))
+
+    async def warm(candidate: Candidate) -> None:
+        begins = roster.beside(services.lineup.names[1:])
+        await read_beginnings(services.agent, begins, only=candidate)
+
+    return Reloader(engines.reload, check, warm, lambda: services.aliases.replace(found))
 
 
 def _exporter(config: Config) -> Exporter | None:
@@ -300,11 +329,16 @@ def _assemble(
     name: str,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
-        kept = answers.stats() if answers else {}
+        kept = {**(answers.stats() if answers else {}), **(similar.stats() if similar else {})}
         ahead = {f"retrieval_ahead_{came}_total": count for came, count in foresight.counts.items()}
         return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes, **ahead}
 
-    answers = AnswerCache(config.answer_cache_mb * 2**20) if config.answer_cache_mb else None
+    async def embed(text: str, salt: str) -> Vector:
+        return (await embedders.default.embed_query(text, salt=salt)).vector
+
+    cache_bytes = config.answer_cache_mb * 2**20 // (2 if config.semantic_cache else 1)
+    answers = AnswerCache(cache_bytes) if cache_bytes else None
+    similar = SimilarAnswers(cache_bytes, config.semantic_cache, embed) if config.semantic_cache else None
     surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
@@ -337,7 +371,7 @@ def _assemble(
             chatting=lambda: int(engine_stats().get("running", 0)) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(lineup, foresight, toolbox, roster.prices, answers),
+        agent=Agent(lineup, foresight, toolbox, roster.prices, answers, similar),
         conversations=ConversationStore(database),
         search=ConversationSearch(replica),
         shares=ShareStore(database),

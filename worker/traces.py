@@ -69,15 +69,16 @@ class Traces:
         async with self._database.anonymous() as connection:
             await connection.execute("select roll_up_latency(), roll_up_latency_slices()")
 
-    async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> None:
-        """Add to the attributes of the turn that made a response; null removes one. A trace that is gone, or is not
-        written yet, goes without."""
+    async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> Mapping[str, Any]:
+        """Add to the attributes of the turn that made a response; null removes one. Returns all of them: none of a
+        trace that is gone, or is not written yet."""
         async with self._database.tenant(tenant_id) as connection:
-            await connection.execute(
+            attributes: Mapping[str, Any] | None = await connection.fetchval(
                 "update traces set attributes = jsonb_strip_nulls(attributes || $3) "
-                "where tenant_id = $1 and response_id = $2",
+                "where tenant_id = $1 and response_id = $2 returning attributes",
                 *(tenant_id, response_id, dict(notes)),
             )
+        return attributes or {}
 
     async def forget(self, *, days: float, per_tenant: int) -> None:
         """Remove what is older, and of each tenant all but the newest so many. Of all tenants."""

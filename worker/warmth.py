@@ -15,6 +15,7 @@ from uuid import UUID
 from agents.agent import Agent
 from agents.definition import Definition
 from agents.errors import InvalidTurn
+from agents.lineup import Candidate
 from agents.roster import Roster
 from agents.turn import Turn
 from inference.core import Generation
@@ -68,9 +69,11 @@ class Warmth:
         return generation is not None
 
 
-async def read_beginnings(agent: Agent, roster: Roster, within_s: float = BEGINNINGS_S) -> None:
+async def read_beginnings(
+    agent: Agent, roster: Roster, within_s: float = BEGINNINGS_S, only: Candidate | None = None
+) -> None:
     """Prefill the instructions and tools of the configuration once for all tenants: the first question to an agent
-    finds what the tenth finds.
+    finds what the tenth finds. `only` on one model, where it is given.
 
     What takes longer is read on beside the first requests, below all classes, or when somebody asks for it.
     """
@@ -79,10 +82,10 @@ async def read_beginnings(agent: Agent, roster: Roster, within_s: float = BEGINN
     for name, definition in {"": Definition(), **roster.agents}.items():
         try:
             turn = definition.applied(Turn(NOBODY, ()))
-            reading = await agent.share(turn)
+            reading = await agent.share(turn, only)
             async with asyncio.timeout_at(until_s):
                 while reading is not None and not await _is_read(reading):
-                    reading = await agent.share(turn)
+                    reading = await agent.share(turn, only)
         except TimeoutError:
             unread += 1
         except (InvalidTurn, InvalidTemplate) as error:  # its clients get this error

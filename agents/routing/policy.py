@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints
 
 from agents.definition import Name, Table
 from agents.routing.language import LANGUAGES
+from agents.routing.refusal import REFUSALS
 from agents.routing.situation import Situation
 
 RULES_MAX = 32  # each is looked at before a step: together some microseconds
@@ -30,34 +31,6 @@ Language: TypeAlias = Literal["de", "en", "es", "fr", "it", "nl", "pt", "ar", "h
 assert set(Language.__args__) == LANGUAGES  # type: ignore[attr-defined]
 Characters: TypeAlias = Annotated[int, Field(ge=0, le=10_000_000)]
 LogProbability: TypeAlias = Annotated[float, Field(ge=-100, le=0)]
-
-# How answers of models begin that do not know, in the words of the bundled model and of larger ones.
-REFUSALS = (
-    "i am only a small demo model",
-    "i can't",
-    "i cannot",
-    "i can not",
-    "i'm sorry",
-    "i am sorry",
-    "sorry",
-    "i'm not sure",
-    "i am not sure",
-    "i don't know",
-    "i do not know",
-    "i do not have",
-    "i don't have",
-    "unfortunately",
-    "ich weiß nicht",
-    "ich kann nicht",
-    "es tut mir leid",
-    "leider",
-    "je ne sais pas",
-    "je ne peux pas",
-    "désolé",
-    "no lo sé",
-    "no puedo",
-    "lo siento",
-)
 
 
 class Hold(Table):

@@ -8,6 +8,7 @@ from math import exp
 
 from agents.routing.decision import Decision
 from agents.routing.policy import Doubt
+from agents.routing.refusal import begins_like
 from inference.core import Sampling, TokenLogprob
 from inference.trace import Attribute
 
@@ -68,9 +69,9 @@ class Trial:
         """It begins to say something that people read."""
         return self._end(Verdict(False, "an answer"), now_ns) if self.decision.doubt is None else None
 
-    def broke(self, now_ns: int) -> Verdict:
-        """A call that cannot be read, or an answer that breaks what was promised of it."""
-        return self._end(Verdict(False, "breaks its format"), now_ns)
+    def broke(self, now_ns: int, reason: str = "breaks its format") -> Verdict:
+        """A call that cannot be read, or an answer with a flaw that shows in it."""
+        return self._end(Verdict(False, reason), now_ns)
 
     def over(self, now_ns: int) -> Verdict:
         """The step has ended, or nothing more may be waited for. One token tells nothing of the mean: an answer may
@@ -118,8 +119,7 @@ class Trial:
 
     def _unsure(self, doubt: Doubt) -> str:
         """Why, if a single token or the words tell it."""
-        said = self.text.lstrip().casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-        if any(said.startswith(refusal.casefold()) for refusal in doubt.refusals):
+        if begins_like(self.text, doubt.refusals):
             return "refuses"
         if self.min_logprob < doubt.min_logprob:
             return "an unlikely token"

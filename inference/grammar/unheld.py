@@ -15,6 +15,7 @@ import orjson
 
 from inference.errors import InvalidSchema, SchemaUnmet
 from inference.grammar.keywords import UNHELD
+from inference.grammar.validation import fetch_nothing, place_in
 
 DEFINITION = "#/$defs/"
 
@@ -30,10 +31,9 @@ def check(document: Mapping[str, Any], text: str) -> None:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:  # cut at a stop sequence of the caller's: that it is JSON was the grammar's to hold
         return
-    broken = next(jsonschema_rs.Draft202012Validator(schema, retriever=_none).iter_errors(value), None)
+    broken = next(jsonschema_rs.Draft202012Validator(schema, retriever=fetch_nothing).iter_errors(value), None)
     if broken is not None:
-        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in broken.instance_path)
-        raise SchemaUnmet(str(broken.schema_path[-1]), place.lstrip(".") or "the whole")
+        raise SchemaUnmet(str(broken.schema_path[-1]), place_in(broken.instance_path))
 
 
 def unheld(document: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -178,7 +178,3 @@ def _twice() -> InvalidSchema:
         "uniqueItems, and counts of named properties, are not supported in one of several schemas of the same value"
     )
     return InvalidSchema(reason)
-
-
-def _none(address: str) -> Any:
-    raise ValueError(f"nothing is fetched: {address}")

@@ -6,7 +6,7 @@ an automaton, in time that is linear in the text; what needs to look around or b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jsonschema_rs
@@ -25,7 +25,9 @@ class Checked:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
-            self._validator = jsonschema_rs.Draft202012Validator(dict(schema), retriever=_none, pattern_options=_LINEAR)
+            self._validator = jsonschema_rs.Draft202012Validator(
+                dict(schema), retriever=fetch_nothing, pattern_options=_LINEAR
+            )
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             raise Unusable(str(error).splitlines()[0]) from None
 
@@ -40,7 +42,7 @@ class Checked:
     def broken(self, value: Any) -> str | None:
         """The same of a value."""
         found = next(self._validator.iter_errors(value), None)
-        return None if found is None else f"{found.schema_path[-1]} of {_place(found.instance_path)}"
+        return None if found is None else f"{found.schema_path[-1]} of {place_in(found.instance_path)}"
 
 
 class Pattern:
@@ -56,10 +58,11 @@ class Pattern:
         return self._checked.broken(text) is None
 
 
-def _place(path: list[str | int]) -> str:
+def place_in(path: Sequence[str | int]) -> str:
+    """Of a value, for people."""
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return place.lstrip(".") or "the whole"
 
 
-def _none(address: str) -> Any:
+def fetch_nothing(address: str) -> Any:
     raise ValueError(f"nothing is fetched: {address}")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import log
 from typing import Any
 from uuid import UUID
@@ -22,12 +23,12 @@ from agents.message import Message
 from agents.routing.policy import Policy
 from agents.surface import Surface
 from agents.toolbox import Toolbox
-from agents.turn import Turn
-from inference.core import Sampling
+from agents.turn import AnswerFormat, FileSearch, Turn
+from inference.core import Sampling, Spent
 from inference.errors import EngineStopped, InferenceError, NoRoom
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Span, Trace
-from tests.agents.turns import Ran, asked, call, check_order, double, user
+from tests.agents.turns import Ran, ShelfSearcher, asked, call, check_order, double, passage, user
 
 UNLIKELY = (log(0.01),)
 POLICY: TypeAdapter[Policy] = TypeAdapter(Policy)
@@ -84,6 +85,51 @@ async def test_the_large_model_takes_an_unsure_answer_over_before_a_token_is_tol
     assert ran.finished.usage.output_tokens == len(large.generations[0].ids)
     own = len(large.generations[0].ids)
     assert ran.trace.attributes["firsttoken.cost"] == own + len(small.generations[0].ids)
+
+
+@pytest.mark.parametrize(
+    ("begins", "reason"),
+    [
+        ("Eight [7].", "cites what was not found"),
+        ("Eight [1].", "sure enough"),
+        ("See [7](http://a).", "sure enough"),
+        ("Sorry, no.", "refuses"),
+    ],
+)
+async def test_an_answer_that_cites_what_was_not_found_is_taken_over(begins: str, reason: str) -> None:
+    models = lineup(model("small", begins, piece_chars=4), model("large", "Eight [1]."), CASCADE)
+    agent = Agent(models, ShelfSearcher([passage(1)]), Toolbox())
+    ran = await run(models, asked("Which?", file_search=FileSearch(("docs",))), agent)
+    assert routes_of(ran)[0].attributes["trial.reason"] == reason
+    assert ran.answer == (begins if reason == "sure enough" else "Eight [1].")
+
+
+@pytest.mark.parametrize(("said", "reason"), [("[1, 1]", "breaks its schema"), ("[1, 2]", "sure enough")])
+async def test_a_short_answer_that_breaks_its_schema_is_taken_over(said: str, reason: str) -> None:
+    form = AnswerFormat({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "text.format")
+    models = lineup(model("small", said), model("large", "[3, 4]"), CASCADE)
+    ran = await run(models, asked(answer_format=form))
+    assert routes_of(ran)[0].attributes["trial.reason"] == reason
+    assert ran.answer == (said if reason == "sure enough" else "[3, 4]")
+
+
+async def test_what_a_cascade_computed_in_vain_is_told_apart_and_each_engine_has_its_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inference.testing.Spent", lambda: Spent(5_000_000, 0))  # of each request to an engine
+    prices = Prices(engine_second=100.0)
+
+    async def told(small: ScriptedModel, **route: Any) -> tuple[object, ...]:
+        models = lineup(small, model("large", "Paris."), {**CASCADE, **route})
+        models.candidates["small"].is_priced = True  # 0.1 a second
+        attributes = (await run(models, asked(), prices=prices)).trace.attributes
+        return tuple(attributes[f"firsttoken.{name}"] for name in ("engine_ms", "cascade_ms", "cost"))
+
+    sure, unsure = model("small", "Paris."), partial(model, "small", "Rome.", logprobs=UNLIKELY)
+    assert await told(sure) == (5.0, 0.0, 0.0005)
+    assert await told(unsure()) == (10.0, 5.0, 0.5005)
+    assert await told(sure, hedge=True) == (10.0, 5.0, 0.5005)
+    assert await told(unsure(), hedge=True) == (15.0, 5.0, 1.0005)
 
 
 async def test_likelihoods_that_nobody_asked_for_are_not_told() -> None:

@@ -85,6 +85,24 @@ def test_what_the_engine_counts_by_position_has_a_label() -> None:
     assert 'firsttoken_engine_accepted_by_position_total{position="2"} 3.0' in lines
 
 
+def test_each_of_several_models_has_numbers_and_times_of_its_own(tenant_id: UUID) -> None:
+    metrics = Metrics(dict, Supervisor())
+    each: dict[str, dict[str, Any]] = {
+        "small": {"loaded": True, "running": 2, "generated_tokens_total": 7, "model": "x"},
+        "large": {"loaded": False},
+    }
+    metrics.watch_models(lambda: each)
+    metrics.observe(turn(make_trace(prefill=12), tenant_id, model="small", ttft_ms=12.0, tpot_ms=3.0))
+    lines = metrics.render().decode().splitlines()
+    assert (
+        'firsttoken_model_loaded{model="small"} 1.0' in lines and 'firsttoken_model_loaded{model="large"} 0.0' in lines
+    )
+    assert 'firsttoken_model_running{model="small"} 2.0' in lines
+    assert 'firsttoken_model_generated_tokens_total{model="small"} 7.0' in lines
+    assert 'firsttoken_model_first_token_seconds_count{model="small"} 1.0' in lines
+    assert 'firsttoken_model_token_seconds_count{model="small"} 1.0' in lines
+
+
 def test_the_newest_start_is_told_by_part_and_phase_to_metrics_and_to_collectors(database: Database) -> None:
     exported: list[TurnRecord] = []
     metrics = Metrics(dict, Supervisor())

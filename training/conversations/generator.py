@@ -118,14 +118,14 @@ class Generator:
         """One conversation, with as many turns as there is room for."""
         kind = self.names.pick(KINDS if room > SMALL_ROOM else SMALL_KINDS)
         scene, tools = self.scene(kind)
-        ids, marks = _encoded(tokenizer, list(scene.pieces()))
+        ids, marks = encoded(tokenizer, list(scene.pieces()))
         if len(ids) > room - TURN_ROOM:
             kind, (scene, tools) = "talk", self.scene("talk")
-            ids, marks = _encoded(tokenizer, list(scene.pieces()))
+            ids, marks = encoded(tokenizer, list(scene.pieces()))
         for _ in range(TURNS_MAX):
             start = len(scene.messages)
             self.turn(scene, tools, kind)
-            more, marked = _encoded(tokenizer, list(scene.pieces(start)))
+            more, marked = encoded(tokenizer, list(scene.pieces(start)))
             if not more or len(ids) + len(more) > room:
                 break
             ids += more
@@ -194,7 +194,7 @@ class Generator:
         return ids[:length], [PROSE] * length
 
 
-def _encoded(tokenizer: Tokenizer, pieces: list[Piece]) -> tuple[list[int], list[int]]:
+def encoded(tokenizer: Tokenizer, pieces: list[Piece]) -> tuple[list[int], list[int]]:
     ids: list[int] = []
     marks: list[int] = []
     for encoding, piece in zip(

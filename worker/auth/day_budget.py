@@ -59,6 +59,7 @@ class DayBudgets:
         key = self._key(principal)
         if key is None:
             return
+        # One key at a time: however many ask at once, budgets take one connection, and the flush is everybody's.
         if time.monotonic() >= key.read_at + REREAD_S and not self._reading:
             task = asyncio.create_task(self._look(principal, key), name="budget of a key")
             self._reading.add(task)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from worker.canary.trial import Canary
-from worker.canary.verdict import Answer, findings, judge
+from worker.canary.verdict import Evidence, findings, judge
 
 
-def account_of(canary: Canary, answers: Sequence[Answer]) -> dict[str, Any]:
+def account_of(canary: Canary, evidence: Evidence) -> dict[str, Any]:
     """As JSON has it. Takes a second for ten thousand answers."""
-    verdict, treated = judge(answers, canary.margins), sum(each.treated for each in answers)
+    verdict = judge(evidence, canary.margins)
     return {
         "name": canary.name,
         "agent": canary.agent,
@@ -19,8 +18,11 @@ def account_of(canary: Canary, answers: Sequence[Answer]) -> dict[str, Any]:
         "share": round(canary.share, 4),
         "state": canary.state,
         "reason": canary.reason,
-        "conversations": {"control": len(answers) - treated, "treatment": treated},
+        "conversations": {
+            "control": evidence.conversations(treated=False),
+            "treatment": evidence.conversations(treated=True),
+        },
         "verdict": verdict.decision,
         "verdict_reason": verdict.reason,
-        "measures": [each.told() for each in findings(answers, canary.margins)],
+        "measures": [each.told() for each in findings(evidence, canary.margins)],
     }

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from agents.definition import Definition
@@ -16,15 +16,20 @@ from agents.message import Item, Message
 from agents.roster import Roster
 from agents.turn import Arm, Turn
 from inference.trace import Trace
-from worker.auth.audit import WORKER
+from worker.auth.audit import WORKER, Actor
 from worker.canary.account import account_of
-from worker.canary.trial import Canary, State
-from worker.canary.verdict import Answer, Decision, judge
+from worker.canary.trial import DECIDED_IN, KNOWN_BY_CHARS, Canary, State
+from worker.canary.verdict import Answer, Decision, Vote, judge
 
 if TYPE_CHECKING:
+    from worker.canary.proposal import Proposal
     from worker.canary.store import CanaryStore
     from worker.runs.record import TurnRecord
     from worker.supervisor import Supervised, Supervisor, Well
+
+T = TypeVar("T")
+# With the id of the canary and the digest of the conversation.
+Waiting: TypeAlias = deque[tuple[UUID, str, T]]
 
 log = logging.getLogger("firsttoken.canary")
 
@@ -35,6 +40,7 @@ WAITING_MAX = 4096  # answers of a hundred bytes each, while the database is awa
 JUDGED_PER_S = 500  # answers: a long canary is judged less often
 SUFFERED = ("failed", "refused", "invalid")  # also what only the treatment makes of a valid request
 UNJUDGED = ("cancelled",)
+THUMBS = {"up": 0.0, "down": 1.0}  # as a harm
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,8 @@ class Canaries:
         self._store = store
         self._auditor = auditor
         self._live: Mapping[str, Canary] = {}
-        self._waiting: deque[tuple[UUID, str, Answer]] = deque(maxlen=WAITING_MAX)
+        self._waiting: Waiting[Answer] = deque(maxlen=WAITING_MAX)
+        self._voted: Waiting[Vote] = deque(maxlen=WAITING_MAX)
         self._judged_at: dict[str, float] = {}
         self._lacking: set[str] = set()
         self._accounts: dict[UUID, tuple[Canary, float, dict[str, Any]]] = {}  # until when they are good enough
@@ -84,20 +91,55 @@ class Canaries:
         computed = record.prompt.total - record.prompt.cached + record.output_tokens
         late = None if record.within_target is None else not record.within_target
         failed = record.status in SUFFERED
-        answer = Answer(arm.treated, failed, late, record.ttft_ms, record.tpot_ms, computed)
+        declined = record.trace.attributes.get("firsttoken.declined")
+        answer = Answer(
+            *(arm.treated, failed, late, record.ttft_ms, record.tpot_ms, computed),
+            declined=declined if isinstance(declined, bool) else None,
+            cost=record.taken.cost or None,
+        )
         self._waiting.append((canary.id, arm.unit, answer))
+
+    def rate(self, attributes: Mapping[str, Any], rating: str | None) -> None:
+        """Take what somebody thinks of an answer whose trace has these attributes. A second thought does not count."""
+        arm = arm_in(attributes)
+        canary = next((each for each in self._live.values() if arm and each.name == arm.canary), None)
+        if arm is not None and canary is not None and canary.state is State.RUNNING and rating in THUMBS:
+            self._voted.append((canary.id, arm.unit, Vote(arm.treated, "thumbs_down", THUMBS[rating])))
 
     async def accounts(self) -> list[dict[str, Any]]:
         """Of those that are live. What takes long to compare is compared seldom."""
         return [await self._account(canary) for canary in list(self._live.values())]
 
+    async def begin(self, proposal: Proposal, by: Actor) -> dict[str, Any]:
+        """Have it answer its share of conversations, here at once and elsewhere within seconds. Raises Taken."""
+        assert self._store is not None and self._auditor is not None
+        canary = await self._store.start(proposal, by, await self._auditor())
+        await self._learn()
+        return await self._account(canary)
+
+    async def decide(self, name: str, after: State, by: Actor) -> bool | None:
+        """Whether a person's decision came at a time at which it could be taken; None where there is no such canary."""
+        assert self._store is not None and self._auditor is not None
+        canary = next((each for each in await self._store.all() if each.name == name), None)
+        if canary is None:
+            return None
+        if canary.state not in DECIDED_IN[after]:
+            return False
+        done = await self._store.change(name, canary.state, after, "by a person", by, await self._auditor())
+        await self._learn()
+        return done
+
+    async def _learn(self) -> None:
+        assert self._store is not None
+        self._live = {each.agent: each for each in await self._store.live()}
+
     async def _account(self, canary: Canary) -> dict[str, Any]:
         assert self._store is not None
         known = self._accounts.get(canary.id)
         if known is None or known[0].state is not canary.state or monotonic() >= known[1]:
-            answers = await self._store.answers(canary)
-            told = await asyncio.to_thread(account_of, canary, answers)
-            known = (canary, monotonic() + ACCOUNT_S + len(answers) / JUDGED_PER_S, told)
+            evidence = await self._store.evidence(canary)
+            told = await asyncio.to_thread(account_of, canary, evidence)
+            known = (canary, monotonic() + ACCOUNT_S + len(evidence.answers) / JUDGED_PER_S, told)
             live = {each.id for each in self._live.values()}
             self._accounts = {id: told for id, told in self._accounts.items() if id in live} | {canary.id: known}
         return known[2]
@@ -105,15 +147,22 @@ class Canaries:
     async def sync(self) -> None:
         """Store what became of the answers since, judge, and learn what is on trial."""
         assert self._store is not None
-        answers = list(self._waiting)
-        if answers:
-            await self._store.add(answers)
-            for _ in answers:
-                self._waiting.popleft()
+        answers, self._waiting = self._waiting, deque(maxlen=WAITING_MAX)
+        votes, self._voted = self._voted, deque(maxlen=WAITING_MAX)
+        try:
+            if answers:
+                await self._store.add(answers)
+            if votes:
+                await self._store.vote(votes)
+        except BaseException:
+            self._waiting = deque((*answers, *self._waiting), WAITING_MAX)  # to add one again does nothing
+            self._voted = deque((*votes, *self._voted), WAITING_MAX)
+            raise
+        heard = {canary_id for canary_id, _, _ in (*answers, *votes)}
         for canary in self._live.values():
-            if any(canary.id == canary_id for canary_id, _, _ in answers):
+            if canary.id in heard:
                 await self._judge(canary)
-        self._live = {each.agent: each for each in await self._store.live()}
+        await self._learn()
 
     def _lacks(self, canary: Canary) -> None:
         if canary.name not in self._lacking:
@@ -124,9 +173,9 @@ class Canaries:
         assert self._store is not None and self._auditor is not None
         if canary.state is not State.RUNNING or monotonic() < self._judged_at.get(canary.name, 0.0):
             return
-        answers = await self._store.answers(canary)
-        verdict = await asyncio.to_thread(judge, answers, canary.margins)
-        self._judged_at = {canary.name: monotonic() + len(answers) / JUDGED_PER_S}
+        evidence = await self._store.evidence(canary)
+        verdict = await asyncio.to_thread(judge, evidence, canary.margins)
+        self._judged_at = {canary.name: monotonic() + len(evidence.answers) / JUDGED_PER_S}
         if verdict.decision is not Decision.ROLL_BACK:
             return
         auditor = await self._auditor()
@@ -146,12 +195,18 @@ def note_arm(trace: Trace, arm: Arm) -> None:
 
 
 def told_arm(trace: Trace) -> Arm | None:
-    told = trace.attributes
-    if "canary" not in told:
+    return arm_in(trace.attributes)
+
+
+def arm_in(attributes: Mapping[str, Any]) -> Arm | None:
+    """Of a trace."""
+    if "canary" not in attributes:
         return None
-    return Arm(str(told["canary"]), told["canary_arm"] == "treatment", str(told["canary_unit"]))
+    treated = attributes["canary_arm"] == "treatment"
+    return Arm(str(attributes["canary"]), treated, str(attributes["canary_unit"]))
 
 
 def first_words(items: Sequence[Item]) -> str:
-    """What a conversation is known by that its client sends whole each time: its first question."""
-    return next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "")
+    """What a conversation is known by that its client sends whole each time: the beginning of its first question."""
+    first = next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "")
+    return first[:KNOWN_BY_CHARS]

@@ -11,6 +11,7 @@ from uuid import UUID
 from agents.turn import Arm
 
 UNIT_BYTES = 8
+KNOWN_BY_CHARS = 4096  # of a first question: a long document is not hashed on the event loop
 _END = 1 << 64
 
 
@@ -19,6 +20,10 @@ class State(StrEnum):
     PROMOTED = "promoted"  # all conversations are treated
     ROLLED_BACK = "rolled_back"
     ABORTED = "aborted"
+
+
+# What people may decide, and in which states.
+DECIDED_IN = {State.PROMOTED: (State.RUNNING,), State.ABORTED: (State.RUNNING, State.PROMOTED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Canary:
 
     def arm(self, tenant_id: UUID, conversation: str) -> Arm:
         """The same for all turns of a conversation, at every worker, and independent of other canaries'."""
-        said = tenant_id.bytes + conversation.encode("utf-8", "surrogatepass")
+        said = tenant_id.bytes + conversation[:KNOWN_BY_CHARS].encode("utf-8", "surrogatepass")
         digest = blake2b(said, key=self.id.bytes, digest_size=8 + UNIT_BYTES).digest()
         treated = self.state is State.PROMOTED or int.from_bytes(digest[:8]) < self.share * _END
         return Arm(self.name, treated, digest[8:].hex())

@@ -8,10 +8,10 @@ may be looked at all the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isnan, nan
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from worker.canary.betting import Values, capital_against, interval
 ALPHA = (
     0.05  # of being wrong: in rolling back something that is within its margins, and in calling harmless what is not
 )
+# Of a measure in a unit of the operator's choice, the first values only tell what is usual.
+FIRST = 10
+
+Sample: TypeAlias = tuple[bool, float]  # whether it is of the treatment, and the value
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,36 +36,78 @@ class Answer:
     ttft_ms: float | None
     tpot_ms: float | None
     tokens: int  # computed: read without the cache, and generated
+    declined: bool | None = None  # it begins as answers do whose model does not know
+    cost: float | None = None  # None where nothing has a price
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What was said of a conversation when its answer had been there for a while, as a harm between 0 and 1."""
+
+    treated: bool
+    measure: str
+    harm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Both in the order in which they came."""
+
+    answers: Sequence[Answer] = ()
+    votes: Sequence[Vote] = ()
+
+    def samples(self, name: str) -> list[Sample]:
+        measure = MEASURES[name]
+        if measure.value is None:
+            return [(vote.treated, vote.harm) for vote in self.votes if vote.measure == name]
+        found = ((each.treated, measure.value(each)) for each in self.answers)
+        return [(treated, value) for treated, value in found if value is not None]
+
+    def conversations(self, *, treated: bool) -> int:
+        return sum(each.treated is treated for each in self.answers)
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """`margin` is how much larger the mean harm may be. The harm of what has a `scale` is 0.5 there; what has none is
-    0 or 1 already."""
+    between 0 and 1 already. A scale of 0 is the median of the first values, which are not compared. Without a `value`,
+    it is what votes tell: they may veto, and nobody waits for them.
+    """
 
-    value: Callable[[Answer], float | None]
+    value: Callable[[Answer], float | None] | None
     margin: float
     scale: float | None = None
     unit: str = ""
 
-    def harm(self, answer: Answer) -> float | None:
-        value = self.value(answer)
-        return value if value is None or self.scale is None else value / (value + self.scale)
+    @property
+    def is_voted(self) -> bool:
+        return self.value is None
 
-    def typical(self, answers: Iterable[Answer]) -> float:
+    def differences(self, samples: Sequence[Sample]) -> Values:
+        """Of the harms."""
+        if self.scale is None:
+            return differences(samples)
+        scale = self.scale or float(np.median([value for _, value in samples[:FIRST]] or [1.0])) or 1.0
+        compared = samples if self.scale else samples[FIRST:]
+        return differences([(treated, value / (value + scale)) for treated, value in compared])
+
+    def typical(self, values: Sequence[float]) -> float:
         """The median, or the share of those that have it. NaN where nothing is known."""
-        known = [value for value in map(self.value, answers) if value is not None]
-        if not known:
+        if not values:
             return nan
-        return float(np.mean(known) if self.scale is None else np.median(known))
+        return float(np.mean(values) if self.scale is None else np.median(values))
 
 
 MEASURES: Mapping[str, Measure] = {
     "failed": Measure(lambda answer: float(answer.failed), 0.02),
     "late": Measure(lambda answer: None if answer.late is None else float(answer.late), 0.05),
+    "declined": Measure(lambda answer: None if answer.declined is None else float(answer.declined), 0.05),
     "first_token": Measure(lambda answer: answer.ttft_ms, 0.05, scale=500.0, unit="ms"),
     "pace": Measure(lambda answer: answer.tpot_ms, 0.05, scale=50.0, unit="ms"),
     "tokens": Measure(lambda answer: answer.tokens, 0.1, scale=500.0, unit="tokens"),
+    "cost": Measure(lambda answer: answer.cost, 0.05, scale=0.0, unit="price"),
+    "thumbs_down": Measure(None, 0.1),
+    "graded": Measure(None, 0.1),
 }
 
 
@@ -110,45 +156,59 @@ class Verdict:
     reason: str
 
 
-def judge(answers: Sequence[Answer], margins: Mapping[str, float]) -> Verdict:
-    """`answers` in the order of their arrival. Of equal treatments one in twenty is rolled back at most, however often
-    this is asked; one that always fails is rolled back after twelve conversations of each kind."""
-    harmless = True
+@dataclass(slots=True)
+class _Tally:
+    """Of the measures that must be harmless before anything is promoted."""
+
+    asked: list[str] = field(default_factory=list)
+    harmless: list[str] = field(default_factory=list)
+
+    @property
+    def is_clear(self) -> bool:
+        return bool(self.asked) and self.asked == self.harmless
+
+
+def judge(evidence: Evidence, margins: Mapping[str, float]) -> Verdict:
+    """Of equal treatments one in twenty is rolled back at most, however often this is asked; one that always fails is
+    rolled back after twelve conversations of each kind."""
+    tally = _Tally()
     for name, measure in MEASURES.items():
-        values, margin = differences(answers, measure.harm), margins.get(name, measure.margin)
+        values, margin = measure.differences(evidence.samples(name)), margins.get(name, measure.margin)
         if capital_against(values, margin) >= len(MEASURES) / ALPHA:
             return Verdict(Decision.ROLL_BACK, f"{name} is worse by more than {margin:g}, after {values.size} pairs")
+        if measure.is_voted or not values.size:
+            continue
+        tally.asked.append(name)
         # All measures must be harmless, so each may be told at the whole of alpha.
-        harmless = harmless and capital_against(-values, -margin) >= 1 / ALPHA
-    if harmless:
+        if capital_against(-values, -margin) >= 1 / ALPHA:
+            tally.harmless.append(name)
+    if tally.is_clear:
         return Verdict(Decision.PROMOTE, "no measure is worse than its margin allows")
     return Verdict(Decision.GO_ON, "the answers so far do not tell")
 
 
-def findings(answers: Sequence[Answer], margins: Mapping[str, float]) -> list[Finding]:
+def findings(evidence: Evidence, margins: Mapping[str, float]) -> list[Finding]:
     """What `judge` looked at, for people. Takes a second for ten thousand answers."""
-    return [_finding(name, each, margins.get(name, each.margin), answers) for name, each in MEASURES.items()]
+    return [_finding(name, each, margins.get(name, each.margin), evidence) for name, each in MEASURES.items()]
 
 
-def _finding(name: str, measure: Measure, margin: float, answers: Sequence[Answer]) -> Finding:
-    values = differences(answers, measure.harm)
-    control, treatment = (measure.typical(each for each in answers if each.treated is kind) for kind in (False, True))
+def _finding(name: str, measure: Measure, margin: float, evidence: Evidence) -> Finding:
+    samples = evidence.samples(name)
+    values = measure.differences(samples)
+    control, treatment = (measure.typical([value for of, value in samples if of is kind]) for kind in (False, True))
     low, high = interval(values, ALPHA)
     is_worse = capital_against(values, margin) >= len(MEASURES) / ALPHA
     is_harmless = capital_against(-values, -margin) >= 1 / ALPHA
     return Finding(name, measure.unit, margin, int(values.size), control, treatment, low, high, is_worse, is_harmless)
 
 
-def differences(answers: Iterable[Answer], harm: Callable[[Answer], float | None]) -> Values:
+def differences(harms: Iterable[Sample]) -> Values:
     """Treatment minus control, of neighbours: a block ends as soon as it has both kinds, which does not depend on what
     they are like."""
     found: list[float] = []
     block: tuple[list[float], list[float]] = ([], [])
-    for answer in answers:
-        value = harm(answer)
-        if value is None:
-            continue
-        block[answer.treated].append(value)
+    for treated, harm in harms:
+        block[treated].append(harm)
         if all(block):
             control, treatment = (sum(values) / len(values) for values in block)
             found.append(treatment - control)

@@ -11,9 +11,10 @@ import orjson
 
 from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.canary.account import account_of
+from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore, Taken
-from worker.canary.trial import Canary, State
-from worker.canary.verdict import MEASURES, Answer, Finding, findings, judge
+from worker.canary.trial import DECIDED_IN, Canary, State
+from worker.canary.verdict import Evidence, Finding, findings, judge
 from worker.cli.commander import commander
 from worker.config import Config
 from worker.errors import StartError
@@ -27,18 +28,12 @@ HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARG
 async def start_canary(
     config: Config, *, name: str, agent: str, treatment: str, share: float, margins: Sequence[tuple[str, float]]
 ) -> None:
-    agents = read_roster(config).agents
-    for each in filter(None, (agent, treatment)):
-        if each not in agents:
-            raise StartError(f"there is no agent {each} in the file of --agents: it has {', '.join(agents) or 'none'}")
-    if agent == treatment:
-        raise StartError("the treatment is the agent itself: name another one with --treatment")
-    for measure, _ in margins:
-        if measure not in MEASURES:
-            raise StartError(f"--margin {measure}: there is no such measure. Known: {', '.join(MEASURES)}.")
+    proposal = Proposal(name, agent, treatment, share, dict(margins))
+    if problem := proposal.problem(read_roster(config).agents):
+        raise StartError(f"{problem[1]} (--{problem[0].removesuffix('s')})")
     async with _opened(config) as (store, auditor):
         try:
-            await store.start(name, agent, treatment, share, dict(margins), commander(), auditor)
+            await store.start(proposal, commander(), auditor)
         except Taken as error:
             raise StartError(f"canary {name} cannot be started: {error} (see `firsttoken canary status`)") from None
     print(f"{treatment} answers {share:.0%} of the conversations of {_of(agent)} within seconds, at all workers.")
@@ -51,31 +46,31 @@ async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> N
         shown = [each for each in known if (each.name == name if name else each.is_live)]
         if name and not shown:
             raise _missing(name)
-        told = [(each, await store.answers(each)) for each in shown]
+        told = [(each, await store.evidence(each)) for each in shown]
     if not told and not as_json:
         print("no canary is running: start one with `firsttoken canary start NAME --treatment AGENT`")
-    for canary, answers in told:
-        lines = [orjson.dumps(account_of(canary, answers)).decode()] if as_json else report(canary, answers)
+    for canary, evidence in told:
+        lines = [orjson.dumps(account_of(canary, evidence)).decode()] if as_json else report(canary, evidence)
         print("\n".join(lines))
 
 
 async def promote_canary(config: Config, *, name: str) -> None:
-    canary = await _change(config, name, (State.RUNNING,), State.PROMOTED)
+    canary = await _change(config, name, State.PROMOTED)
     print(f"{canary.treatment} answers all conversations of {_of(canary.agent)}.")
     print(f"Make it so in the file of --agents, then end this with `firsttoken canary abort {name}`.")
 
 
 async def abort_canary(config: Config, *, name: str) -> None:
-    canary = await _change(config, name, (State.RUNNING, State.PROMOTED), State.ABORTED)
+    canary = await _change(config, name, State.ABORTED)
     print(f"{_of(canary.agent)} answers for itself again.")
 
 
-async def _change(config: Config, name: str, before: Sequence[State], after: State) -> Canary:
+async def _change(config: Config, name: str, after: State) -> Canary:
     async with _opened(config) as (store, auditor):
         canary = next((each for each in await store.all() if each.name == name), None)
         if canary is None:
             raise _missing(name)
-        changed = canary.state in before and await store.change(
+        changed = canary.state in DECIDED_IN[after] and await store.change(
             *(name, canary.state, after, "by command", commander(), auditor)
         )
     if not changed:
@@ -83,17 +78,17 @@ async def _change(config: Config, name: str, before: Sequence[State], after: Sta
     return canary
 
 
-def report(canary: Canary, answers: Sequence[Answer]) -> list[str]:
+def report(canary: Canary, evidence: Evidence) -> list[str]:
     """For people: both kinds side by side, and what to do."""
-    treated = sum(each.treated for each in answers)
+    control, treated = (evidence.conversations(treated=kind) for kind in (False, True))
     lines = [
         f"{canary.name}: {canary.treatment} for {canary.share:.0%} of {_of(canary.agent)}, {_state(canary)}",
-        f"{len(answers) - treated} conversations of the control, {treated} of the treatment",
+        f"{control} conversations of the control, {treated} of the treatment",
         HEAD,
-        *(_row(each) for each in findings(answers, canary.margins)),
+        *(_row(each) for each in findings(evidence, canary.margins)),
     ]
     if canary.state is State.RUNNING:
-        verdict = judge(answers, canary.margins)
+        verdict = judge(evidence, canary.margins)
         lines.append(f"{verdict.decision}: {verdict.reason}")
     return lines
 
@@ -108,6 +103,8 @@ def _row(finding: Finding) -> str:
 def _shown(typical: float, unit: str) -> str:
     if isnan(typical):
         return "-"
+    if unit == "price":
+        return f"{typical:.3g}"
     return f"{typical:.0f} {unit}" if unit else f"{typical:.1%}"
 
 

@@ -20,6 +20,7 @@ from retrieval.ingest import Progress, ingest
 from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
+from worker.cli.cache_command import evaluate_cache
 from worker.cli.canary_commands import abort_canary, promote_canary, show_canaries, start_canary
 from worker.cli.cost_table import show_cost
 from worker.cli.credentials import (
@@ -39,10 +40,13 @@ from worker.cli.credentials import (
 from worker.cli.doctor import doctor
 from worker.cli.evaluate import evaluate_retrieval
 from worker.cli.goodput_table import show_goodput
+from worker.cli.grade_command import grade_canary
 from worker.cli.kv_quality import compare_kv
 from worker.cli.model_commands import list_models, pull_model, show_model
 from worker.cli.quantize import quantize_model
-from worker.cli.stored_cases_command import write_cases
+from worker.cli.reload_command import reload_models
+from worker.cli.route_command import evaluate_route
+from worker.cli.stored_cases_command import export_answers, replay, write_cases
 from worker.cli.suite_command import evaluate_suite
 from worker.config import VERSION, Config
 from worker.errors import StartError
@@ -58,14 +62,20 @@ __all__ = [
     "create_key",
     "doctor",
     "drop_secret",
+    "evaluate_cache",
     "evaluate_retrieval",
+    "evaluate_route",
     "evaluate_suite",
+    "export_answers",
+    "grade_canary",
     "list_keys",
     "list_models",
     "list_sessions",
     "promote_canary",
     "pull_model",
     "quantize_model",
+    "reload_models",
+    "replay",
     "revoke_key",
     "revoke_session",
     "rotate_secret",

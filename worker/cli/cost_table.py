@@ -29,16 +29,19 @@ def table(by: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line for each group, after a line of headings, and a hint where nothing has a price."""
     names = [row["name"] or "-" for row in rows]
     width = max(map(len, [by, *names]))
-    lines = [f"{by.upper():<{width}}  ANSWERS  ENGINE S  SPECULATION  TOOLS S        COST    PER 1000"]
+    lines = [f"{by.upper():<{width}}  ANSWERS  ENGINE S  SPECULATION  CASCADE  TOOLS S        COST    PER 1000"]
     for name, row in zip(names, rows, strict=True):
         each = per_thousand(row)
-        share = each["speculation_share"]
-        wasted = "-" if share is None else f"{share:.1%}"
+        speculation, cascade = (_share(each[name]) for name in ("speculation_share", "cascade_share"))
         thousand = each["cost_per_1000"]
         lines.append(
-            f"{name:<{width}}  {row['answers']:7}  {row['engine_ms'] / 1e3:8.1f}  {wasted:>11}  "
+            f"{name:<{width}}  {row['answers']:7}  {row['engine_ms'] / 1e3:8.1f}  {speculation:>11}  {cascade:>7}  "
             f"{row['tool_ms'] / 1e3:7.1f}  {row['cost']:10.4g}  {'-' if thousand is None else f'{thousand:.4g}':>10}"
         )
     if not any(row["cost"] for row in rows):
         lines += ["", "Nothing has a price yet: set engine_second and others in [prices] of agents.toml."]
     return lines
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"

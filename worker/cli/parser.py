@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     for each in (serve, engine):  # how `serve --workers` starts them
         each.add_argument("--member", help=argparse.SUPPRESS)
 
+    _command(commands, "reload", "reload_models", "have the running worker read models.toml again", also=("models",))
     doctor = _command(
         commands, "doctor", "doctor", "check whether this machine can serve with these settings", also=None
     )
@@ -45,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     of_a_tenant = _add_credentials(commands)
     _add_models(commands)
 
-    _add_canaries(commands)
+    grade = _add_canaries(commands)
     agents = _command(
         commands,
         "agents",
@@ -99,9 +100,9 @@ def parser() -> argparse.ArgumentParser:
         "--embedding-model", metavar="NAME", help="embedding model of a new store (default: that of --embedder)"
     )
 
-    judge, cases = _add_evaluation(commands)
+    evaluations = _add_evaluation(commands)
 
-    for command in (*of_a_tenant, agents, ingest, judge, cases):
+    for command in (*of_a_tenant, agents, ingest, grade, *evaluations):
         command.add_argument("--tenant", default="local", metavar="NAME", help="tenant to work for (default: local)")
     commands.add_parser("version", help="print the version").set_defaults(command="show_version")
     return known
@@ -208,7 +209,8 @@ def _add_models(commands: Any) -> None:
         command.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 
-def _add_canaries(commands: Any) -> None:
+def _add_canaries(commands: Any) -> argparse.ArgumentParser:
+    """The one that works for one tenant."""
     kinds = commands.add_parser("canary", help="try an agent on a share of another's conversations").add_subparsers(
         required=True, metavar="COMMAND"
     )
@@ -226,24 +228,40 @@ def _add_canaries(commands: Any) -> None:
         default=[],
         dest="margins",
         metavar="MEASURE=SHARE",
-        help="how much worse the treatment may be: failed=0.02, late=0.05, first_token=0.05, pace=0.05, tokens=0.1 "
-        "unless set otherwise",
+        help="how much worse the treatment may be: failed=0.02, late=0.05, declined=0.05, first_token=0.05, "
+        "pace=0.05, tokens=0.1, cost=0.05, thumbs_down=0.1, graded=0.1 unless set otherwise",
     )
     status = _command(kinds, "status", "show_canaries", "compare both kinds of answers, and say what to do")
     status.add_argument("name", metavar="NAME", nargs="?", help="(default: all that are live)")
     status.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
+    grade = _command(kinds, "grade", "grade_canary", "have a model judge stored answers of both kinds")
+    grade.add_argument("name", metavar="NAME")
+    grade.add_argument(
+        "--judge",
+        required=True,
+        metavar="SIDE",
+        help="the model that judges: with settings of `firsttoken serve` in quotes, or NAME@URL of a server",
+    )
+    grade.add_argument("--judge-key-file", type=Path, dest="key_file", metavar="FILE", help="API key of that server")
+    grade.add_argument(
+        "--limit", type=values.positive_int, default=50, metavar="N", help="newest answers, half of each (default: 50)"
+    )
+    grade.add_argument("--criterion", metavar="TEXT", help="what a right answer does (default: it does what was asked)")
     promote = _command(kinds, "promote", "promote_canary", "let the treatment answer all conversations of the agent")
     abort = _command(kinds, "abort", "abort_canary", "let the agent itself answer again")
     for each in (promote, abort):
         each.add_argument("name", metavar="NAME")
+    return grade
 
 
-def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
     """Those that work for one tenant."""
     kinds = commands.add_parser("eval", help="measure quality: of answers, and of retrieval").add_subparsers(
         required=True, metavar="COMMAND"
     )
     _add_suite(kinds)
+    _add_route(kinds)
+    _add_cache(kinds)
     retrieval = _command(
         kinds, "retrieval", "evaluate_retrieval", "ask a vector store questions whose answers are known"
     )
@@ -273,7 +291,42 @@ def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, argparse.Ar
     cases.add_argument(
         "--judged", action="store_true", help="have a model judge whether a new answer says the same (see --judge)"
     )
-    return retrieval, cases
+    return retrieval, cases, *_add_stored(kinds)
+
+
+def _add_stored(kinds: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    export = _command(kinds, "export", "export_answers", "print accepted answers of a tenant to fine-tune on, redacted")
+    export.add_argument(
+        "--accepted",
+        dest="why",
+        action="append",
+        default=[],
+        choices=("up", "canary", "escalated"),
+        help="rated up, of the winner of a canary, or of the model that took over in a cascade; may be repeated "
+        "(default: all of them)",
+    )
+    export.add_argument(
+        "--limit", type=values.positive_int, default=1000, metavar="N", help="newest answers (default: 1000)"
+    )
+    again = _command(kinds, "replay", "replay", "ask stored turns of a tenant again of another configuration")
+    again.add_argument(
+        "--model",
+        dest="candidate",
+        required=True,
+        metavar="SIDE",
+        help="who is asked: a model with settings of `firsttoken serve` in quotes, or NAME@URL of a server",
+    )
+    again.add_argument("--model-key-file", type=Path, dest="key_file", metavar="FILE", help="API key of that server")
+    again.add_argument("--rated", choices=("up", "down", "any"), default="any", help="rating (default: any)")
+    again.add_argument(
+        "--limit", type=values.positive_int, default=50, metavar="N", help="newest answers (default: 50)"
+    )
+    again.add_argument(
+        "--at-once", type=values.at_once, default=1, metavar="N", help="turns asked at once; times need 1 (default: 1)"
+    )
+    again.add_argument("--json", type=Path, dest="json_file", metavar="FILE", help="write all turns as JSON")
+    again.add_argument("--report", type=Path, metavar="FILE", help="write a report in Markdown, side by side")
+    return export, again
 
 
 def _add_suite(kinds: Any) -> None:
@@ -315,6 +368,42 @@ def _add_suite(kinds: Any) -> None:
     suite.add_argument("--json", type=Path, dest="json_file", metavar="FILE", help="write the run as JSON")
     suite.add_argument(
         "--report", type=Path, metavar="FILE", help="write a report in Markdown, with a picture beside it"
+    )
+
+
+def _add_cache(kinds: Any) -> None:
+    cache = _command(
+        kinds, "cache", "evaluate_cache", "choose from which similarity of questions answers are given again"
+    )
+    cache.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cases; some that expect the same")
+    cache.add_argument(
+        "--wrong", type=values.share, default=0.02, metavar="SHARE", help="of the hits that may be (default: 0.02)"
+    )
+    cache.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+
+
+def _add_route(kinds: Any) -> None:
+    route = _command(kinds, "route", "evaluate_route", "choose the thresholds of a cascade by cases", also=("models",))
+    route.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cases, as for `firsttoken eval suite`")
+    route.add_argument("--route", metavar="NAME", help="the cascade in models.toml (default: the only one)")
+    route.add_argument(
+        "--keep",
+        type=values.share,
+        default=0.95,
+        metavar="SHARE",
+        help="of the gap in quality between both models that the cascade is to close (default: 0.95)",
+    )
+    route.add_argument("--judge", metavar="SIDE", help="the model that judges, for cases that ask for one")
+    route.add_argument("--judge-key-file", type=Path, dest="key_file", metavar="FILE", help="API key of its server")
+    route.add_argument(
+        "--at-once", type=values.at_once, default=1, metavar="N", help="cases asked at once; times need 1 (default: 1)"
+    )
+    route.add_argument("--json", type=Path, dest="json_file", metavar="FILE", help="write the curve as JSON")
+    route.add_argument(
+        "--report", type=Path, metavar="FILE", help="write a report in Markdown, with a picture beside it"
+    )
+    route.add_argument(
+        "--policy", type=Path, dest="policy_file", metavar="FILE", help="write the route for models.toml (else printed)"
     )
 
 

@@ -57,8 +57,8 @@ async def evaluate_suite(
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
         sides = [one, *([other] if other is not None and known is None else [])]
-        askers = [await stack.enter_async_context(_open(http, each, config, suite)) for each in sides]
-        asked = await stack.enter_async_context(_open(http, judges, config, suite)) if judges is not None else None
+        askers = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
+        asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges is not None else None
         repeated = sum(case.repeat for case in suite.cases)
         with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
             found = await examine(
@@ -75,11 +75,12 @@ async def evaluate_suite(
 
 
 @asynccontextmanager
-async def _open(http: aiohttp.ClientSession, wanted: Side, config: Config, suite: Suite) -> AsyncIterator[Asker]:
+async def open_side(http: aiohttp.ClientSession, wanted: Side, config: Config, suite: Suite) -> AsyncIterator[Asker]:
     match wanted:
         case Private():
             searches = any(case.stores for case in suite.cases)
-            async with started(wanted, suite.documents if searches else NOTHING) as (url, key):
+            documents = suite.documents if searches else NOTHING
+            async with started(wanted, documents, Home(config.home).models) as (url, key):
                 asker = Asker(http, url, key)
                 await asker.check()
                 yield asker

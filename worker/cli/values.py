@@ -7,7 +7,8 @@ import json
 import math
 import re
 
-CANARY_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"  # it is part of traces
+from worker.canary.proposal import NAME_PATTERN
+
 ATTRIBUTE_KEY_MAX, ATTRIBUTE_VALUE_MAX = 64, 512  # as filters take them
 
 
@@ -63,7 +64,7 @@ def positive_int(text: str) -> int:
 
 
 def canary_name(text: str) -> str:
-    if not re.fullmatch(CANARY_NAME, text):
+    if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError("must be up to 64 letters, digits, hyphens and underscores")
     return text
 

@@ -22,8 +22,10 @@ from inference.remote.transport import Transport
 from worker.config import Config, is_for_engines
 from worker.crew.child import Child
 from worker.crew.member import socket_in
+from worker.crew.shared_models import SharedEngine, SharedModels
 from worker.engines.exchange import EngineTransport
 from worker.engines.shared_token import read_token
+from worker.errors import StartError
 from worker.home import Home
 from worker.port import reserve
 from worker.ready_file import Ready, ready_files
@@ -66,30 +68,57 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
 
 
 class Crew:
-    """Who is in it, under which name: `worker-1`, `worker-2`, ..., and `engine` unless there are engines elsewhere."""
+    """Who is in it, under which name: `worker-1`, `worker-2`, ..., and `engine` unless there are engines elsewhere; an
+    engine for each model where models.toml names several. Raises StartError."""
 
     def __init__(self, config: Config, flags: Mapping[str, str], port: int, folder: Path, transport: Transport) -> None:
         self._folder = folder
         self._introduction: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._drain_s = config.drain_s
         self._renewing: asyncio.Task[None] | None = None
-        engine = None if config.engines else f"unix:{socket_in(folder, ENGINE)}"
+        self._transport = transport
+        self._models = SharedModels.of(config, folder)
+        engine = None if config.engines or self._models else f"unix:{socket_in(folder, ENGINE)}"
         given = {name: text for name, text in flags.items() if name not in OF_THE_WHOLE}
         if not config.database_url:
             fair = EMBEDDED_CONNECTIONS // config.workers - 1  # and one that listens
             given["database_connections"] = str(min(config.database_connections, fair))
         own = {"host": config.host, "port": str(port), "engines": config.engines or engine or ""}
+        self._of_engine = {name: text for name, text in given.items() if is_for_engines(name)}
+        if self._models is not None:
+            del own["engines"]
+            self._of_engine.pop("models", None)
+            own["models"] = str(self._models.path)
         self.workers = [
             self._child(f"worker-{number}", "serve", {**given, **own}, "/readyz", transport)
             for number in range(1, config.workers + 1)
         ]
-        of_engine = {name: text for name, text in given.items() if is_for_engines(name)}
-        self.engines = (
-            [self._child(ENGINE, "engine", {**of_engine, "listen": engine}, "/health", transport)] if engine else []
-        )
+        self.engines: list[Child] = []
+        if engine:
+            self.engines = [self._child(ENGINE, "engine", {**self._of_engine, "listen": engine}, "/health", transport)]
+        if self._models is not None:
+            begun = self._models.read() or ()
+            self.engines = [self._engine(each, len(begun)) for each in begun]
+            self._models.take(begun)
         self._keeping: list[asyncio.Task[None]] = []
+        self._leaving: set[asyncio.Task[None]] = set()  # of engines that nobody uses any more
 
-    def _child(self, name: str, command: str, settings: Mapping[str, str], path: str, transport: Transport) -> Child:
+    def _engine(self, engine: SharedEngine, count: int) -> Child:
+        """One of so many that share the memory which is allowed to all."""
+        settings = {**self._of_engine, **engine.flags, "listen": engine.address}
+        if allowed := settings.get("memory_mb"):
+            settings["memory_mb"] = str(max(1, int(allowed) // count))
+        return self._child(engine.process, "engine", settings, "/health", self._transport, engine.model)
+
+    def _child(
+        self,
+        name: str,
+        command: str,
+        settings: Mapping[str, str],
+        path: str,
+        transport: Transport,
+        model: str | None = None,
+    ) -> Child:
         flags = [f"--{setting.replace('_', '-')}={text}" for setting, text in settings.items()]
 
         def line(descriptor: int) -> Sequence[str]:
@@ -98,7 +127,7 @@ class Crew:
         def hello() -> dict[str, Any]:
             socket_in(self._folder, name).unlink(missing_ok=True)  # of one that was killed
             introduces = name == self.workers[0].name and not self._introduction.done()
-            return {"folder": str(self._folder), "introduces": introduces}
+            return {"folder": str(self._folder), "introduces": introduces, "model": model}
 
         return Child(name, line, hello, self._hear, transport, f"unix:{socket_in(self._folder, name)}", path)
 
@@ -108,7 +137,13 @@ class Crew:
 
     async def start(self) -> Ready:
         """Return when all are ready. Raises StartError when one of them cannot start."""
-        self._keeping = [asyncio.create_task(child.keep(), name=child.name) for child in self._all]
+        if self._models is not None:
+            for engine in self.engines:  # one after the other: each takes of the memory that is free then
+                await self._begin(engine)
+        begun = {task.get_name() for task in self._keeping}
+        self._keeping += [
+            asyncio.create_task(child.keep(), name=child.name) for child in self._all if child.name not in begun
+        ]
         ready = asyncio.create_task(self._ready(), name="ready")
         try:
             await asyncio.wait([ready, *self._keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -127,11 +162,16 @@ class Crew:
     async def serve_until(self, stop: asyncio.Event) -> None:
         """Raises what ends one who keeps a place filled: none should end."""
         asked = asyncio.create_task(stop.wait(), name="stop")
-        await asyncio.wait([asked, *self._keeping], return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
-        for task in self._keeping:
-            if task.done():
-                task.result()
+        try:
+            while not asked.done():
+                watched = {asked, *self._keeping} - self._leaving
+                done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                if ended := done - self._leaving:
+                    for task in ended - {asked}:
+                        task.result()
+                    return
+        finally:
+            asked.cancel()
 
     def renew(self) -> None:
         """Begin all workers again, one after the other, while the others take what comes; engines where there are
@@ -140,9 +180,58 @@ class Crew:
             self._renewing = asyncio.create_task(self._renew(), name="renew")
 
     async def _renew(self) -> None:
+        leaving = await self._exchange_engines()
         for worker in self.workers:
             log.warning("%s makes room for its successor", worker.name)
             await worker.relieve(2 * self._drain_s + LEAVE_S)  # it makes room, then drains
+        for engine in leaving:
+            await self._end(engine)
+
+    async def _exchange_engines(self) -> list[Child]:
+        """Begin engines for models that are new or other ones since models.toml was read; those of before compute until
+        the last worker that uses them has left."""
+        if self._models is None:
+            return []
+        begun: list[tuple[SharedEngine, Child]] = []
+        try:
+            wanted = self._models.read() or []
+            for each in wanted:
+                child = self._engine(each, len({*self._models.engines, *(engine.model for engine in wanted)}))
+                begun.append((each, child))
+                self.engines.append(child)
+                await self._begin(child)
+        except (StartError, OSError) as error:
+            log.error("models.toml is not read again, and all models stay: %s", error)
+            for _, child in begun:
+                await self._end(child)
+            return []
+        gone = {engine.process for engine in self._models.take([each for each, _ in begun])}
+        return [child for child in self.engines if child.name in gone]
+
+    async def _begin(self, child: Child) -> None:
+        """Return when it is ready. Raises StartError."""
+        keeping = asyncio.create_task(child.keep(), name=child.name)
+        ready = asyncio.create_task(child.is_ready.wait(), name="ready")
+        self._keeping.append(keeping)
+        self._leaving.add(keeping)  # one that cannot begin does not end the crew
+        try:
+            await asyncio.wait([ready, keeping], return_when=asyncio.FIRST_COMPLETED)
+            if keeping.done():
+                keeping.result()
+            self._leaving.discard(keeping)
+        finally:
+            ready.cancel()
+
+    async def _end(self, child: Child) -> None:
+        """Of an engine that nobody uses any more."""
+        tasks = [task for task in self._keeping if task.get_name() == child.name]
+        self._leaving.update(tasks)
+        child.ask()
+        if not await _ended(tasks, None, LEAVE_S):
+            child.kill()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.engines.remove(child)
+        self._keeping = [task for task in self._keeping if task not in tasks]
 
     async def stop(self, drain_s: float, hurried: asyncio.Event) -> None:
         """The workers first: until the last answer is out, the engine computes."""

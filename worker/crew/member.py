@@ -33,12 +33,13 @@ def socket_in(folder: Path, name: str) -> Path:
 @dataclass(frozen=True, slots=True)
 class Member:
     """`folder` holds the private sockets of all members. `introduces`: this one makes the key and the link for the
-    person at the terminal, and reads the sample documents."""
+    person at the terminal, and reads the sample documents. `model` is the one of several that an engine computes."""
 
     name: str
     folder: Path
     introduces: bool
     line: socket.socket = field(repr=False)
+    model: str | None = None
     leaving: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     @classmethod
@@ -49,7 +50,7 @@ class Member:
         line.settimeout(HELLO_S)
         hello = orjson.loads(line.recv(LINE_BYTES_MAX).partition(b"\n")[0])
         line.setblocking(False)
-        return cls(name, Path(hello["folder"]), hello["introduces"], line)
+        return cls(name, Path(hello["folder"]), hello["introduces"], line, hello.get("model"))
 
     @property
     def socket(self) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -38,6 +38,10 @@ from worker.supervisor import Supervisor
 Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
 Told: TypeAlias = Callable[[float], None]  # the share of the models that is loaded, from 0 to 1
 
+Check: TypeAlias = Callable[[ModelFile], None]  # raises StartError
+Warm: TypeAlias = Callable[[Candidate], Awaitable[None]]
+Reload: TypeAlias = Callable[[Check, Warm], Awaitable[list[str]]]
+
 # Of the engine's numbers, those of which several engines have the sum; of others, the first one's are told.
 BUSY = ("running", "waiting")
 SUMMED = ("waiting", "running", "resident", "parallel", "engines", "engines_up")
@@ -54,6 +58,7 @@ class EnginesAtWork:
     aliases: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[str, Trace] = field(default_factory=dict)  # the newest load of each, by its phases
     unloads: Callable[[], int] = int
+    reload: Reload | None = None  # where there are several
 
     @property
     def states(self) -> dict[str, State]:
@@ -76,6 +81,13 @@ class EnginesAtWork:
         best = self.models[self.lineup.best(None).name]
         both = {name: first.get(name, 0) + value for name, value in sums.items()}
         return {**first, **both, **self._own, "lost": any(stats.get("lost") for stats in told), "failed": best.failed}
+
+    @property
+    def each(self) -> Mapping[str, Mapping[str, Any]]:
+        """The numbers of each, where there are several; of one that is not loaded only that it is not."""
+        if len(self.models) == 1:
+            return {}
+        return {name: {"loaded": self.states[name] == "loaded", **each.stats()} for name, each in self.models.items()}
 
     def is_free(self) -> bool:
         """Nobody waits for an answer or gets one."""
@@ -145,14 +157,80 @@ async def _open_several(
             await pool.start()
         except InferenceError as error:
             raise StartError(f"{error} (models.toml)") from error
-        candidates = {name: _candidate(models[name], file.models[name]) for name in file.models}
+        served = {name: models[name] for name in file.models}
+        several = _Several(config, file, pool, _lineup(file, served), served)
         yield EnginesAtWork(
-            Lineup(candidates, file.routes, file.default or ""),
-            {name: models[name] for name in file.models},
-            file.aliases,
-            pool.starts,
-            lambda: pool.unloads,
+            *(several.lineup, served, file.aliases, pool.starts, lambda: pool.unloads),
+            reload=several.reload,
         )
+
+
+def _lineup(file: ModelFile, models: Mapping[str, Served]) -> Lineup:
+    candidates = {name: _candidate(models[name], table) for name, table in file.models.items()}
+    return Lineup(candidates, file.routes, file.default or "")
+
+
+@dataclass
+class _Several:
+    """Those of models.toml, which may be read again. `served` and `lineup` are what others hold: they are changed in
+    their places."""
+
+    config: Config
+    file: ModelFile
+    pool: ModelPool
+    lineup: Lineup
+    served: dict[str, Served]
+
+    async def reload(self, check: Check, warm: Warm) -> list[str]:
+        """Read the file again, load what is new beside what answers, compute its prompts (`warm`), and have it answer
+        from then on. Returns the names of models that are new or other ones.
+
+        Raises StartError, InvalidModels and InferenceError; then everything stays as it was.
+        """
+        file = await asyncio.to_thread(read_models, self.config)
+        if file is None:
+            raise StartError("models.toml is gone: a worker with one model needs a restart")
+        if file.elsewhere() != self.file.elsewhere():
+            raise StartError("models of engines elsewhere change with a restart")
+        check(file)
+        here_ = {name: table for name, table in file.models.items() if table.engines is None}
+        models = {name: self._kept(name, table) for name, table in here_.items()}
+        changed = [name for name, model in models.items() if model is None]
+        fresh: dict[str, OnDemandModel] = {}
+        try:
+            for name in changed:
+                fresh[name] = await asyncio.to_thread(self.pool.prepared, name, here_[name])
+            offered = _lineup(file, {**self.served, **fresh})
+            for name in changed:
+                before = self.pool.models.get(name)
+                is_wanted = here_[name].load == "start" or (before is not None and before.is_loaded)
+                if is_wanted and await self.pool.load_beside(fresh[name]):
+                    await warm(offered.candidates[name])
+        except BaseException:
+            for model in fresh.values():
+                await self.pool.discard(model)
+            raise
+        self.pool.replace(here_, {name: model or fresh[name] for name, model in models.items()})
+        others = {name: self.served[name] for name in file.elsewhere()}
+        now: Mapping[str, Served] = {**self.pool.models, **others}
+        self.served.clear()
+        self.served.update({name: now[name] for name in file.models})
+        for name, candidate in offered.candidates.items():
+            if name not in changed:  # what was learned of it still holds
+                candidate.speed = self.lineup.candidates[name].speed
+        self.lineup.replace(offered)
+        self.file = file
+        return changed
+
+    def _kept(self, name: str, table: ModelTable) -> OnDemandModel | None:
+        """The model that computes the same."""
+        before = self.pool.tables.get(name)
+        return self.pool.models[name] if before is not None and _engine(before) == _engine(table) else None
+
+
+def _engine(table: ModelTable) -> ModelTable:
+    """Without what does not concern its engine."""
+    return table.model_copy(update={"price": None, "switches": None, "load": None})
 
 
 def _candidate(model: Served, table: ModelTable) -> Candidate:
@@ -161,6 +239,7 @@ def _candidate(model: Served, table: ModelTable) -> Candidate:
         table.price.engine_second,
         {name: value for name, value in table.switches.items() if name in model.switches},
         model if isinstance(model, OnDemandModel) else None,
+        "price" in table.model_fields_set,
     )
 
 
@@ -192,10 +271,16 @@ async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) ->
 
 @asynccontextmanager
 async def open_model(
-    config: Config, supervisor: Supervisor, tell: Told | None = None, trace: Trace | None = None
+    config: Config,
+    supervisor: Supervisor,
+    tell: Told | None = None,
+    trace: Trace | None = None,
+    of: str | None = None,
 ) -> AsyncIterator[ChatModel]:
-    """The phases of the start become spans of the trace."""
+    """The phases of the start become spans of the trace. `of` is its name where it is one of several."""
     wanted = await asyncio.to_thread(load_for, "--model", engine_config, config)
+    if of is not None:
+        wanted = replace(wanted, disk_folder=Home(config.home).kv_of(of))
     allowance = await asyncio.to_thread(load_for, "--model", here, wanted)
     if allowance.is_less:
         print(f"There is memory for {allowance}: {allowance.reason}", flush=True)

@@ -148,6 +148,6 @@ def read_models(config: Config) -> ModelFile | None:
     if config.model is not None:
         raise StartError(f"leave out --model: {path} names the models")
     if config.engines is not None:
-        instead = "give each its own `engines` there, without --engines or --workers"
+        instead = "give each its own `engines` there, without --engines"
         raise StartError(f"{path} names several models: {instead}")
     return file

@@ -2,6 +2,9 @@
 
 All of them share one allowance of memory. One that is needed takes the place of the one that was not used for longest,
 of those that nobody is waiting for; where that is not enough, it makes do with less context or fewer streams.
+
+One that takes another's place is loaded beside it, so that requests find either of them. Where there is no room for
+both, requests wait: until the old one has finished its answers, and the new one is loaded.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ from worker.home import Home
 
 # What all tenants' prompts share is read before the first of them comes; who waits for a model waits for no more of it.
 BEGINNINGS_S = 10.0
+# A model that was replaced: a request that had chosen it before begins to use it within milliseconds.
+UNUSED_S = 2.0
+LOOK_S = 0.1  # between two looks whether it is
+PATIENCE_S = 120.0  # as long as most turns may take; who holds two models at once must not wait for ever
 
 log = logging.getLogger("firsttoken.models")
 
@@ -59,51 +66,103 @@ class ModelPool:
     def __init__(
         self, config: Config, tables: Mapping[str, ModelTable], told: Callable[[str, float], None] | None = None
     ) -> None:
-        self._config, self._tables = config, tables
+        self._config = config
+        self.tables = dict(tables)
         self._told = told or (lambda name, share: None)
-        self._loaded: dict[str, Loaded] = {}
+        self._loaded: dict[OnDemandModel, Loaded] = {}
+        self._beside: set[OnDemandModel] = set()  # loaded while those that they replace still answer
+        self._retiring: dict[str, asyncio.Task[None]] = {}  # by the name that they had
         self._one_at_a_time = asyncio.Lock()  # two that load at once would both take the memory that is free
         self.models: dict[str, OnDemandModel] = {}
         self.starts: dict[str, Trace] = {}  # the newest load of each, by its phases
         self.unloads = 0
 
     def __repr__(self) -> str:
-        return f"<ModelPool {len(self._loaded)} of {len(self.models)} loaded: {', '.join(self._loaded) or 'none'}>"
+        return f"<ModelPool {len(self._loaded)} of {len(self.models)} loaded: {', '.join(self._names) or 'none'}>"
+
+    @property
+    def _names(self) -> list[str]:
+        return [model.name for model in self._loaded]
 
     def prepare(self) -> None:
         """Read what the files say without their weights. Blocks for some milliseconds each. Raises ModelNotLoaded,
         InvalidTemplate."""
-        for name in self._tables:
-            wanted = self._wanted(name)
-            weights = LlamaModel.load(wanted.model_path, weights=False)
-            text = TextModel(weights, b"", wanted.context_of(weights.context_length))
-            self.models[name] = OnDemandModel(name, text, self._open)
+        for name, table in self.tables.items():
+            self.models[name] = self.prepared(name, table)
+
+    def prepared(self, name: str, table: ModelTable) -> OnDemandModel:
+        """Raises as `prepare` does."""
+        wanted = self._wanted(name, table)
+        weights = LlamaModel.load(wanted.model_path, weights=False)
+        text = TextModel(weights, b"", wanted.context_of(weights.context_length))
+        return OnDemandModel(name, text, partial(self._open, table))
 
     async def start(self) -> None:
         """Load those that are to be there at the start, in the order of the file. Raises InferenceError."""
-        for name, table in self._tables.items():
+        for name, table in self.tables.items():
             if table.load == "start":
                 try:
                     await self.models[name].load()
                 except ModelAway as error:
                     raise error.__cause__ or error from None
 
+    async def load_beside(self, model: OnDemandModel) -> bool:
+        """Whether it could be loaded while all others stay. Raises InferenceError."""
+        self._beside.add(model)
+        try:
+            await model.load()
+        except NoRoom:
+            return False
+        finally:
+            self._beside.discard(model)
+        return True
+
+    def replace(self, tables: Mapping[str, ModelTable], models: Mapping[str, OnDemandModel]) -> None:
+        """From now on these are the models; those that are not among them leave when their answers are finished."""
+        for name, model in self.models.items():
+            if models.get(name) is not model:
+                self._retiring[name] = asyncio.create_task(self._retire(model, self._retiring.get(name)))
+        self.tables, self.models = dict(tables), dict(models)
+
+    async def discard(self, model: OnDemandModel) -> None:
+        """One that will not answer after all."""
+        self._loaded.pop(model, None)
+        await model.close()
+
     async def close(self) -> None:
+        for retiring in self._retiring.values():
+            retiring.cancel()
+        await asyncio.gather(*self._retiring.values(), return_exceptions=True)
         for model in self.models.values():
             await model.close()
 
-    def _wanted(self, name: str) -> EngineConfig:
-        """Raises ModelNotLoaded."""
-        wanted = engine_config(self._tables[name].applied(self._config))
-        return replace(wanted, disk_folder=Home(self._config.home).kv / "models" / name)
+    async def _retire(self, model: OnDemandModel, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await before
+            while True:
+                if model.is_unused and monotonic() - model.used_at >= UNUSED_S:
+                    break
+                await asyncio.sleep(LOOK_S)
+            log.info("the model %s of before is unloaded: its answers are finished", model.name)
+        finally:
+            await self.discard(model)
 
-    async def _open(self, model: OnDemandModel) -> ChatModel:
+    def _wanted(self, name: str, table: ModelTable) -> EngineConfig:
+        """Raises ModelNotLoaded."""
+        wanted = engine_config(table.applied(self._config))
+        return replace(wanted, disk_folder=Home(self._config.home).kv_of(name))
+
+    async def _open(self, table: ModelTable, model: OnDemandModel) -> ChatModel:
         """Raises ModelNotLoaded, NoRoom."""
+        retiring = self._retiring.get(model.name)
+        if retiring is not None and self.models.get(model.name) is model:
+            await asyncio.wait([retiring], timeout=PATIENCE_S)
         async with self._one_at_a_time:
-            self._loaded.pop(model.name, None)
+            self._loaded.pop(model, None)
             trace = Trace(attributes={"model": model.name})
             with trace.span("room"):
-                allowance = await self._make_room(model)
+                allowance = await self._make_room(model, table)
             with trace.span("weights"):
                 tell = partial(self._tell, model)
                 opened = await asyncio.to_thread(ChatModel.load, allowance.config, tell)
@@ -116,31 +175,35 @@ class ModelPool:
             except BaseException:
                 await opened.close()
                 raise
-            self._loaded[model.name] = Loaded(model, allowance.need.total + allowance.need.parked_max)
+            self._loaded[model] = Loaded(model, allowance.need.total + allowance.need.parked_max)
             trace.finish()
             self.starts[model.name] = trace
             log.info("the model %s is loaded in %.1f s: %s", model.name, trace.duration_ms / 1e3, phases(trace))
             return opened
 
-    async def _make_room(self, model: OnDemandModel) -> Allowance:
+    async def _make_room(self, model: OnDemandModel, table: ModelTable) -> Allowance:
         """What it gets, once others have given way. Raises CannotServe, NoRoom."""
         while True:
             try:
-                allowance = await asyncio.to_thread(here, self._within(model.name))
+                allowance = await asyncio.to_thread(here, self._within(model.name, table))
             except (CannotServe, ValueError) as error:
-                if not await self._unload_one():
+                if model in self._beside or not await self._unload_one():
                     if self._loaded:
                         raise NoRoom(
                             f"There is no memory for the model {model.name} while others are at work: try again soon."
                         ) from error
                     raise
             else:
-                if not is_much_less(allowance) or not await self._unload_one():
+                if not is_much_less(allowance):
+                    return allowance
+                if model in self._beside:
+                    raise NoRoom(f"There is no memory for the model {model.name} beside the one that it replaces.")
+                if not await self._unload_one():
                     return allowance
 
-    def _within(self, name: str) -> EngineConfig:
+    def _within(self, name: str, table: ModelTable) -> EngineConfig:
         """Of an allowance that was given, what the others leave; else what is free now. Raises NoRoom."""
-        wanted = self._wanted(name)
+        wanted = self._wanted(name, table)
         if not wanted.memory_bytes_max:
             return wanted
         left = wanted.memory_bytes_max - sum(each.needs for each in self._loaded.values())
@@ -150,7 +213,7 @@ class ModelPool:
         gives_way = leaving(self._loaded.values())
         if gives_way is None:
             return False
-        del self._loaded[gives_way.model.name]
+        del self._loaded[gives_way.model]
         self.unloads += 1
         log.info("the model %s is unloaded: another one needs its memory", gives_way.model.name)
         await gives_way.model.unload()

@@ -77,6 +77,11 @@ class OnDemandModel:
         return self._model is not None and not self._users and not self._model.is_busy
 
     @property
+    def is_unused(self) -> bool:
+        """Nobody would miss it, loaded or not."""
+        return not self._users and self._loading is None and (self._model is None or not self._model.is_busy)
+
+    @property
     def lost(self) -> bool:
         return self._model is not None and self._model.lost
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,13 +38,14 @@ class Took:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`error` says in one line why there is none."""
+    """`error` says in one line why there is none. `spans` are those of its trace, from a worker of this project."""
 
     text: str = ""
     calls: tuple[Called, ...] = ()
     found: tuple[Found, ...] = ()
     took: Took = field(default_factory=Took)
     error: str | None = None
+    spans: Sequence[Mapping[str, Any]] = ()
 
     @property
     def shown(self) -> dict[str, Any]:

@@ -188,7 +188,8 @@ class Asker:
         if trace is None:
             return answer
         try:
-            told = (await self._get(f"/ops/api/traces/{trace}"))["attributes"]
+            found = await self._get(f"/ops/api/traces/{trace}")
+            told, spans = found["attributes"], found["spans"]
         except (Refused, aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError):
             return answer
         took = replace(
@@ -196,7 +197,7 @@ class Asker:
             engine_ms=_number(told.get("firsttoken.engine_ms")),
             cost=_number(told.get("firsttoken.cost")),
         )
-        return replace(answer, took=took)
+        return replace(answer, took=took, spans=spans)
 
     async def _knows(self, model: str) -> bool:
         """Some servers list fewer names than they answer to, such as aliases."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import orjson
 
 from worker.errors import StartError
+from worker.gate.answer import Answer
 from worker.gate.asker import Asker
 from worker.gate.case import Case
 from worker.gate.graders import grade
@@ -29,8 +30,10 @@ async def examine(
     *,
     at_once: int,
     progress: Callable[[], object] = lambda: None,
+    note: Callable[[int, int, Answer], object] = lambda number, side, answer: None,
 ) -> list[list[Result]]:
-    """The results of each asker, in the order of the cases; `progress` is called with each case.
+    """The results of each asker, in the order of the cases; `progress` is called after each case, and `note` with its
+    number, that of the asker and each answer.
 
     With more than one case at once, times tell nothing about a single reader any more. Raises StartError.
     """
@@ -43,6 +46,7 @@ async def examine(
                 order = list(given) if (number + repetition) % 2 == 0 else list(reversed(list(given)))
                 answers = {side: await askers[side].ask(case) for side in order}
                 for side in given:
+                    note(number, side, answers[side])
                     judged = None
                     if judge is not None and case.expect.judge is not None:
                         judged = await judge.judged(case, answers[side])

@@ -5,17 +5,14 @@ The score of an answer is the lowest of them: one with the right value and the w
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Mapping
 
+from agents.alike import overlap
 from inference.grammar.validation import Checked, Pattern
 from worker.gate.answer import Answer
 from worker.gate.call_tree import matched
 from worker.gate.case import Case
 from worker.gate.cited import cites, rank
-
-_WORD = re.compile(r"\w+")
 
 
 def grade(case: Case, answer: Answer, judged: float | None = None) -> dict[str, float]:
@@ -47,10 +44,3 @@ def _score(grader: str, case: Case, answer: Answer, judged: float | None) -> flo
         case "like":
             return overlap(expect.like or "", text)
     return judged or 0.0
-
-
-def overlap(right: str, text: str) -> float:
-    """F1 of the words (Rajpurkar et al. 2016, "SQuAD")."""
-    wanted, said = (Counter(_WORD.findall(each.casefold())) for each in (right, text))
-    shared = (wanted & said).total()
-    return 2 * shared / (wanted.total() + said.total()) if shared else 0.0

@@ -14,7 +14,7 @@ import orjson
 
 from worker.errors import StartError
 from worker.gate.side import Private
-from worker.home import FOLDER_OF_ROOT
+from worker.home import FOLDER_OF_ROOT, Home
 
 START_MAX_S = 300.0  # a large model is read from a disk
 STOP_MAX_S = 30.0
@@ -37,12 +37,17 @@ OWN = ("--port", "0", "--database-url", "", "--database-direct-url", "", "--late
 
 
 @asynccontextmanager
-async def started(private: Private, documents: Path | None) -> AsyncIterator[tuple[str, str]]:
+async def started(
+    private: Private, documents: Path | None, models: Path | None = None
+) -> AsyncIterator[tuple[str, str]]:
     """Its URL and API key. `documents` is a folder that it reads into the store `docs`, empty for none, or None for the
-    documentation. Raises StartError with the worker's own words when it does not start."""
+    documentation; `models` is the folder of those that were pulled. Raises StartError with the worker's own words when
+    it does not start."""
     with tempfile.TemporaryDirectory(prefix="firsttoken-gate-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, FOLDER_OF_ROOT)  # the embedded database may run as another user
         home = Path(folder)
+        if models is not None:
+            _link(models, Home(home))
         ready, said = home / "ready.json", home / "said"
         docs = () if documents is None else ("--docs", "" if documents == NOTHING else str(documents))
         command = [sys.executable, "-c", BEGINS, "serve", *private.flags, *docs, *OWN]
@@ -65,6 +70,11 @@ async def started(private: Private, documents: Path | None) -> AsyncIterator[tup
                 except TimeoutError:
                     process.kill()
                     await process.wait()
+
+
+def _link(models: Path, home: Home) -> None:
+    """The folder may not be there yet."""
+    home.models.symlink_to(models.absolute(), target_is_directory=True)
 
 
 async def _wait(process: asyncio.subprocess.Process, ready: Path, said: Path, private: Private) -> None:

@@ -22,7 +22,7 @@ def case_of(answer: Answered, judged: bool) -> dict[str, Any] | None:
     messages = [each for item in answer.input if (each := _message(item)) is not None]
     output = answer.body.get("output") or []
     calls = [item for item in output if item["type"] == "function_call"]
-    text = redacted(_text(item for item in output if item["type"] == "message")).strip()
+    text = said_in(answer)
     tools = [_tool(tool) for tool in answer.body.get("tools") or () if tool.get("type") == "function"]
     if len(messages) != len(answer.input) or not any(each["role"] == "user" for each in messages):
         return None
@@ -46,9 +46,14 @@ def case_of(answer: Answered, judged: bool) -> dict[str, Any] | None:
     return {**case, "expect": _expected(calls, text, judged)}
 
 
+def said_in(answer: Answered) -> str:
+    """Its text, redacted."""
+    return redacted(_text(item for item in answer.body.get("output") or () if item["type"] == "message")).strip()
+
+
 def _expected(calls: list[Mapping[str, Any]], text: str, judged: bool) -> dict[str, Any]:
     if calls:
-        return {"calls": [{"name": each["name"], "arguments": _arguments(each["arguments"])} for each in calls]}
+        return {"calls": [{"name": each["name"], "arguments": cleaned(each["arguments"])} for each in calls]}
     return {"judge": f"It says the same as this answer, which was right:\n{text}"} if judged else {"like": text}
 
 
@@ -73,7 +78,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "parameters": tool.get("parameters") or {}}
 
 
-def _arguments(text: str) -> Any:
+def cleaned(text: str) -> Any:
     """Redacted text by text, so that they stay what they are."""
 
     def clean(value: Any) -> Any:

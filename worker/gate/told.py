@@ -11,8 +11,8 @@ CASE_CHARS_MAX = 300  # of an answer in a report
 
 
 def table(outcome: Outcome) -> list[str]:
-    rows = _aligned(_scores(outcome))
-    costs = _aligned(_costs(outcome)) if outcome.costs else []
+    rows = aligned(_scores(outcome))
+    costs = aligned(_costs(outcome)) if outcome.costs else []
     return [*rows, "", *costs, *([""] if costs else []), *outcome.notes, verdict(outcome)]
 
 
@@ -22,9 +22,9 @@ def markdown(outcome: Outcome, picture: str | None) -> str:
     parts = [f"# {one}" + (f" against {other}" if other else ""), verdict(outcome)]
     if picture:
         parts.append(f"![Differences of the scores with their intervals]({picture})")
-    parts.append("## Scores\n\n" + _markdown(_scores(outcome)))
+    parts.append("## Scores\n\n" + in_markdown(_scores(outcome)))
     if outcome.costs:
-        parts.append("## Time and cost\n\n" + _markdown(_costs(outcome)))
+        parts.append("## Time and cost\n\n" + in_markdown(_costs(outcome)))
     if outcome.changed:
         changed = "\n".join(_changed(outcome))
         parts.append(f"## Cases that came out otherwise\n\n{changed}")
@@ -82,7 +82,7 @@ def picture(outcome: Outcome) -> str:
         y, between = top + line * number + 6, row.difference
         colour = "#b3261e" if between.high < 0 else "#1b7f4b" if between.low > 0 else "#2f4b7c"
         parts.append(
-            f'<text x="{left - 12}" y="{y + 4}" text-anchor="end" fill="#1d2430">{_escaped(row.name)}</text>'
+            f'<text x="{left - 12}" y="{y + 4}" text-anchor="end" fill="#1d2430">{escaped(row.name)}</text>'
             f'<line x1="{x(between.low)}" y1="{y}" x2="{x(between.high)}" y2="{y}" stroke="{colour}" '
             f'stroke-width="2"/><circle cx="{x(between.mean)}" cy="{y}" r="4" fill="{colour}"/>'
             f'<text x="{left + width + 12}" y="{y + 4}" fill="#1d2430">{between.mean:+.3f} (n={row.cases})</text>'
@@ -132,7 +132,7 @@ def _amount(value: float, unit: str) -> str:
 def _changed(outcome: Outcome) -> Iterable[str]:
     shown = outcome.changed[:CHANGED_SHOWN_MAX]
     for one, other in shown:
-        yield f"- **{_plain(one.id)}**: {other.score:.2f} before, {one.score:.2f} now"
+        yield f"- **{plain(one.id)}**: {other.score:.2f} before, {one.score:.2f} now"
         yield f"  - before: {_said(other)}"
         yield f"  - now: {_said(one)}"
     if len(outcome.changed) > len(shown):
@@ -140,17 +140,17 @@ def _changed(outcome: Outcome) -> Iterable[str]:
 
 
 def _said(result: Result) -> str:
-    return _plain("; ".join(f"{name} {value}" for name, value in result.shown.items()))
+    return plain("; ".join(f"{name} {value}" for name, value in result.shown.items()))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """What a model said, as one line that is no markup."""
     text = " ".join(text.split())
     cut = text[:CASE_CHARS_MAX] + ("…" if len(text) > CASE_CHARS_MAX else "")
     return "".join(f"\\{char}" if char in "\\`*_[]<>|#!&" else char for char in cut)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -161,12 +161,12 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"| {' | '.join(_plain(cell) for cell in row)} |" for row in rows)
+def in_markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     for char, told in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(char, told)
     return text

@@ -33,18 +33,20 @@ COLUMNS: Mapping[By, str] = {
 
 ADD = """
 insert into spending (tenant_id, at, key_id, surface, model, agent,
-                      answers, cost, engine_ms, speculation_ms, tool_ms)
+                      answers, cost, engine_ms, speculation_ms, tool_ms, cascade_ms)
 select $1, * from unnest($2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[],
-                         $7::bigint[], $8::float8[], $9::float8[], $10::float8[], $11::float8[])
+                         $7::bigint[], $8::float8[], $9::float8[], $10::float8[], $11::float8[],
+                         $12::float8[])
     on conflict (tenant_id, at, key_id, surface, model, agent)
     do update set answers = spending.answers + excluded.answers, cost = spending.cost + excluded.cost,
                   engine_ms = spending.engine_ms + excluded.engine_ms,
                   speculation_ms = spending.speculation_ms + excluded.speculation_ms,
-                  tool_ms = spending.tool_ms + excluded.tool_ms
+                  tool_ms = spending.tool_ms + excluded.tool_ms,
+                  cascade_ms = spending.cascade_ms + excluded.cascade_ms
 """
 SUMS = (
     "sum(answers)::bigint as answers, sum(cost) as cost, sum(engine_ms) as engine_ms, "
-    "sum(speculation_ms) as speculation_ms, sum(tool_ms) as tool_ms"
+    "sum(speculation_ms) as speculation_ms, sum(tool_ms) as tool_ms, sum(cascade_ms) as cascade_ms"
 )
 # Of conversations only what is kept of single answers tells.
 TOLD = "coalesce((attributes->>'firsttoken.{0}')::float8, 0) as {0}"
@@ -130,8 +132,13 @@ def per_thousand(row: Mapping[str, Any]) -> dict[str, float | None]:
         return round(1000 * row[name] / answers, 6) if answers else None
 
     engine_ms = row["engine_ms"]
+
+    def share(name: str) -> float | None:
+        return round(row[name] / engine_ms, 6) if engine_ms else None
+
     return {
         "cost_per_1000": each("cost"),
         "engine_s_per_1000": None if not answers else round(engine_ms / answers, 6),
-        "speculation_share": round(row["speculation_ms"] / engine_ms, 6) if engine_ms else None,
+        "speculation_share": share("speculation_ms"),
+        "cascade_share": share("cascade_ms"),
     }

@@ -44,7 +44,8 @@ async def rate(request: web.Request) -> web.Response:
     body = parse(Feedback, request[BODY])
     await services.responses.annotate(tenant_id, id, body.notes)
     await services.telemetry.flush()  # the trace of an answer that has just ended may still wait
-    await services.telemetry.traces.annotate(tenant_id, id, body.notes)
+    attributes = await services.telemetry.traces.annotate(tenant_id, id, body.notes)
+    services.canaries.rate(attributes, body.rating)
     return reply({"object": "response.feedback", "response": id, "rating": body.rating, "comment": body.comment})
 
 

@@ -1,20 +1,76 @@
-"""GET /ops/api/canaries: what is on trial. Operators see it, and everybody else that there is nothing."""
+"""/ops/api/canaries: what is on trial.
+
+The scope ops sees it, and everybody else that there is nothing. With the scope admin beside it one starts, promotes and
+ends what concerns the conversations of all tenants.
+"""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from worker.auth.access import needs
+from worker.auth.principal import Principal
 from worker.auth.scope import Scope
+from worker.canary.store import Taken
+from worker.canary.trial import State
+from worker.checks import path_id
+from worker.described import Described
+from worker.errors import ApiError
 from worker.reply import reply
-from worker.request_keys import PRINCIPAL
+from worker.request_keys import BODY, PRINCIPAL, actor_of
 from worker.services import SERVICES
+from worker.wire.canary import CanaryDecision, CanaryStart
+from worker.wire.parse import parse
 
 
 def routes() -> list[web.RouteDef]:
-    return needs((Scope.CHAT, Scope.OPS), web.get("/ops/api/canaries", list_canaries))
+    return [
+        *needs((Scope.CHAT, Scope.OPS), web.get("/ops/api/canaries", list_canaries)),
+        *needs(Scope.ADMIN, web.post("/ops/api/canaries", start), web.post("/ops/api/canaries/{name}", decide)),
+    ]
 
 
 async def list_canaries(request: web.Request) -> web.Response:
-    is_told = request[PRINCIPAL].is_operator
-    return reply({"data": await request.app[SERVICES].canaries.accounts() if is_told else []})
+    """With the agents that may be tried, for who may try them."""
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
+    data = await services.canaries.accounts() if principal.is_operator else []
+    return reply({"data": data, "agents": list(services.roster.agents) if _may_change(principal) else []})
+
+
+@Described(CanaryStart)
+async def start(request: web.Request) -> web.Response:
+    """Raises ApiError 400, 403, 409."""
+    _check(request[PRINCIPAL])
+    services, proposal = request.app[SERVICES], parse(CanaryStart, request[BODY]).proposal
+    if problem := proposal.problem(services.roster.agents):
+        raise ApiError(400, f"{problem[1][0].upper()}{problem[1][1:]}.", param=problem[0], code="invalid_value")
+    try:
+        return reply(await services.canaries.begin(proposal, actor_of(request)))
+    except Taken as error:
+        message = f"Canary {proposal.name} cannot be started: {error}."
+        raise ApiError(409, message, param="name", code="canary_exists") from None
+
+
+@Described(CanaryDecision)
+async def decide(request: web.Request) -> web.Response:
+    """Promote or end. Raises ApiError 400, 403, 404, 409."""
+    _check(request[PRINCIPAL])
+    name, after = path_id(request, "canary", "name"), State(parse(CanaryDecision, request[BODY]).state)
+    done = await request.app[SERVICES].canaries.decide(name, after, actor_of(request))
+    if done is None:
+        raise ApiError(404, "There is no canary of this name.", type="not_found_error", code="not_found")
+    if not done:
+        raise ApiError(409, f"Canary {name} is over or was decided already.", code="canary_decided")
+    return reply({"name": name, "state": after})
+
+
+def _may_change(principal: Principal) -> bool:
+    return principal.is_operator and Scope.ADMIN in principal.scopes
+
+
+def _check(principal: Principal) -> None:
+    if not _may_change(principal):
+        message = (
+            "This concerns all tenants: it needs the scopes ops and admin, which these credentials do not both have."
+        )
+        raise ApiError(403, message, type="permission_error", code="missing_scope")

@@ -43,12 +43,14 @@ def tokens_of(trace: Trace) -> int:
 
 
 class Taken(NamedTuple):
-    """What a turn took: milliseconds of the engine (of which `speculation_ms` were no use) and of tools; its price."""
+    """What a turn took: milliseconds of the engine (of which `speculation_ms` were no use, and `cascade_ms` went to
+    what another model did then) and of tools; its price."""
 
     cost: float
     engine_ms: float
     speculation_ms: float
     tool_ms: float
+    cascade_ms: float
 
 
 def taken(trace: Trace) -> Taken:

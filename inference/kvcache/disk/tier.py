@@ -1,7 +1,7 @@
 """The disk tier: a folder of saved states, written by one thread and read by another, never by the engine's.
 
 It is a cache and nothing depends on it: a file that is damaged is removed and counted, a disk that fails or fills up
-ends the writing with a warning, and another worker that has the folder keeps it to itself.
+ends the writing with a warning, and another worker that has the folder keeps it to itself until it leaves.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ log = logging.getLogger("firsttoken.disk")
 UNWRITTEN_BYTES_MAX = 256 * 2**20  # states that wait for a slow disk take memory; more are dropped
 WARM_BYTES_MAX = 64 * 2**20  # roots that are read at start, before they are requested
 SPARE_BYTES = 512 * 2**20  # left free on the disk: a database may live there
+TAKE_S = 1.0  # between two tries to take a folder from a predecessor, which leaves when its answers are finished
 CLOSE_S = 5.0  # to write what is in memory when the worker stops
 FOLDER_MODE = 0o700
 
@@ -73,6 +74,7 @@ class DiskTier:
         self._unwritten_bytes = 0
         self._writes_until = float("inf")
         self._owner: int | None = None
+        self._closing = threading.Event()
         self.ready = threading.Event()  # everything that was there is known
         self.writes = False
         self.totals: Counter[str] = Counter()  # read, written, damaged, dropped
@@ -91,18 +93,15 @@ class DiskTier:
 
     def start(self) -> None:
         """Take the folder, read the turns, which takes milliseconds, and find out in the background what else is in it:
-        the very first prompt is rendered with them."""
-        try:
-            self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            self._owner = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
-            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            log.warning("conversations are not kept on disk: %s: %s", self._folder, error.strerror)
-            self.ready.set()
+        the very first prompt is rendered with them. A folder that another one still has is taken when that leaves."""
+        if self._take_folder():
+            self._read_turns()
+            self._reader.submit(self._scan)
             return
-        self.writes = True
-        self._read_turns()
-        self._reader.submit(self._scan)
+        self.ready.set()
+        if self._owner is not None:
+            log.info("conversations are not kept on disk while another one has %s", self._folder)
+            self._reader.submit(self._follow)
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> Found | None:
         """The file that shares the longest prefix, in whole blocks."""
@@ -146,15 +145,42 @@ class DiskTier:
     def close(self) -> None:
         """Finish writing, for some seconds at most."""
         self._writes_until = monotonic() + CLOSE_S
+        self._closing.set()
         self._reader.shutdown(cancel_futures=True)
         self._writer.shutdown()
         self._write_last_turns()
         self.writes = False
+        self._release()
+
+    def _take_folder(self) -> bool:
+        """Whether it is ours now. Where another one has it, it may be tried again."""
+        try:
+            if self._owner is None:
+                self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                self._owner = os.open(self._folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+            fcntl.flock(self._owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            log.warning("conversations are not kept on disk: %s: %s", self._folder, error.strerror)
+            self._release()
+            return False
+        self.writes = True
+        return True
+
+    def _release(self) -> None:
         if self._owner is not None:
             os.close(self._owner)
             self._owner = None
 
     # --- on the threads ---
+
+    def _follow(self) -> None:
+        while self._owner is not None and not self._closing.wait(TAKE_S):
+            if self._take_folder():
+                self._read_turns()
+                self._scan()
+                break
 
     def _scan(self) -> None:
         """Roots first, and into memory, so that the first turn after a restart finds them there."""

@@ -6,22 +6,29 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID, uuid4
 
 import pytest
 
 from agents.definition import Definition, SearchTable
+from agents.message import Message
 from agents.roster import Roster
 from inference.testing import ScriptedModel
+from inference.trace import Trace
 from migrations.pool import Database
 from tests.worker.answering import MODEL, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.audit import Actor, AuditLog
 from worker.auth.keys import Keys
-from worker.canary.canaries import Canaries
+from worker.auth.scope import ALL, Scope
+from worker.canary.canaries import Canaries, first_words, note_arm
+from worker.canary.proposal import Proposal
 from worker.canary.store import ANSWERS_MAX, CanaryStore, Taken
-from worker.canary.trial import Canary, State
-from worker.canary.verdict import Answer
+from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
+from worker.canary.verdict import Answer, Vote
+from worker.runs.record import TurnRecord
 from worker.services import Services
 
 ME = Actor("command", "tester")
@@ -41,7 +48,7 @@ def start(store: CanaryStore, tenant_id: UUID) -> Callable[..., object]:
     """Starts a canary of a name of its own."""
 
     async def start(treatment: str = "new", share: float = 0.5, agent: str = "usual") -> Canary:
-        return await store.start(f"test-{uuid4()}", agent, treatment, share, {}, ME, tenant_id)
+        return await store.start(Proposal(f"test-{uuid4()}", agent, treatment, share), ME, tenant_id)
 
     return start
 
@@ -71,8 +78,9 @@ def services(database: Database, model: ScriptedModel, store: CanaryStore, tenan
 async def client(database: Database, services: Services) -> AsyncIterator[Client]:
     keys = Keys(database, SECRET)
     async with serving(services) as client:
-        key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
-        client.session.headers["Authorization"] = f"Bearer {key}"
+        tenant = f"test-{uuid4()}"
+        key = (await keys.create(await keys.tenant(tenant), "test"))[1]
+        client.session.headers.update({"Authorization": f"Bearer {key}", "X-Tenant": tenant})
         yield client
 
 
@@ -100,7 +108,7 @@ async def test_about_the_share_is_treated_and_what_became_of_it_is_stored(
         treated.append(is_treated(model))
     assert 2 <= sum(treated) <= 24  # within four standard deviations
     await services.canaries.sync()
-    answers = await store.answers(canary)
+    answers = (await store.evidence(canary)).answers
     assert [answer.treated for answer in answers] == treated
     assert all(not answer.failed and answer.ttft_ms and answer.tokens for answer in answers)
 
@@ -130,7 +138,82 @@ async def test_a_conversation_stays_with_its_agent_however_it_is_continued(
             assert turn == 0 or first is before
     assert kinds == {True, False}
     await services.canaries.sync()
-    assert len(await store.answers(canary)) == 24  # later turns of a conversation do not count
+    assert len((await store.evidence(canary)).answers) == 24  # later turns of a conversation do not count
+
+
+async def test_thumbs_and_declined_answers_are_stored_with_the_arm_of_their_conversation(
+    client: Client, services: Services, store: CanaryStore, model: ScriptedModel, start: Callable[..., object]
+) -> None:
+    canary: Canary = await start()  # type: ignore[misc]
+    await services.canaries.sync()
+    treated = []
+    for number, rating in enumerate(("down", "up", None, "down")):
+        body = {"model": "agent/usual", "input": f"Question {number}"}
+        made = await post(client, "/v1/responses", body)
+        treated.append(is_treated(model))
+        if rating is not None:
+            await post(client, f"/v1/responses/{made['id']}/feedback", {"rating": rating})
+            await post(client, f"/v1/responses/{made['id']}/feedback", {"rating": "up"})  # a vote counts once
+    await services.canaries.sync()
+    evidence = await store.evidence(canary)
+    assert [(vote.treated, vote.harm) for vote in evidence.votes] == [
+        (treated[0], 1.0),
+        (treated[1], 0.0),
+        (treated[3], 1.0),
+    ]
+    assert [answer.declined for answer in evidence.answers] == [False] * 4
+
+
+async def test_answers_that_could_not_be_stored_are_stored_later_and_none_that_came_meanwhile_is_lost(
+    store: CanaryStore, start: Callable[..., object], tenant_id: UUID, end: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary: Canary = await start()  # type: ignore[misc]
+    canaries = Canaries(store)
+    await canaries.sync()
+    note = partial(record_of, canary, tenant_id)
+
+    async def away(answers: object) -> None:
+        canaries.note(note("second"))  # it ends while the others are being stored
+        raise ConnectionError
+
+    canaries.note(note("first"))
+    monkeypatch.setattr(canaries, "_judge", AsyncMock())
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "add", away)
+        with pytest.raises(ConnectionError):
+            await canaries.sync()
+    await canaries.sync()
+    assert [answer.tokens for answer in (await store.evidence(canary)).answers] == [5, 6]
+
+
+def record_of(canary: Canary, tenant_id: UUID, conversation: str) -> TurnRecord:
+    """As many tokens as the name of the conversation has letters."""
+    trace = Trace()
+    note_arm(trace, canary.arm(tenant_id, conversation))
+    trace.add("decode", 0, 1, tokens=len(conversation))
+    return TurnRecord(trace, tenant_id, "completed", "chat", MODEL)
+
+
+async def test_a_model_is_asked_about_as_many_answers_of_both_kinds_and_once_about_each(
+    client: Client, services: Services, store: CanaryStore, model: ScriptedModel, start: Callable[..., object]
+) -> None:
+    canary: Canary = await start()  # type: ignore[misc]
+    await services.canaries.sync()
+    kinds = []
+    for number in range(12):
+        await post(client, "/v1/responses", {"model": "agent/usual", "input": f"Question {number}"})
+        kinds.append(is_treated(model))
+    assert set(kinds) == {True, False}
+    await services.canaries.sync()
+    await services.telemetry.flush()
+    tenant = await services.authenticator.keys.known_tenant(client.session.headers["X-Tenant"])
+    assert tenant is not None
+    found = await store.ungraded(tenant, canary, 2)
+    assert len(found) == 2 and all(answer.body["output"] for _, answer in found)
+    await store.vote([(canary.id, unit, Vote(False, "graded", 1.0)) for unit, _ in found])
+    assert sorted(vote.treated for vote in (await store.evidence(canary)).votes) == [False, True]
+    left = await store.ungraded(tenant, canary, 100)
+    assert len(left) == 10 and not {unit for unit, _ in left} & {unit for unit, _ in found}
 
 
 async def test_a_treatment_that_fails_is_rolled_back_by_itself_and_noted(
@@ -193,7 +276,7 @@ async def test_a_worker_without_the_treatment_takes_no_part_and_says_so(
             assert not is_treated(model)
     assert caplog.text.count("this worker has no agent of another file") == 1
     await services.canaries.sync()
-    assert await store.answers(canary) == []
+    assert list((await store.evidence(canary)).answers) == []
 
 
 async def test_an_agent_has_one_canary_at_a_time_and_a_canary_a_name_of_its_own(
@@ -202,7 +285,7 @@ async def test_an_agent_has_one_canary_at_a_time_and_a_canary_a_name_of_its_own(
     first: Canary = await start()  # type: ignore[misc]
     with pytest.raises(Taken, match="agent has a canary"):
         await start()  # type: ignore[misc]
-    begin = partial(store.start, first.name, "another", "new", 0.5, {}, ME, tenant_id)
+    begin = partial(store.start, Proposal(first.name, "another", "new", 0.5), ME, tenant_id)
     with pytest.raises(Taken, match="name was used"):
         await begin()
 
@@ -214,7 +297,15 @@ async def test_answers_of_a_canary_have_a_limit(
     answer = Answer(True, False, None, None, None, 1)
     await store.add((canary.id, f"{number:016x}", answer) for number in range(ANSWERS_MAX + 5))
     await store.add([(canary.id, "f" * 16, answer)])
-    assert len(await store.answers(canary)) == ANSWERS_MAX
+    assert len((await store.evidence(canary)).answers) == ANSWERS_MAX
+
+
+def test_of_a_long_first_question_the_beginning_counts() -> None:
+    canary = Canary(uuid4(), "a", "", "new", 0.5, {}, State.RUNNING)
+    begins = "x" * KNOWN_BY_CHARS
+    tenant = uuid4()
+    assert canary.arm(tenant, begins + "1") == canary.arm(tenant, begins + "2") != canary.arm(tenant, begins[1:])
+    assert first_words([Message("user", begins + "rest")]) == begins
 
 
 def test_arms_of_different_canaries_do_not_go_together() -> None:
@@ -225,3 +316,64 @@ def test_arms_of_different_canaries_do_not_go_together() -> None:
     both = [(one.arm(tenant, str(n)).treated, other.arm(tenant, str(n)).treated) for n in range(2000)]
     assert 0.2 < sum(first and second for first, second in both) / 2000 < 0.3
     assert one.arm(tenant, "1") == one.arm(tenant, "1") != one.arm(uuid4(), "1")
+
+
+async def operator_of(database: Database, tenant_id: UUID, *scopes: Scope) -> dict[str, str]:
+    key = (await Keys(database, SECRET).create(tenant_id, "operator", scopes=frozenset(scopes)))[1]
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def test_an_operator_starts_promotes_and_ends_one_over_the_network_and_this_worker_follows_at_once(
+    client: Client, database: Database, services: Services, model: ScriptedModel, tenant_id: UUID
+) -> None:
+    headers, name = await operator_of(database, tenant_id, *ALL), f"test-{uuid4()}"
+    told = {"name": name, "agent": "usual", "treatment": "new", "share": 0.5}
+    begun = await client.post("/ops/api/canaries", json=told, headers=headers)
+    assert begun.status == 200, await begun.text()
+    assert (await begun.json())["state"] == "running"
+    assert (await client.post("/ops/api/canaries", json=told, headers=headers)).status == 409
+    for state, status, treated in (("promoted", 200, True), ("promoted", 409, True), ("aborted", 200, False)):
+        decided = await client.post(f"/ops/api/canaries/{name}", json={"state": state}, headers=headers)
+        assert decided.status == status, await decided.text()
+        assert await chat(client, f"After {state}") == 200
+        assert is_treated(model) is treated
+    acts = [each.act for each in await AuditLog(database).list(tenant_id, limit=10) if each.object == name]
+    assert acts == ["canary.changed", "canary.changed", "canary.started"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"treatment": "nobody"}, "treatment"),
+        ({"treatment": "usual"}, "treatment"),
+        ({"agent": "nobody"}, "agent"),
+        ({"share": 1}, "share"),
+        ({"name": "a/b"}, "name"),
+        ({"margins": {"joy": 0.1}}, "margins"),
+        ({"more": 1}, "more"),
+    ],
+)
+async def test_what_cannot_be_tried_is_refused_by_its_field(
+    client: Client, database: Database, tenant_id: UUID, change: dict[str, Any], param: str
+) -> None:
+    headers = await operator_of(database, tenant_id, *ALL)
+    told = {"name": "brief-1", "agent": "usual", "treatment": "new", **change}
+    refused = await client.post("/ops/api/canaries", json=told, headers=headers)
+    assert (refused.status, (await refused.json())["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("scope", [Scope.CHAT, Scope.OPS, Scope.ADMIN])
+async def test_who_only_watches_or_only_administers_decides_nothing(
+    client: Client, database: Database, tenant_id: UUID, scope: Scope
+) -> None:
+    headers = await operator_of(database, tenant_id, scope)
+    for path, body in (("", {"name": "a", "treatment": "new"}), ("/a", {"state": "aborted"})):
+        refused = await client.post(f"/ops/api/canaries{path}", json=body, headers=headers)
+        assert refused.status == 403, await refused.text()
+
+
+async def test_one_that_is_not_there_cannot_be_decided(client: Client, database: Database, tenant_id: UUID) -> None:
+    headers = await operator_of(database, tenant_id, *ALL)
+    for path in ("nobody", "..%2f"):
+        refused = await client.post(f"/ops/api/canaries/{path}", json={"state": "aborted"}, headers=headers)
+        assert refused.status == 404

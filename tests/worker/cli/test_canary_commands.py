@@ -12,7 +12,7 @@ import pytest
 from migrations.embedded import EmbeddedPostgres
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.canary.trial import Canary, State
-from worker.canary.verdict import Answer
+from worker.canary.verdict import Answer, Evidence
 from worker.cli.canary_commands import report
 
 AGENTS = """
@@ -50,7 +50,7 @@ def test_a_canary_is_started_compared_promoted_and_ended(home: str) -> None:
     [
         (["--treatment", "nobody"], "there is no agent nobody in the file of --agents: it has support, new"),
         (["--treatment", "new", "--agent", "new"], "the treatment is the agent itself"),
-        (["--treatment", "new", "--margin", "joy=0.1"], "--margin joy: there is no such measure. Known: failed, late"),
+        (["--treatment", "new", "--margin", "joy=0.1"], "there is no measure joy: known are failed, late"),
     ],
 )
 def test_what_cannot_be_tried_is_one_line(home: str, arguments: list[str], said: str) -> None:
@@ -60,7 +60,7 @@ def test_what_cannot_be_tried_is_one_line(home: str, arguments: list[str], said:
 def test_the_report_stands_both_kinds_side_by_side() -> None:
     canary = Canary(uuid4(), "trial", "support", "new", 0.2, {}, State.RUNNING)
     answers = [Answer(bool(i % 2), bool(i % 2), None, 200.0, 20.0, 300) for i in range(40)]
-    title, counts, _, failed, late, *_, decision = report(canary, answers)
+    title, counts, _, failed, late, *_, decision = report(canary, Evidence(answers))
     assert title == "trial: new for 20% of agent support, running"
     assert counts == "20 conversations of the control, 20 of the treatment"
     assert failed.split()[:3] == ["failed", "0.0%", "100.0%"] and failed.endswith("worse")

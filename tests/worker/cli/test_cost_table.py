@@ -13,13 +13,14 @@ def row(name: str, cost: float) -> dict[str, object]:
         "engine_ms": 40_000.0,
         "speculation_ms": 4_000.0,
         "tool_ms": 500.0,
+        "cascade_ms": 2_000.0,
     }
 
 
-def test_a_row_says_what_a_thousand_answers_cost_and_what_speculation_wasted() -> None:
+def test_a_row_says_what_a_thousand_answers_cost_and_what_speculation_and_cascades_took() -> None:
     head, chat = table("surface", [row("chat", 3.0)])
     assert head.split()[:4] == ["SURFACE", "ANSWERS", "ENGINE", "S"]
-    assert chat.split() == ["chat", "200", "40.0", "10.0%", "0.5", "3", "15"]
+    assert chat.split() == ["chat", "200", "40.0", "10.0%", "5.0%", "0.5", "3", "15"]
 
 
 def test_where_nothing_has_a_price_it_says_how_to_set_one() -> None:

@@ -19,7 +19,7 @@ from worker.stop import Stop
 def line() -> Iterator[tuple[socket.socket, int]]:
     """The end that the first process has, and the descriptor of the other."""
     ours, theirs = socket.socketpair()
-    ours.send(b'{"folder": "/tmp/crew", "introduces": true}\n')
+    ours.send(b'{"folder": "/tmp/crew", "introduces": true, "model": "small"}\n')
     ours.settimeout(10)
     with ours:
         yield ours, theirs.detach()
@@ -38,7 +38,7 @@ def member(line: tuple[socket.socket, int]) -> Iterator[Member]:
 
 
 def test_it_is_told_its_place(member: Member) -> None:
-    assert (member.name, member.introduces) == ("worker-2", True)
+    assert (member.name, member.introduces, member.model) == ("worker-2", True, "small")
     assert member.socket == Path("/tmp/crew/worker-2.sock")
 
 

@@ -88,7 +88,7 @@ async def client_of(database: Database, engines: EnginesAtWork, **rest: object) 
         services_with(database, engines.lineup),
         engines=engines,
         engine_stats=engines.stats,
-        aliases=Aliases(engines.aliases),
+        aliases=Aliases(dict(engines.aliases)),
         **rest,  # type: ignore[arg-type]
     )
     keys = Keys(database, SECRET)

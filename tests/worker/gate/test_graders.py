@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from agents.alike import overlap
 from worker.gate.answer import Answer, Called, Found
 from worker.gate.case import Case, Defaults, ExpectedCall, Tool
-from worker.gate.graders import grade, overlap, score
+from worker.gate.graders import grade, score
 
 WEATHER = Tool.model_validate(
     {

@@ -28,6 +28,7 @@ def answer(tenant_id: UUID, *, cost: float = 0.5, age_s: float = 0, **facts: Any
         "firsttoken.engine_ms": 200.0,
         "firsttoken.speculation_ms": 50.0,
         "firsttoken.tool_ms": 30.0,
+        "firsttoken.cascade_ms": 20.0,
     }
     return record
 
@@ -54,6 +55,7 @@ async def test_costs_are_summed_by_what_is_asked_for(database: Database, tenant_
     assert (conversation["name"], conversation["cost"], other["name"]) == ("conv_1", 2.0, "")
     (all_answers,) = await spending.by(who, "all", window_s=3600)
     assert (all_answers["engine_ms"], all_answers["speculation_ms"], all_answers["tool_ms"]) == (600, 150, 90)
+    assert all_answers["cascade_ms"] == 60 and per_thousand(all_answers)["cascade_share"] == 0.1
     (today,) = await spending.by(who, "day", window_s=60)
     assert today["name"] == datetime.now(UTC).strftime("%Y-%m-%d")
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -98,5 +100,5 @@ def test_answers_of_one_hour_are_one_row(tenant_id: UUID) -> None:
 
 
 def test_nothing_is_divided_by_nothing() -> None:
-    nothing = {"answers": 0, "cost": 0.0, "engine_ms": 0.0, "speculation_ms": 0.0, "tool_ms": 0.0}
+    nothing = {"answers": 0, "cost": 0.0, "engine_ms": 0.0, "speculation_ms": 0.0, "tool_ms": 0.0, "cascade_ms": 0.0}
     assert set(per_thousand(nothing).values()) == {None}

@@ -6,7 +6,7 @@ import { moment } from "../shared/format.js";
 import { recall, remember } from "../shared/preferences.js";
 import { themeSwitch } from "../shared/theme.js";
 import { Chart } from "./chart.js";
-import { trials } from "./canaries.js";
+import { Trials } from "./canaries.js";
 import { CHARTS, offered } from "./charts.js";
 import { askCosts, showCosts } from "./cost-board.js";
 import { comparisonQuery, comparisonTable, isComparison } from "./comparison.js";
@@ -36,6 +36,7 @@ class Ops {
     this.surfaces = [];
     this.compared = null; // the trace for which another one is being chosen
     this.traces = new TraceList(byId("traces"));
+    this.trials = new Trials();
     this.asking = {
       view: new Latest((busy) => byId("overview").classList.toggle("is-loading", busy)),
       list: new Latest((busy) => byId("answers").classList.toggle("is-loading", busy)),
@@ -121,14 +122,6 @@ class Ops {
     this.schedule();
   }
 
-  /** For operators: nobody else is told. */
-  async showTrials(isOperator) {
-    if (!isOperator) return;
-    const { data } = await json("GET", "/ops/api/canaries").catch(() => ({ data: [] })); // the next refresh asks again
-    byId("on-trial").hidden = data.length === 0;
-    byId("trials").replaceChildren(...trials(data));
-  }
-
   comparison(query, signal) {
     const { against } = this.state;
     return isComparison(against) ? json("GET", `/ops/api/comparison?${comparisonQuery(query, against)}`, { signal }) : null;
@@ -152,7 +145,7 @@ class Ops {
     byId("surfaces").replaceChildren(surfaceTable(summary.surfaces));
     byId("by-surface").hidden = summary.surfaces.length === 0;
     this.filters.offer(summary.facets, keyNames);
-    this.showTrials(summary.is_operator);
+    if (summary.is_operator) this.trials.refresh(); // nobody else is told
     this.draw();
   }
 

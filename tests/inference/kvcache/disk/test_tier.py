@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -210,10 +211,19 @@ def test_a_folder_that_cannot_be_used_is_said_and_harmless(tmp_path: Path, caplo
     assert "not kept on disk" in caplog.text
 
 
-def test_two_workers_do_not_share_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with disk(tmp_path) as one, disk(tmp_path) as two:
-        assert (one.writes, two.writes) == (True, False)
-    assert "not kept on disk" in caplog.text
+def test_two_workers_do_not_share_a_folder_and_one_takes_it_when_the_other_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.kvcache.disk.tier.TAKE_S", 0.01)
+    with ExitStack() as first:
+        one = first.enter_context(disk(tmp_path))
+        with disk(tmp_path) as two:
+            assert (one.writes, two.writes) == (True, False)
+            one.write(entry())
+            first.close()
+            while two.match(TOKENS, TENANT) is None:
+                time.sleep(0.01)
+            assert two.writes
 
 
 def fill_with_turns(folder: Path) -> None:

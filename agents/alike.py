@@ -1,0 +1,54 @@
+"""How much two texts have in common, and what in a question must never differ. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+_WORD = re.compile(r"\w+")
+_NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
+# A vector of a sentence hardly tells whether it is denied.
+ENGLISH = (
+    "not",
+    "no",
+    "never",
+    "none",
+    "nothing",
+    "without",
+    "except",
+    "cannot",
+    "can't",
+    "don't",
+    "doesn't",
+    "didn't",
+)
+OTHERS = (
+    "isn't",
+    "aren't",
+    "won't",
+    "nicht",
+    "kein",
+    "keine",
+    "keinen",
+    "nie",
+    "niemals",
+    "ohne",
+    "ne",
+    "pas",
+    "jamais",
+)
+DENIALS = frozenset((*ENGLISH, *OTHERS, "sans", "nunca", "sin"))
+_SAID = re.compile(r"[\w']+")
+
+
+def overlap(right: str, text: str) -> float:
+    """F1 of the words (Rajpurkar et al. 2016, "SQuAD")."""
+    wanted, said = (Counter(_WORD.findall(each.casefold())) for each in (right, text))
+    shared = (wanted & said).total()
+    return 2 * shared / (wanted.total() + said.total()) if shared else 0.0
+
+
+def particulars(question: str) -> tuple[str, ...]:
+    """Its numbers and denials: questions that differ in them are different ones, however alike they sound."""
+    said = question.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return (*_NUMBER.findall(said), *(word for word in _SAID.findall(said) if word in DENIALS))

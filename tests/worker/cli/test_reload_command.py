@@ -1,0 +1,71 @@
+"""`firsttoken reload`: another model takes the place of one while a worker answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serving import Worker
+from tests.worker.cli.test_main import complaint, firsttoken
+
+SMALL = '[models.chat]\nmodel = "demo-draft"\n'
+LARGE = '[models.chat]\nmodel = "demo-chat"\n[aliases]\nbest = "chat"\n'
+PATIENCE_S = 40
+
+
+@pytest.fixture
+def worker(make_home: Callable[[], Path]) -> Iterator[Worker]:
+    home = make_home()
+    (home / "models.toml").write_text(SMALL)
+    worker = Worker(home, "--docs", "")
+    worker.wait_until_ready()
+    yield worker
+    assert worker.stop() == 0
+
+
+@pytest.mark.long
+@pytest.mark.any_answer("which model answers is asked, not what it says")
+def test_a_running_worker_gets_another_model_and_a_mistake_changes_nothing(worker: Worker) -> None:
+    ready: dict[str, Any] = worker.wait_until_ready()
+    home = worker.log.parent
+    file = home / "models.toml"
+    headers = {"Authorization": f"Bearer {ready['api_key']}"}
+    with httpx.Client(base_url=ready["url"], headers=headers, timeout=60) as client:
+
+        def parameters() -> int:
+            return int(client.get("/v1/models/chat").raise_for_status().json()["firsttoken_parameters"])
+
+        small = parameters()
+        file.write_text("[models.chat]\nmodel = 5\n")
+        assert "models.chat.model" in complaint("reload", "--home", str(home))
+        assert parameters() == small
+        file.write_text(LARGE)
+        told = firsttoken("reload", "--home", str(home))
+        assert told.returncode == 0 and "reads it: chat" in told.stdout, told.stderr
+        give_up_at = time.monotonic() + PATIENCE_S
+        while parameters() == small:
+            answer = client.post("/v1/responses", json={"input": "Hello!", "max_output_tokens": 4})
+            assert answer.status_code == 200, answer.text
+            assert time.monotonic() < give_up_at, worker.log.read_text()
+        answer = client.post("/v1/responses", json={"input": "Hello!", "max_output_tokens": 4, "model": "best"})
+        assert answer.status_code == 200, answer.text
+    assert "models.toml is read again" in worker.log.read_text()
+
+
+def test_without_a_file_or_a_worker_it_says_so(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    assert "there is no models.toml" in complaint("reload", "--home", str(home))
+    (home / "models.toml").write_text(SMALL)
+    assert "no worker of this home folder is running" in complaint("reload", "--home", str(home))
+
+
+def test_an_agent_whose_model_would_be_gone_is_told_before_a_worker_is_asked(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    (home / "models.toml").write_text(SMALL)
+    (home / "agents.toml").write_text('[agents.support]\nmodel = "large"\n')
+    assert "large" in complaint("reload", "--home", str(home))

@@ -1,0 +1,67 @@
+"""`firsttoken canary grade`: a model judges stored answers of both kinds, without being told which is which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aiohttp
+from tqdm import tqdm
+
+from agents.store.answered import Answered
+from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.canary.store import CanaryStore
+from worker.canary.trial import State
+from worker.canary.verdict import Vote
+from worker.cli.suite_command import open_side
+from worker.config import Config
+from worker.errors import StartError
+from worker.gate.answer import Answer
+from worker.gate.asker import ANSWER_S_MAX
+from worker.gate.case import Case
+from worker.gate.judge import Judge
+from worker.gate.side import side
+from worker.gate.stored_cases import case_of, said_in
+from worker.gate.suite import Suite
+from worker.home import Home
+from worker.start import open_database, read_secret
+
+CRITERION = (
+    "It does what was asked, or says what stands in the way. Nothing in it contradicts the conversation or itself, and "
+    "it claims nothing that nobody can know from the conversation."
+)
+
+
+async def grade_canary(
+    config: Config, *, name: str, judge: str, key_file: Path | None, limit: int, criterion: str | None, tenant: str
+) -> None:
+    """What cannot be judged, such as an answer about files, is left out."""
+    asked = side("--judge", judge, key_file)
+    home = Home(config.home)
+    home.prepare()
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
+    async with open_database(config) as database, aiohttp.ClientSession(timeout=timeout) as http:
+        keys, store = Keys(database, read_secret(config, home)), CanaryStore(database)
+        tenant_id = await (keys.tenant(tenant) if tenant == LOCAL_TENANT else keys.known_tenant(tenant))
+        canary = next((each for each in await store.all() if each.name == name), None)
+        if tenant_id is None or canary is None:
+            missing = f"tenant {tenant}" if tenant_id is None else f"canary {name}: see `firsttoken canary status`"
+            raise StartError(f"there is no {missing}")
+        if canary.state is not State.RUNNING:
+            raise StartError(f"canary {name} is {canary.state.replace('_', ' ')}")
+        asking = criterion or CRITERION
+        found = await store.ungraded(tenant_id, canary, limit)
+        cases = [(unit, case, answer) for unit, answer in found if (case := _case(answer, asking)) is not None]
+        if not cases:
+            raise StartError(f"tenant {tenant} has no stored answers of canary {name} that are not graded yet")
+        async with open_side(http, asked, config, Suite(())) as asker:
+            grader, scores = Judge(asker), list[float]()
+            for unit, case, answer in tqdm(cases, unit=" answers", disable=None):
+                score = await grader.judged(case, Answer(said_in(answer)))
+                await store.vote([(canary.id, unit, Vote(False, "graded", 1 - score))])  # stored under its own kind
+                scores.append(score)
+    print(f"{len(scores)} answers graded, {sum(scores):.0f} of them right: see `firsttoken canary status {name}`")
+
+
+def _case(answer: Answered, criterion: str) -> Case | None:
+    told = case_of(answer, judged=True)
+    return None if told is None else Case.model_validate({**told, "expect": {"judge": criterion}, "stores": []})

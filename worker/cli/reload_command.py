@@ -1,0 +1,39 @@
+"""`firsttoken reload`: have the worker of this home folder read models.toml again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import orjson
+
+from worker.config import Config
+from worker.engines.model_file import ModelFile, read_models
+from worker.errors import StartError
+from worker.home import Home
+from worker.roster import read_roster
+
+
+async def reload_models(config: Config) -> None:
+    """Mistakes are told here: the worker would only note them. Raises StartError, InvalidModels, InvalidAgents."""
+    models = await asyncio.to_thread(read_models, config)
+    if models is None:
+        raise StartError("there is no models.toml in the home folder (--models): there is nothing to read again")
+    await asyncio.to_thread(_check_agents, config, models)
+    try:
+        ready = orjson.loads(await asyncio.to_thread(Home(config.home).ready_file.read_bytes))
+        os.kill(int(ready["pid"]), signal.SIGUSR1)
+    except (FileNotFoundError, ProcessLookupError):
+        raise StartError("no worker of this home folder is running: it will read models.toml when it starts") from None
+    except (PermissionError, ValueError, TypeError, KeyError) as error:
+        raise StartError(f"the worker of this home folder cannot be asked: {error}") from None
+    print(f"The worker at {ready['url']} reads it: {', '.join(models.models)}. Its log says when they answer.")
+
+
+def _check_agents(config: Config, models: ModelFile) -> None:
+    """Raises StartError where agents or surfaces name models that would be gone, InvalidAgents."""
+    roster = read_roster(config)
+    tools = {tool for agent in roster.agents.values() for tool in agent.tools}  # those of servers are not known here
+    if problems := roster.problems(tools, models.names):
+        raise StartError(" ".join(problems))

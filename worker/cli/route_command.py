@@ -1,0 +1,134 @@
+"""`firsttoken eval route`: choose the thresholds of a cascade by a suite, and say what it is worth."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import orjson
+from tqdm import tqdm
+
+from agents.routing.policy import Cascade
+from worker.cli.suite_command import open_side
+from worker.config import Config
+from worker.engines.model_file import ModelFile, read_models
+from worker.errors import StartError
+from worker.gate import curve_told
+from worker.gate.answer import Answer
+from worker.gate.asker import ANSWER_S_MAX, Asker
+from worker.gate.curve import Fit, Tried, fit
+from worker.gate.examine import examine
+from worker.gate.judge import Judge
+from worker.gate.private_worker import NOTHING, started
+from worker.gate.side import Private, side
+from worker.gate.suite import Suite, read_suites
+from worker.gate.tried import PROBE, probe, tried
+from worker.home import FOLDER_OF_ROOT, Home, write_atomically
+
+
+async def evaluate_route(
+    config: Config,
+    *,
+    files: Sequence[Path],
+    route: str | None,
+    keep: float,
+    judge: str | None,
+    key_file: Path | None,
+    at_once: int,
+    json_file: Path | None,
+    report: Path | None,
+    policy_file: Path | None,
+) -> None:
+    """Prints a table and the policy, and writes what is asked for. Raises StartError."""
+    suite = await asyncio.to_thread(read_suites, files)
+    models = await asyncio.to_thread(read_models, config)
+    if models is None:
+        raise StartError("there is no models.toml in the home folder: name one with --models, with a route to fit")
+    name, policy = _cascade(models, route)
+    if suite.asks_judge and judge is None:
+        raise StartError("some cases are to be judged by a model: name one with --judge")
+    cases = await _asked(config, suite, models, policy, judge, key_file, at_once)
+    try:
+        found = await asyncio.to_thread(fit, cases, keep)
+    except ValueError as error:
+        raise StartError(f"{error}; {len(suite.cases)} were asked") from None
+    print("\n".join(curve_told.table(found, name, policy)))
+    if policy_file is None:
+        print(f"\n{curve_told.fragment(found, name, policy)}", end="")
+    await asyncio.to_thread(_write, found, name, policy, json_file, report, policy_file)
+
+
+def _cascade(models: ModelFile, route: str | None) -> tuple[str, Cascade]:
+    found = {name: policy for name, policy in models.routes.items() if isinstance(policy, Cascade)}
+    if route is None and len(found) == 1:
+        return next(iter(found.items()))
+    if route in found:
+        return route, found[route]
+    known = ", ".join(found) or "none"
+    missing = f"there is no cascade {route}" if route else "name the cascade with --route"
+    raise StartError(f"{missing}: models.toml has {known}")
+
+
+async def _asked(
+    config: Config,
+    suite: Suite,
+    models: ModelFile,
+    policy: Cascade,
+    judge: str | None,
+    key_file: Path | None,
+    at_once: int,
+) -> list[Tried]:
+    """Every case of both models, by a worker that is started for it."""
+    path = config.models or Home(config.home).models_file
+    searches = any(case.stores for case in suite.cases)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
+    heard: dict[int, Answer] = {}
+
+    def note(number: int, side: int, answer: Answer) -> None:
+        if side == 0:
+            heard[number] = answer
+
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="firsttoken-route-")))
+        os.chmod(folder, FOLDER_OF_ROOT)
+        derived = folder / "models.toml"
+        derived.write_text(path.read_text("utf-8") + probe(policy), "utf-8")
+        documents = suite.documents if searches else NOTHING
+        private = started(Private(("--models", str(derived))), documents, Home(config.home).models)
+        url, key = await stack.enter_async_context(private)
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        askers = [Asker(http, url, key, model) for model in (PROBE, policy.then)]
+        for asker in askers:
+            await asker.check()
+        judges = side("--judge", judge, key_file) if judge is not None else None
+        asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges else None
+        with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
+            one, other = await examine(
+                *(suite.cases, askers, Judge(asked) if asked else None),
+                at_once=at_once,
+                progress=bar.update,
+                note=note,
+            )
+    prices = models.models[policy.first].price.engine_second, models.models[policy.then].price.engine_second
+    pairs = enumerate(zip(one, other, strict=True))
+    cases = [tried(first, then, heard[number], policy, prices) for number, (first, then) in pairs]
+    return [case for case in cases if case is not None]
+
+
+def _write(
+    found: Fit, name: str, policy: Cascade, json_file: Path | None, report: Path | None, policy_file: Path | None
+) -> None:
+    if json_file is not None:
+        told = curve_told.as_json(found, name, policy)
+        write_atomically(json_file, orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
+    if policy_file is not None:
+        write_atomically(policy_file, curve_told.fragment(found, name, policy).encode())
+    if report is not None:
+        image = report.with_suffix(".svg")
+        write_atomically(image, curve_told.picture(found, policy).encode())
+        write_atomically(report, curve_told.markdown(found, name, policy, image.name).encode())

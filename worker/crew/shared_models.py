@@ -1,0 +1,104 @@
+"""models.toml of a crew: an engine in a process of its own for each model that names none, which all workers share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worker.config import Config
+from worker.crew.member import socket_in
+from worker.engines.model_file import InvalidModels, ModelFile, ModelTable, read_models
+from worker.errors import StartError
+
+FILE = "models.toml"
+NAME_CHARS_MAX = 24  # of a model in the name of its process: the path of a socket has 107 at most
+# What an engine has no use for: workers do that.
+OF_WORKERS = frozenset({"engines", "load", "switches", "price"})
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEngine:
+    """`process` is the name of the process, `address` where it listens, `flags` the settings of its table."""
+
+    model: str
+    process: str
+    address: str
+    flags: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class SharedModels:
+    """The engines that run, and the file that workers read in the place of the operator's: it names them."""
+
+    config: Config
+    folder: Path
+    engines: dict[str, SharedEngine] = field(default_factory=dict)  # by model
+    _file: ModelFile | None = None
+    _started: int = 0
+
+    @classmethod
+    def of(cls, config: Config, folder: Path) -> SharedModels | None:
+        """None where there is one model. Raises StartError."""
+        models = cls(config, folder)
+        return models if models._read() is not None else None
+
+    @property
+    def path(self) -> Path:
+        return self.folder / FILE
+
+    def read(self) -> Sequence[SharedEngine] | None:
+        """The engines to begin, for models that are new or other ones; None where there is no file. Nothing changes
+        before `take`. Raises StartError."""
+        file = self._read()
+        if file is None:
+            return None
+        return [self._engine(name, table) for name, table in file.models.items() if self._is_new(name, table)]
+
+    def take(self, begun: Sequence[SharedEngine]) -> list[SharedEngine]:
+        """Have workers that begin from now on use what was read last, with these engines. Returns those that nobody
+        will use any more."""
+        assert self._file is not None
+        own = {name for name, table in self._file.models.items() if table.engines is None}
+        before = self.engines
+        self.engines = {name: engine for name, engine in before.items() if name in own}
+        self.engines.update({engine.model: engine for engine in begun})
+        told = self._file.model_dump(mode="json", exclude_unset=True)
+        for name, engine in self.engines.items():
+            told["models"][name]["engines"] = engine.address
+        self.path.write_text("".join(f"{key} = {toml(value)}\n" for key, value in told.items()), "utf-8")
+        kept = set(map(id, self.engines.values()))
+        return [engine for engine in before.values() if id(engine) not in kept]
+
+    def _read(self) -> ModelFile | None:
+        try:
+            self._file = read_models(self.config)
+        except InvalidModels as error:
+            raise StartError(str(error)) from None
+        return self._file
+
+    def _is_new(self, name: str, table: ModelTable) -> bool:
+        running = self.engines.get(name)
+        return table.engines is None and (running is None or running.flags != _flags(table))
+
+    def _engine(self, name: str, table: ModelTable) -> SharedEngine:
+        self._started += 1
+        process = f"engine-{self._started}-{name[:NAME_CHARS_MAX]}"
+        return SharedEngine(name, process, f"unix:{socket_in(self.folder, process)}", _flags(table))
+
+
+def _flags(table: ModelTable) -> dict[str, str]:
+    told = table.model_dump(exclude_unset=True, exclude=set(OF_WORKERS))
+    return {name: str(value) for name, value in told.items() if value is not None}
+
+
+def toml(value: Any) -> str:
+    """A value on one line, as TOML has it. Pure."""
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(key)} = {toml(each)}" for key, each in value.items() if each is not None)
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,60 @@
+"""models.toml read again while a worker answers: what is new is loaded and warm before it takes requests, and none is
+refused for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+
+from agents.errors import AgentError
+from inference.errors import InferenceError
+from worker.engines.at_work import Check, Reload, Warm
+from worker.errors import StartError
+
+log = logging.getLogger("firsttoken.models")
+
+
+@dataclass(slots=True)
+class Reloader:
+    """`check` raises StartError where agents, surfaces or aliases name what would be gone; `warm` computes the prompts
+    of agents on a model; `done` is called when the file holds. For the event loop only."""
+
+    reload: Reload | None
+    check: Check
+    warm: Warm
+    done: Callable[[], None]
+    _running: asyncio.Task[None] | None = None
+    _again: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ask(self) -> None:
+        """Read it soon; once more where it is being read, since it may have changed after that."""
+        self._again.set()
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run(), name="reload")
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._again.is_set():
+            self._again.clear()
+            began = monotonic()
+            try:
+                changed = await self._read()
+            except (StartError, AgentError, InferenceError, OSError) as error:
+                log.error("models.toml is not read again, and all models stay: %s", error)
+            else:
+                told = f"{', '.join(changed)} changed" if changed else "no model changed"
+                log.warning("models.toml is read again in %.1f s: %s", monotonic() - began, told)
+
+    async def _read(self) -> list[str]:
+        if self.reload is None:
+            raise StartError("this worker was started without one; restart it")
+        changed = await self.reload(self.check, self.warm)
+        self.done()
+        return changed
