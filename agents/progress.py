@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from agents.bookmark import Marks
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
 from agents.constraint import Stage
@@ -41,6 +42,9 @@ class Progress:
     grammars: dict[tuple[str, Stage], Grammar | None] = field(default_factory=dict)  # compiled once per model and stage
     held: ExitStack = field(default_factory=ExitStack)  # keeps the models of the turn loaded
     escalations: int = 0  # steps that another model took over
+    marks: Marks | None = None  # where another worker may go on with the turn
+    remembered: list[tuple[bytes, tuple[int, ...]]] = field(default_factory=list)  # for other workers
+    goes_on: bool = False  # it was begun at another worker, which told its beginning
 
     @property
     def step(self) -> Step:
@@ -67,6 +71,8 @@ class Progress:
         self.turns_dropped += turns_dropped
 
     def opening(self) -> list[Event]:
+        if self.goes_on:
+            return []
         begun = TurnStarted(self.step.generation.prompt_tokens)
         match self.output:
             case [FileSearchCall() as search]:
@@ -157,4 +163,5 @@ class Progress:
             "firsttoken.citations": sum(len(message.citations) for message in messages),
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }
-        return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding)
+        remembered = tuple(self.remembered)
+        return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding, remembered=remembered)
