@@ -32,7 +32,7 @@ from agents.reply import CALLS_MAX, Reply
 from agents.router import Router
 from agents.routing.decision import Decision
 from agents.routing.trial import Trial, judged
-from agents.search import Searcher, found, search
+from agents.search import found, search
 from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
@@ -44,6 +44,7 @@ from inference.core import ChatMessage, Finish, Generation, Grammar, LanguageMod
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
+from retrieval.query import Searcher
 
 log = logging.getLogger(__name__)
 
@@ -266,8 +267,7 @@ class Agent:
             await (progress.step.run(sink) if takes_over else running)
         finally:
             running.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await running
+            await asyncio.gather(running, return_exceptions=True)
 
     async def _take_over(self, progress: Progress, step: Step, other: Candidate, sink: EventSink) -> bool:
         """Whether the other model does the step. Where it cannot, the first one goes on."""
@@ -327,7 +327,7 @@ class Agent:
         asked = replace(turn, input=(*turn.input, Message("user", "?")))
         likely = self._router.likely(asked)
         if likely.on_demand is not None:
-            likely.on_demand.begin()
+            likely.on_demand.foresee()
         return likely.model.read_ahead(await self._prefix(asked, likely), salt=turn.salt)
 
     async def share(self, turn: Turn) -> Generation | None:

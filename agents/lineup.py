@@ -27,8 +27,8 @@ class OnDemand(Protocol):
         """It stays loaded, or becomes loaded, and then stays, until the block is left."""
         ...
 
-    def begin(self) -> None:
-        """Start to load it: somebody is about to need it."""
+    def foresee(self) -> None:
+        """Start to load it, where that does no harm: somebody may be about to need it."""
         ...
 
     async def load(self) -> None:

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
-from typing import Protocol
-from uuid import UUID
 
 from agents.errors import InvalidTurn
 from agents.message import FileSearchCall, SearchResult
 from agents.prompt import question
 from agents.turn import Turn
 from inference.trace import Trace
-from retrieval.filter import Filter
 from retrieval.passage import Passage
-
-
-class Searcher(Protocol):
-    """The interface of retrieval to the agent; `retrieval.retriever.Retriever` implements it."""
-
-    async def retrieve(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> list[Passage]:
-        """Relevant passages, best first; after `budget_ms`, what was found by then. Raises StoreNotFound."""
-        ...
+from retrieval.query import Query, Searcher
 
 
 async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Passage]:
@@ -45,16 +23,15 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Pa
         return []
     if searcher is None:
         raise InvalidTurn("file_search is not available here.", param="tools")
-    return await searcher.retrieve(
+    wanted = Query(
+        turn.tenant_id,
         query,
-        tenant_id=turn.tenant_id,
-        stores=asked.vector_store_ids,
-        limit=asked.max_num_results,
-        score_threshold=asked.score_threshold,
-        trace=trace,
-        filters=asked.filters,
-        budget_ms=turn.limits.retrieval_ms,
+        asked.vector_store_ids,
+        asked.max_num_results,
+        asked.score_threshold,
+        asked.filters,
     )
+    return await searcher.retrieve(wanted, trace, turn.limits.retrieval_ms)
 
 
 def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:

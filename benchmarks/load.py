@@ -98,7 +98,7 @@ class Client:
                 wait = answer.headers.get("Retry-After-Ms")
                 return Call(tenant, flex, answer.status, answered_ms, retry_after_ms=float(wait) if wait else None)
             async for line in answer.content:
-                if b'"content":' in line:
+                if b'"content":"' in line and b'"content":""' not in line:  # the first event has the role alone
                     pieces.append(perf_counter())
         first_ms = (pieces[0] - sent) * 1e3 if pieces else None
         pace_ms = (pieces[-1] - pieces[0]) * 1e3 / (len(pieces) - 1) if len(pieces) > 1 else None

@@ -31,13 +31,14 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.latency import listing, rollups
 from worker.latency.listing import Search
-from worker.latency.rollups import Slice
 from worker.latency.sight import Sight
+from worker.latency.slice import Slice
 from worker.latency.stretch import DAY_S, HOUR_S, Stretch
 from worker.latency.summary import series, summary
 
 GOAL_MS = 100.0  # of the server's processor, for any view
 ROLLED_UP_BY = "0027_latency"
+SLICED_BY = "0038_latency_slices"
 TENANTS = 20
 WINDOWS_S = {"15 min": 900, "1 hour": HOUR_S, "24 hours": DAY_S, "7 days": 7 * DAY_S, "30 days": 30 * DAY_S}
 
@@ -64,6 +65,15 @@ select tenant_id, id, stage.place, null, stage.name, 'main', 1000 * stage.place,
                     (4, 'assemble', 0.002), (5, 'tokenize', 0.002), (6, 'queue', 0.02), (7, 'prefill', 0.15),
                     (8, 'first_token', 0.002), (9, 'decode', 0.78), (10, 'flush', 0.02), (11, 'edge', 0.0005)
             ) as stage(place, name, share)
+"""
+# Sixty keys, most answers of a few; prompts of all lengths, most of them cached.
+FACTS = """
+update traces
+   set attributes = jsonb_build_object('firsttoken.key', 'key_' || floor(60 * power(random(), 3))),
+       prompt_tokens = prompt, cached_tokens = prompt * cached, output_tokens = 60
+  from (select tenant_id as tenant, id as trace, (200 * exp(1.2 * abs(random() + random() - 1) * 3))::int as prompt,
+               (array[0, 0.5, 0.95, 0.95, 0.95])[1 + floor(5 * random())::int] as cached from traces) as drawn
+ where tenant_id = tenant and id = trace
 """
 # What the page asked before there were roll-ups.
 BEFORE = """
@@ -93,7 +103,8 @@ class Explained:
 
 async def make(dsn: str, turns: int) -> dict[str, float]:
     """Seconds that the parts took."""
-    at = next(i for i, each in enumerate(bundled_migrations()) if each.version == ROLLED_UP_BY)
+    versions = [each.version for each in bundled_migrations()]
+    at, sliced_at = versions.index(ROLLED_UP_BY), versions.index(SLICED_BY)
     await migrate(dsn, bundled_migrations()[:at])
     connection = await asyncpg.connect(dsn)
     began = time.perf_counter()
@@ -103,17 +114,24 @@ async def make(dsn: str, turns: int) -> dict[str, float]:
     await connection.execute(TURNS, turns, TENANTS)
     await connection.execute(SPANS)
     made = time.perf_counter()
-    await migrate(dsn)
+    await migrate(dsn, bundled_migrations()[:sliced_at])
     rolled = time.perf_counter()
+    await connection.execute(FACTS)
+    known = time.perf_counter()
+    await migrate(dsn)
+    sliced = time.perf_counter()
     await connection.execute("vacuum analyze")
     sizes = await connection.fetchrow(
         "select (select count(*) from traces) as traces, (select count(*) from spans) as spans, "
-        "(select count(*) from latency) as rows, pg_total_relation_size('spans') / 1e6 as spans_mb, "
-        "pg_total_relation_size('latency') / 1e6 as latency_mb"
+        "(select count(*) from latency) as rows, (select count(*) from latency_slices) as slices, "
+        "(select sum(pg_total_relation_size(relid)) / 1e6 from pg_partition_tree('spans')) as spans_mb, "
+        "pg_total_relation_size('latency') / 1e6 as latency_mb, "
+        "pg_total_relation_size('latency_slices') / 1e6 as slices_mb"
     )
     await connection.close()
     assert sizes is not None
-    return {"made_s": made - began, "rolled_up_s": rolled - made, **{name: float(v) for name, v in sizes.items()}}
+    times = {"made_s": made - began, "rolled_up_s": rolled - made, "sliced_s": sliced - known}
+    return {**times, **{name: float(v) for name, v in sizes.items()}}
 
 
 def views(window_s: float) -> dict[str, View]:
@@ -129,6 +147,18 @@ def views(window_s: float) -> dict[str, View]:
     async def sliced(connection: Any) -> None:
         await rollups.groups(connection, stretch, Slice(surface="chat", model="large"))
 
+    def by(**parts: Any) -> View:
+        async def by(connection: Any) -> None:
+            summary(await rollups.groups(connection, stretch, Slice(**parts)), await rollups.span_names(connection))
+
+        return by
+
+    async def over_time(connection: Any) -> None:
+        series(stretch, await rollups.points(connection, stretch, Slice(status="completed")))
+
+    async def offered(connection: Any) -> None:
+        await rollups.names(connection, stretch)
+
     def rows(**conditions: Any) -> View:
         async def rows(connection: Any) -> None:
             await listing.rows(connection, Search(stretch.start, stretch.end, **conditions))
@@ -138,11 +168,22 @@ def views(window_s: float) -> dict[str, View]:
     lists = {
         "list, recent": rows(),
         "list, slowest": rows(order="slowest"),
-        "list, failed": rows(status="failed"),
+        "list, failed": rows(slice=Slice(status="failed")),
+        "list, not cached": rows(slice=Slice(cache="miss")),
+        "list, one key": rows(slice=Slice(key="key_7")),
         "list, one conversation": rows(text="conv_100"),
         "list, by trace": rows(text="00ff"),
     }
-    return {"summary": page, "chart": chart, "one slice": sliced, **lists}
+    slices = {
+        "one slice": sliced,
+        "slice, completed": by(status="completed"),
+        "slice, completed over time": over_time,
+        "slice, not cached": by(cache="miss"),
+        "slice, one key": by(key="key_7"),
+        "slice, one key, long prompts": by(key="key_7", length="long"),
+        "keys and workers": offered,
+    }
+    return {"summary": page, "chart": chart, **slices, **lists}
 
 
 def cpu_ms(pid: int) -> float:

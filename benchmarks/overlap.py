@@ -15,16 +15,16 @@ import json
 import random
 import statistics
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from uuid import UUID
 
 from agents.agent import Agent
+from agents.lineup import Candidate
 from agents.message import Message
-from agents.offer import Offer
 from agents.prefetch import Prefetch
+from agents.search import search
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from benchmarks.engine.synthetic import WORDS
@@ -32,9 +32,9 @@ from benchmarks.pairs import pairs, unread
 from benchmarks.sinks import FirstText
 from inference.core import LanguageModel, Sampling
 from inference.trace import Trace, now_ns
-from retrieval.filter import Filter
 from retrieval.ingest import ingest
 from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.retriever import Retriever
 from worker.auth.keys import LOCAL_TENANT
 from worker.config import Config, prepare_process
@@ -50,8 +50,8 @@ FAR_S = 0.05
 class SerialAgent(Agent):
     """As if there was no reading ahead."""
 
-    async def _read_ahead(self, turn: Turn, offer: Offer, ahead: Prefetch) -> None:
-        pass
+    async def _search(self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch) -> list[Passage]:
+        return await search(turn, self._retriever, trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +60,9 @@ class Far:
 
     retriever: Retriever
 
-    async def retrieve(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> list[Passage]:
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
         await asyncio.sleep(FAR_S)
-        return await self.retriever.retrieve(
-            query,
-            tenant_id=tenant_id,
-            stores=stores,
-            limit=limit,
-            score_threshold=score_threshold,
-            trace=trace,
-            filters=filters,
-        )
+        return await self.retriever.retrieve(query, trace, budget_ms)
 
 
 @dataclass(frozen=True, slots=True)

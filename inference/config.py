@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
-from inference.placement import LAYER, LOAD_MODES, Split
+from inference.placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
@@ -41,7 +41,9 @@ class EngineConfig:
     kv_layout: str = AUTO  # see inference.attention
     flash_attention: str = AUTO
     measured: Attention | None = None  # what auto means on this machine; None: what is fastest as a rule
+    measured_prefill: int | None = None  # prompt tokens of a step that the GPU likes; None: PREFILL_TOKENS_GPU
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
+    kv_place: str = GPU  # of what layers on a GPU remember: there, or host, where the CPU then computes attention
     gpu_split: str = LAYER  # among several GPUs, see inference.placement
     load_mode: str = AUTO  # how the file gets into memory
     queue_max: int = 64  # requests that may wait; one more is refused
@@ -71,6 +73,8 @@ class EngineConfig:
             raise ValueError(f"kv_type must be {' or '.join(KV_TYPES)}, not {self.kv_type!r}")
         if self.is_quantised and self.flash_attention == "off":
             raise ValueError(f"a {self.kv_type} KV cache needs flash attention")
+        if self.kv_place not in KV_PLACES:
+            raise ValueError(f"kv_place must be {' or '.join(KV_PLACES)}, not {self.kv_place!r}")
         if self.load_mode not in LOAD_MODES:
             raise ValueError(f"load_mode must be {' or '.join(LOAD_MODES)}, not {self.load_mode!r}")
         Split.parse(self.gpu_split)  # refuses what is unknown
@@ -100,8 +104,8 @@ class EngineConfig:
     def attention_of_draft(self, *, gpu: bool) -> Attention:
         return attention(AUTO, "on" if self.is_quantised else AUTO, gpu=gpu)
 
-    def with_measured(self, measured: Attention | None) -> EngineConfig:
-        return replace(self, measured=measured)
+    def with_measured(self, measured: Attention | None, prefill: int | None = None) -> EngineConfig:
+        return replace(self, measured=measured, measured_prefill=prefill)
 
     @property
     def is_calibrated(self) -> bool:
@@ -112,7 +116,8 @@ class EngineConfig:
     @property
     def offloaded(self) -> EngineConfig:
         """As it runs where a GPU computes all layers."""
-        return replace(self, prefill_tokens_alone=max(self.prefill_tokens_alone, PREFILL_TOKENS_GPU))
+        liked = self.measured_prefill or max(self.prefill_tokens_alone, PREFILL_TOKENS_GPU)
+        return replace(self, prefill_tokens_alone=liked)
 
     @property
     def rows_max(self) -> int:

@@ -14,8 +14,8 @@ from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.kvcache.disk import DiskTier
-from inference.llama import LlamaContext, LlamaModel, Progress, has_gpu
-from inference.placement import Split
+from inference.llama import LlamaContext, LlamaModel, Progress
+from inference.placement import GPU, Split
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
 from inference.speculative.controller import Drafting
@@ -33,7 +33,8 @@ class ChatModel(TextModel):
         self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafting | None = None
     ) -> None:
         super().__init__(weights, backend.fingerprint, backend.context)
-        self._footprint = Footprint.of(Proportions.of(weights), config, gpu=has_gpu())
+        self._on_gpu = weights.on_gpu
+        self._footprint = Footprint.of(Proportions.of(weights), config, gpu=self._on_gpu)
         disk = None
         if config.disk_folder and config.disk_bytes_max:
             disk = DiskTier(config.disk_folder, backend.fingerprint, config.disk_bytes_max, self._turns)
@@ -69,7 +70,7 @@ class ChatModel(TextModel):
                 progress=progress,
             )
             undo.callback(weights.close)
-            if has_gpu() and are_all(layers, weights.kv_shape[0]):
+            if weights.on_gpu and are_all(layers, weights.kv_shape[0]):
                 config = config.offloaded
             context = config.context_of(weights.context_length)
             backend = _backend_of(weights, config, context)
@@ -148,7 +149,7 @@ class ChatModel(TextModel):
         return {
             "model": self.name,
             "parameters": self.parameters,
-            "device": "gpu" if has_gpu() else "cpu",
+            "device": "gpu" if self._on_gpu else "cpu",
             "lost": self.lost,
             "waiting": engine.waiting,
             "running": engine.running,
@@ -177,7 +178,7 @@ class ChatModel(TextModel):
     @property
     def _host_memory(self) -> dict[str, int]:
         """Bytes of this process; on a GPU they are the device's."""
-        if has_gpu():
+        if self._on_gpu:
             return {}
         return {"kv_cache_bytes": self._footprint.kv_cache, "working_bytes": self._footprint.working}
 
@@ -190,8 +191,9 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
         rows_max=config.rows_max,
         outputs_max=config.outputs_max,
         threads=config.threads or default_threads(),
-        attention=config.attention(gpu=has_gpu()),
+        attention=config.attention(gpu=weights.on_gpu),
         kv_type=config.kv_type,
+        kv_on_gpu=config.kv_place == GPU,
     )
 
 
@@ -212,7 +214,7 @@ def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Dr
         context=context,
         rows_max=rows_max,
         threads=threads,
-        attention=config.attention_of_draft(gpu=has_gpu()),
+        attention=config.attention_of_draft(gpu=draft.on_gpu),
         kv_type=config.kv_type,
     )
     return DraftModel(backend, min(draft.vocabulary_size, weights.vocabulary_size))

@@ -8,6 +8,8 @@ from inference.attention import AUTO
 
 LAYER, ROW, NONE = "layer", "row", "none"
 SPLITS = (LAYER, ROW, NONE)
+GPU, HOST = "gpu", "host"
+KV_PLACES = (GPU, HOST)  # where the keys and values of layers lie that a GPU computes
 DEVICES_MAX = 16  # as many as llama.cpp takes
 # mmap: pages come from the file as they are used, and may leave again. mlock: the same, but they stay. read: a copy.
 LOAD_MODES = (AUTO, "mmap", "mlock", "read")

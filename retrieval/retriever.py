@@ -21,8 +21,8 @@ from retrieval.compress import Cut, compress, neighbours, whole
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
 from retrieval.embedding import by_model, check_model
 from retrieval.errors import EmbeddingModelMissing, StoreNotFound
-from retrieval.filter import Filter
 from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.rank import PLANNED_SHARE, Reranker, in_turns, reordered, within
 from retrieval.records import SourceSpan, VectorStore
 from retrieval.split import passage_title
@@ -75,60 +75,25 @@ class Retriever:
                 check_model(store, self._embedders)
                 self._embedders.prepare(store.embedding_model)
 
-    async def retrieve(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> list[Passage]:
-        """Passages of these vector stores (ids or names), best first, with scores from 0 to 1; what was found when
-        `budget_ms` were over.
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
+        """Passages, best first, with scores from 0 to 1; what was found when `budget_ms` were over.
 
-        Stores of different embedding models take turns, each with scores on its model's own scale. `filters` names the
-        files, by their attributes, that passages may come from.
+        Stores of different embedding models take turns, each with scores on its model's own scale.
 
         Raises StoreNotFound, EmbeddingModelMissing, EmbeddingModelChanged.
         """
-        found = await self.stages(
-            query,
-            tenant_id=tenant_id,
-            stores=stores,
-            limit=limit,
-            score_threshold=score_threshold,
-            trace=trace,
-            filters=filters,
-            budget_ms=budget_ms,
-        )
-        return found.passages
+        return (await self.stages(query, trace, budget_ms)).passages
 
-    async def stages(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> Stages:
+    async def stages(self, query: Query, trace: Trace, budget_ms: float = inf) -> Stages:
         """As `retrieve`, with what came out of each stage on the way."""
-        with trace.span("retrieve", stores=len(stores)) as span:
-            text = _clean(query)
+        with trace.span("retrieve", stores=len(query.stores)) as span:
+            text = _clean(query.text)
             found = Stages([], [], [], [])
-            if text and stores:
-                question = Question(
-                    tenant_id, text, filters, trace, trace.index(span), until_ns=span.start_ns + budget_ms * 1e6
-                )
+            if text and query.stores:
+                until_ns = span.start_ns + budget_ms * 1e6
+                question = Question(query.tenant_id, text, query.filters, trace, trace.index(span), until_ns)
                 search = _Search(question, self._store, self._embedders, self._reranker, self._config)
-                found = await search.run(stores, min(limit, PASSAGES_MAX), score_threshold)
+                found = await search.run(query.stores, min(query.limit, PASSAGES_MAX), query.score_threshold)
             span.attributes["passages"] = len(found.passages)
             return found
 

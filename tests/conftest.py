@@ -121,16 +121,16 @@ def pytest_runtest_makereport(
 @pytest.fixture
 async def tenant_id(owner_dsn: str) -> UUID:
     """A tenant that owns nothing yet."""
-    return await _new_tenant(owner_dsn)
+    return await new_tenant(owner_dsn)
 
 
 @pytest.fixture
 async def other_tenant_id(owner_dsn: str) -> UUID:
     """Another tenant, who must never see what the first one has."""
-    return await _new_tenant(owner_dsn)
+    return await new_tenant(owner_dsn)
 
 
-async def _new_tenant(owner_dsn: str) -> UUID:
+async def new_tenant(owner_dsn: str) -> UUID:
     connection = await asyncpg.connect(owner_dsn)
     try:
         tenant: UUID = await connection.fetchval("select ensure_tenant($1)", f"test-{uuid4()}")

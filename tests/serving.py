@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 class Worker:
     """`ready` is the content of its ready file; the log stands in `log`."""
 
-    def __init__(self, home: Path, *arguments: str, name: str = "worker") -> None:
+    def __init__(self, home: Path, *arguments: str, name: str = "worker", **environment: str) -> None:
         self.log = home / f"{name}.log"
         self.ready_file = home / f"{name}-ready.json"
         command = [sys.executable, "-m", "tests.margins", "serve", "--port", "0", "--home", str(home)]
@@ -29,12 +29,12 @@ class Worker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env=clean_environment(FIRSTTOKEN_LATE="wait"),  # on a busy machine, much is late
+                env=clean_environment(FIRSTTOKEN_LATE="wait", **environment),  # on a busy machine, much is late
             )
 
-    def wait_until_ready(self) -> dict[str, Any]:
+    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
         """The content of the ready file. Raises AssertionError with the log when the worker does not get there."""
-        give_up_at = time.monotonic() + START_TIMEOUT_S
+        give_up_at = time.monotonic() + timeout_s
         while not self.ready_file.exists():
             assert self.process.poll() is None, f"the worker ended:\n{self.log.read_text()}"
             assert time.monotonic() < give_up_at, f"the worker is not ready:\n{self.log.read_text()}"

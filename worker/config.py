@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
-from inference.placement import LAYER, LOAD_MODES, Split
+from inference.placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
 from worker import goodput
 from worker.aliases import Aliases
@@ -311,6 +311,14 @@ class Config:
     gpu_layers: Annotated[
         int, About(Group.COMPUTATION, "layers of the chat model on the GPU; -1 for all that fit", least=-1)
     ] = -1
+    kv_place: Annotated[
+        str,
+        About(
+            Group.COMPUTATION,
+            "where the KV cache of layers on the GPU is: gpu, or host, which leaves room for more layers; the CPU then "
+            "computes their attention",
+        ),
+    ] = GPU
     gpu_split: Annotated[
         str,
         About(
@@ -557,6 +565,8 @@ class Config:
         ):
             if value not in (AUTO, *known):
                 raise ConfigError(f"{flag} must be {AUTO}, {' or '.join(known)}, not {value!r}")
+        if self.kv_place not in KV_PLACES:
+            raise ConfigError(f"--kv-place must be {' or '.join(KV_PLACES)}, not {self.kv_place!r}")
         try:
             Split.parse(self.gpu_split)
         except ValueError as error:

@@ -47,6 +47,7 @@ def engine_config(config: Config) -> EngineConfig:
         kv_layout=config.kv_layout,
         flash_attention=config.flash_attention,
         gpu_layers=config.gpu_layers,
+        kv_place=config.kv_place,
         gpu_split=config.gpu_split,
         load_mode=config.load_mode,
         queue_max=config.queue,

@@ -96,7 +96,7 @@ async def _serving(
 
 async def _serve_in_crew(config: Config, home: Home, stop: Stop, member: Member) -> None:
     """The port is joined once there are answers: until then, the others have all connections."""
-    async with open_services(config, home) as (services, runs, batch_worker):
+    async with open_services(config, home, member=member.name) as (services, runs, batch_worker):
         if member.introduces:
             ready = await _introduce(services, home, url_of(config.host, config.port))
             await _read_samples(services)

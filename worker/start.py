@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any, TypeVar, cast
 
 import asyncpg
@@ -211,9 +212,10 @@ async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
 
 @asynccontextmanager
 async def open_services(
-    config: Config, home: Home, loading: Loading | None = None
+    config: Config, home: Home, loading: Loading | None = None, member: str = ""
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
-    """Database and models start concurrently: the slowest of them determines the start time."""
+    """Database and models start concurrently: the slowest of them determines the start time. `member` is the name
+    within the crew, if there is one."""
     roster, secret, supervisor = read_roster(config), read_secret(config, home), Supervisor()
     loading, start = loading or Loading(), Trace()
     async with AsyncExitStack() as stack:
@@ -243,7 +245,8 @@ async def open_services(
         parts = (database, engines, embedders, reranker, servers)
         exporter = _exporter(config)
         replica = await stack.enter_async_context(open_replica(config, database))
-        services = _assemble(config, roster, secret, supervisor, *parts, exporter, replica)
+        name = "/".join(filter(None, (gethostname(), member)))
+        services = _assemble(config, roster, secret, supervisor, *parts, exporter, replica, name)
         stack.callback(services.loaders.close)
         services.loaders.start()
         stack.push_async_callback(services.authenticator.close)
@@ -294,6 +297,7 @@ def _assemble(
     servers: ToolServers,
     exporter: Exporter | None,
     replica: Database,
+    name: str,
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         kept = answers.stats() if answers else {}
@@ -354,7 +358,7 @@ def _assemble(
         admission=Admission(config.turns, config.tenant_turns),
         telemetry=(
             telemetry := Telemetry(
-                *(Traces(database, replica), Metrics(engine_stats, supervisor, config.objective)),
+                *(Traces(database, replica, worker=name), Metrics(engine_stats, supervisor, config.objective)),
                 trace_days=config.trace_days,
                 tenant_traces=config.tenant_traces,
                 export=exporter.offer if exporter else None,

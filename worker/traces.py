@@ -11,6 +11,7 @@ from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.latency import listing, spending
 from worker.latency.listing import CACHE_CLASS, Search
+from worker.latency.measures import key_of
 from worker.latency.rollups import Rollups
 from worker.latency.sight import Sight
 from worker.latency.spending import Spending
@@ -20,33 +21,36 @@ from worker.runs.record import TurnRecord
 Grouping: TypeAlias = Literal["surface", "tenant_id", "model", "cache"]
 FACTS = (
     "tenant_id, id, started_at, duration_ms, ttft_ms, tpot_ms, status, surface, model, agent, response_id, "
-    "conversation_id, attributes, within_target"
+    "conversation_id, attributes, within_target, worker"
 )
 
 
 class Traces:
     """The owner of the tables traces and spans. Operators read everybody's; others read their tenant's.
 
-    `replica` may lag behind: what is looked for by name and not there yet is read from the database itself.
+    `replica` may lag behind: what is looked for by name and not there yet is read from the database itself. `worker` is
+    the name under which answers are found again: that of its host.
     """
 
-    def __init__(self, database: Database, replica: Database | None = None) -> None:
+    def __init__(self, database: Database, replica: Database | None = None, *, worker: str = "") -> None:
         self._database = database
         self._replica = replica or database
-        self._rollups = Rollups()
+        self._worker = worker
+        self._rollups = Rollups(worker)
         self.views = Views(self._replica)
         self.spending = Spending(database)
 
     async def write(self, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
         """Store finished turns of one tenant. Losing the last ones in a crash is cheaper than waiting for the disk."""
-        traces = [record.row() for record in records]
+        traces = [record.row() | {"key_id": key_of(record), "worker": self._worker} for record in records]
         spans = [row for record in records for row in record.span_rows()]
         async with self._database.tenant(tenant_id, durable=False) as connection:
             await connection.execute(
                 "insert into traces select $1::uuid, t.* from jsonb_to_recordset($2) as t ("
                 "id text, started_at timestamptz, duration_ms float8, ttft_ms float8, tpot_ms float8, status text, "
                 "surface text, model text, response_id text, conversation_id text, attributes jsonb, "
-                "within_target boolean, agent text, prompt_tokens int, cached_tokens int, output_tokens int)",
+                "within_target boolean, agent text, prompt_tokens int, cached_tokens int, output_tokens int, "
+                "key_id text, worker text)",
                 tenant_id,
                 traces,
             )
@@ -63,7 +67,7 @@ class Traces:
     async def roll_up(self) -> None:
         """Make hours of minutes, and days of hours. Of all tenants; several workers may ask at once."""
         async with self._database.anonymous() as connection:
-            await connection.execute("select roll_up_latency()")
+            await connection.execute("select roll_up_latency(), roll_up_latency_slices()")
 
     async def annotate(self, tenant_id: UUID, response_id: str, notes: Mapping[str, str | None]) -> None:
         """Add to the attributes of the turn that made a response; null removes one. A trace that is gone, or is not
@@ -140,7 +144,7 @@ class Traces:
 
 
 def _public(row: Mapping[str, Any], principal: Principal) -> dict[str, Any]:
-    """The tenant is named to operators alone: all others see but their own."""
-    named = {"tenant": str(row["tenant_id"])} if principal.is_operator else {}
-    shown = {name: value for name, value in row.items() if name != "tenant_id"}
+    """The tenant and the worker are named to operators alone."""
+    named = {"tenant": str(row["tenant_id"]), "worker": row["worker"]} if principal.is_operator else {}
+    shown = {name: value for name, value in row.items() if name not in ("tenant_id", "worker")}
     return {**shown, **named, "started_at": row["started_at"].timestamp()}

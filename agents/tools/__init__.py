@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agents.search import Searcher
 from agents.toolbox import Toolbox
 from agents.tools.calculator import calculator
 from agents.tools.convert_units import convert_units
 from agents.tools.current_time import current_time
 from agents.tools.search_documents import DEFAULT_STORES, search_documents
+from retrieval.query import Searcher
 
 NAMES = ("calculator", "current_time", "convert_units", "search_documents")
 

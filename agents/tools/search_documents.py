@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from agents.prompt import numbered
-from agents.search import Searcher
 from agents.tool import Tool, ToolContext, ToolError, tool
 from inference.trace import Trace
-from retrieval.config import SCORE_THRESHOLD
 from retrieval.errors import RetrievalError
+from retrieval.query import Query, Searcher
 
 DEFAULT_STORES = ("docs",)  # for requests without a store; filled at the first start
 PASSAGES_MAX = 5
@@ -21,14 +20,8 @@ def search_documents(searcher: Searcher, default_stores: tuple[str, ...]) -> Too
             query: What to search for
         """
         try:
-            passages = await searcher.retrieve(
-                query,
-                tenant_id=context.tenant_id,
-                stores=context.stores or default_stores,
-                limit=PASSAGES_MAX,
-                score_threshold=SCORE_THRESHOLD,
-                trace=Trace(),
-            )
+            wanted = Query(context.tenant_id, query, context.stores or default_stores, PASSAGES_MAX)
+            passages = await searcher.retrieve(wanted, Trace())
         except RetrievalError as error:
             raise ToolError(str(error)) from None
         return numbered((context.cite(passage), passage) for passage in passages) or "No passages found."

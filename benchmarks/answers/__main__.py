@@ -45,9 +45,16 @@ async def reader(book: Handbook, flags: Sequence[str]) -> AsyncIterator[Served]:
             yield worker
 
 
-async def ask(http: aiohttp.ClientSession, worker: Served, case: Case) -> Answer:
+async def chat_model(http: aiohttp.ClientSession, worker: Served) -> str:
+    """What the worker calls it."""
+    async with http.get(f"{worker.url}/v1/models", headers=worker.headers) as reply:
+        reply.raise_for_status()
+        return str((await reply.json())["data"][0]["id"])
+
+
+async def ask(http: aiohttp.ClientSession, worker: Served, model: str, case: Case) -> Answer:
     body = {
-        "model": "demo-chat",
+        "model": model,
         "input": case.question,
         "tools": [{"type": "file_search", "vector_store_ids": [STORE]}],
         "include": ["file_search_call.results"],
@@ -71,9 +78,10 @@ async def measure(book: Handbook, flags: Sequence[str]) -> dict[str, Any]:
     asked: list[dict[str, Any]] = []
     verdicts: dict[str, list[Verdict]] = {"answerable": [], "unanswerable": []}
     async with reader(book, flags) as worker, aiohttp.ClientSession() as http:
+        model = await chat_model(http, worker)
         cases = [*(("answerable", case) for case in book.answerable), *(("unanswerable", c) for c in book.unanswerable)]
         for kind, case in tqdm(cases, unit=" questions", disable=None):
-            answer = await ask(http, worker, case)
+            answer = await ask(http, worker, model, case)
             verdicts[kind].append(judge(case, answer))
             asked.append({"case": asdict(case), "text": answer.text, "verdict": asdict(verdicts[kind][-1])})
     found = shares(**verdicts)

@@ -34,6 +34,7 @@ class Setup:
     context: int  # tokens of a conversation
     draft: Path | None = None  # a draft model, for ours alone
     lookup: bool = False  # drafts from the text itself, for ours alone
+    gpu_layers: int = -1  # -1: all
 
     @property
     def threads(self) -> int:
@@ -49,6 +50,7 @@ async def firsttoken(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator
         "resident": KEPT_SLOTS,
         "context": setup.context,
         "threads": setup.threads,
+        "gpu-layers": setup.gpu_layers,
     }
     arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as home:
@@ -65,6 +67,7 @@ async def bare(setup: Setup) -> AsyncIterator[Bare]:
         parallel=setup.streams,
         context=setup.context,
         threads=setup.threads,
+        gpu_layers=setup.gpu_layers,
     )
     model = await asyncio.to_thread(ChatModel.load, config)
     await model.start()
@@ -96,6 +99,8 @@ async def llama_server(
     }
     if not host_cache:
         options["--cache-ram"] = 0
+    if not setup.gpu_layers:  # with a device, results of steps and large matrices would go there all the same
+        options["--device"] = "none"
     command = [str(program), "--no-webui", *(str(part) for option in options.items() for part in option)]
     endpoint = Endpoint(
         f"-fa {flash_attention}" + ("" if host_cache else " --cache-ram 0"), f"http://127.0.0.1:{port}", http

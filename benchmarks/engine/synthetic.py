@@ -43,6 +43,9 @@ class Shape:
 
 
 SHAPES = {shape.name: shape for shape in (Shape("0.1B", 768, 8, 2048), Shape("0.4B", 896, 24, 4864))}
+# For a GPU in software, and for one in hardware.
+EXTREMES = {shape.name: shape for shape in (Shape("0.02B", 256, 4, 768), Shape("1B", 2048, 16, 8192))}
+ALL_SHAPES = {**SHAPES, **EXTREMES}
 
 
 def synthetic(shape: Shape, folder: Path) -> Path:

@@ -44,7 +44,7 @@ def cold(clients: int) -> Workload:
     return Workload(f"cold, {clients} clients at once", run)
 
 
-def warm(clients: int, turns: int) -> Workload:
+def warm(clients: int, turns: int, tokens: int = ANSWER_TOKENS) -> Workload:
     """Every client has asked once, which is not measured, and then asks `turns` more questions one after another."""
 
     async def run(target: Target, seed: str) -> dict[str, float]:
@@ -55,7 +55,7 @@ def warm(clients: int, turns: int) -> Workload:
 
         async def client() -> None:
             for messages in waiting:
-                replies.append(await Listener().listen(target, messages, ANSWER_TOKENS))
+                replies.append(await Listener().listen(target, messages, tokens))
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return measure(replies)

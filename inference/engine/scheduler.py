@@ -1,8 +1,9 @@
 """The scheduler: which tokens of which requests are computed in the next step.
 
 Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2403.02310): every running stream gets
-its row in every step, and prompts are computed next to them in chunks small enough not to be felt. Pure: no clock, no
-I/O, no model. The engine carries out a plan and says what came of it.
+its row in every step, and prompts are computed next to them in chunks small enough not to be felt. Only those that
+nobody waits for stand still while somebody's prompt is read. Pure: no clock, no I/O, no model. The engine carries out a
+plan and says what came of it.
 
 Who goes first: the higher class, then the tenant that was served least, then the one whose first token is due first;
 what is late already lets others pass for a while. A higher class takes the place of a lower one, which waits again and
@@ -56,6 +57,9 @@ PATIENCE_NS = 10 * 10**9
 # After so long a request that nobody waits for gets a slot, one such request at a time: a slot of eight then costs the
 # others an eighth of their places.
 FLOOR_NS = 30 * 10**9
+# While a prompt that somebody waits for is read, those that nobody waits for stand still, for so many steps in a row:
+# a higher class that keeps on reading must not stop them for good.
+YIELDS_MAX = 16
 # Rows are cheap where a step with all places taken takes no longer than this many times one with half of them.
 CHEAP_ROWS = 1.1
 # Fewer tokens are not worth reading ahead: the step that computes them may still run when the prompt itself arrives.
@@ -123,6 +127,7 @@ class Scheduler:
         self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
+        self._yielded = 0  # steps in a row in which the lowest class stood still
 
     def __repr__(self) -> str:
         return f"<Scheduler {self.waiting} waiting | {self.running} running | {self.slots!r}>"
@@ -169,7 +174,7 @@ class Scheduler:
         plan = Plan()
         self._admit(plan, now_ns)
         streams, prefilling = [], []
-        for request in self._running:
+        for request in self._computing():
             if request.decodes:
                 streams.append(request)
                 assert request.slot is not None
@@ -183,6 +188,15 @@ class Scheduler:
                 self._take(plan, request, tokens)
         plan.work.sort(key=attrgetter("slot"))
         return plan
+
+    def _computing(self) -> list[Request]:
+        """Those that take part in the next step: while somebody waits for a first token, not those that nobody waits
+        for, but for one that keeps its slot."""
+        reading = any(not request.decodes and request.priority < Priority.BATCH for request in self._running)
+        self._yielded = self._yielded + 1 if reading and self._yielded < YIELDS_MAX else 0
+        if not self._yielded:
+            return self._running
+        return [r for r in self._running if r.priority is not Priority.BATCH or r.keeps_slot]
 
     def start_over(self, plan: Plan, request: Request, placement: Placement) -> None:
         """The slot of a request that was just placed is empty: its prompt is computed from the next step on."""

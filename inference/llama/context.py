@@ -21,7 +21,6 @@ from inference.llama.library import (
     DecodeFailed,
     complaints,
     get_logits,
-    has_gpu,
     lib,
     memory_copy,
     memory_last,
@@ -42,6 +41,7 @@ class LlamaContext:
     """KV cells for `slots` sequences of `context` tokens each, and the step that computes them.
 
     Without an `attention`, what is fastest as a rule is taken; a quantised `kv_type` needs one with flash attention.
+    Where `kv_on_gpu` is false, the CPU keeps the cells and computes attention, also of layers that a GPU computes.
     Forking a prefix only marks cells in a unified cache; between streams it copies what the source holds (about a
     thousandth of computing it).
     """
@@ -57,11 +57,12 @@ class LlamaContext:
         outputs_max: int = 0,
         attention: Attention | None = None,
         kv_type: str = F16,
+        kv_on_gpu: bool = True,
     ) -> None:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
         self.outputs_max = max(outputs_max, slots)  # with fewer than slots, llama.cpp aborts
-        gpu = has_gpu()
+        gpu = model.on_gpu
         mode = attention or usual(AUTO, AUTO, gpu=gpu)
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = slots * context
@@ -73,6 +74,7 @@ class LlamaContext:
             lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if mode.flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
         parameters.type_k = parameters.type_v = _KV_TYPES[kv_type]
+        parameters.offload_kqv = kv_on_gpu  # only of layers that are there themselves
         parameters.swa_full = True  # without it a sliding-window model cannot go back to a shared prefix
         parameters.no_perf = True
         with complaints() as said:

@@ -46,10 +46,11 @@ def model_name(path: Path) -> str:
 class LlamaModel:
     """Weights and vocabulary. Tokenising is thread-safe; contexts are created from it."""
 
-    def __init__(self, handle: Any, path: Path, *, weights: bool = True) -> None:
+    def __init__(self, handle: Any, path: Path, *, weights: bool = True, on_gpu: bool = False) -> None:
         self.handle = handle
         self.path = path
         self.has_weights = weights
+        self.on_gpu = on_gpu  # at least some of its layers
         self._vocabulary = lib.llama_model_get_vocab(handle)
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
@@ -99,7 +100,7 @@ class LlamaModel:
             if any(_NO_ROWS in line for line in said):
                 raise ModelNotLoaded("this GPU cannot share the rows of a matrix: use --gpu-split layer")
             raise ModelNotLoaded(f"llama.cpp could not load {path}: truncated, or an architecture it does not know")
-        return cls(handle, path, weights=weights)
+        return cls(handle, path, weights=weights, on_gpu=bool(offloaded))
 
     def close(self) -> None:
         if self.handle:

@@ -1,11 +1,12 @@
-"""Which attention is fastest for a model on a machine: measured once, and kept in a file for the starts that follow."""
+"""Which attention is fastest for a model on a machine, and how many tokens of a prompt its GPU likes at once: measured
+once, and kept in a file for the starts that follow."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -19,9 +20,11 @@ from inference.llama import LlamaModel, build_features, devices, has_gpu
 from inference.provisioning import machine
 from inference.provisioning.attention_bench import HISTORY_TOKENS, PROMPT_ROWS, STREAMS, Pace, fastest
 from inference.provisioning.memory import Footprint, Proportions
+from inference.provisioning.prefill_bench import SIZES, best_size
 
 SLOWDOWN_MIN = 1.15  # times as long as with the fastest attention; less is noise on a machine that does other things
 MEMORY_SHARE_MAX = 0.5  # of what is free, for a measurement that was not requested
+PREFILL = "prefill_tokens"
 KEPT_MAX = 64  # models and settings; the oldest go first
 
 
@@ -36,7 +39,7 @@ def affordable(config: EngineConfig) -> bool:
 
     On a GPU it is not: what it takes there may be what the next step of the worker needs.
     """
-    if has_gpu():
+    if has_gpu() and config.gpu_layers:
         return False
     free = machine.memory_available()
     if free is None:
@@ -56,26 +59,46 @@ class Calibrations:
 
     def applied(self, config: EngineConfig) -> EngineConfig:
         """With what is known to be fastest in place of what is so as a rule."""
-        return config.with_measured(self.get(config))
+        return config.with_measured(self.get(config), self.prefill(config))
 
     def get(self, config: EngineConfig) -> Attention | None:
-        try:
-            attention = Attention(**self._read()[_key(config)])
-        except (KeyError, TypeError, OSError):
-            return None
-        return attention if attention in ALL else None
+        entry = self._entry(config)
+        return next((each for each in ALL if asdict(each).items() <= entry.items()), None)
+
+    def prefill(self, config: EngineConfig) -> int | None:
+        """Tokens of a prompt in a step."""
+        size = self._entry(config).get(PREFILL)
+        return size if size in SIZES else None
 
     def put(self, config: EngineConfig, paces: Sequence[Pace]) -> Attention:
         """Returns what was chosen."""
-        attention = chosen(paces, usual(AUTO, AUTO, gpu=has_gpu()))
-        kept = [*self._read().items(), (_key(config), asdict(attention))][-KEPT_MAX:]
+        attention = chosen(paces, usual(AUTO, AUTO, gpu=has_gpu() and config.gpu_layers != 0))
+        self._keep(config, asdict(attention))
+        return attention
+
+    def put_prefill(self, config: EngineConfig, steps_ms: Mapping[int, float]) -> int:
+        """Returns what was chosen."""
+        size = best_size(steps_ms)
+        self._keep(config, {PREFILL: size})
+        return size
+
+    def _entry(self, config: EngineConfig) -> dict[str, Any]:
+        try:
+            entry = self._read().get(_key(config))
+        except OSError:
+            return {}
+        return entry if isinstance(entry, dict) else {}
+
+    def _keep(self, config: EngineConfig, facts: dict[str, Any]) -> None:
+        """Beside what else is known of it."""
+        others = {key: entry for key, entry in self._read().items() if key != _key(config)}
+        kept = [*others.items(), (_key(config), {**self._entry(config), **facts})][-KEPT_MAX:]
         new = self._file.with_name(f"{self._file.name}.{os.getpid()}")  # several workers may share a home
         try:
             new.write_text(json.dumps(dict(kept), indent=1))
             new.replace(self._file)
         except OSError:
             new.unlink(missing_ok=True)
-        return attention
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:

@@ -24,7 +24,7 @@ from inference.attention import AUTO, F16
 from inference.attention import attention as usual
 from inference.backend import Rows
 from inference.errors import InferenceError
-from inference.llama import LlamaContext, LlamaModel, has_gpu
+from inference.llama import LlamaContext, LlamaModel
 
 WINDOWS_MAX, WINDOW_TOKENS = 16, 256  # some thousand tokens tell two quantisations apart; 16 rows suit the kernels
 LEAD_TOKENS = 16  # of a window are read and not counted: their context is too short to predict them
@@ -83,7 +83,7 @@ def compare(
                         context=WINDOW_TOKENS,
                         rows_max=len(windows),
                         threads=threads,
-                        attention=None if kv_type is None else usual(AUTO, "on", gpu=has_gpu()),
+                        attention=None if kv_type is None else usual(AUTO, "on", gpu=model.on_gpu),
                         kv_type=side,
                     )
                 )

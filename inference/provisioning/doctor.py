@@ -13,7 +13,7 @@ from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
 from inference.placement import Split
-from inference.provisioning import attention_bench, machine
+from inference.provisioning import attention_bench, machine, prefill_bench
 from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.attention_bench import Pace
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
@@ -78,6 +78,8 @@ def examine(config: EngineConfig, calibrations: Calibrations) -> Iterator[Findin
         yield self_test(config.model_path)
         yield speed(config)
         yield attention(config, calibrations)
+        if _on_gpu(config):
+            yield prefill(config, calibrations)
 
 
 def _files(config: EngineConfig) -> Iterator[Finding]:
@@ -228,7 +230,7 @@ def speed_finding(prefill: float, decode: float) -> Finding:
 def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
     """What steps cost with each layout of the KV cache, with and without flash attention."""
     if config.is_quantised:
-        used = config.attention(gpu=any(device.is_gpu for device in devices()))
+        used = config.attention(gpu=_on_gpu(config))
         return Finding("attention", Level.OK, f"{used}, without which there is no {config.kv_type} KV cache")
     threads = config.threads or default_threads()
     try:
@@ -236,7 +238,25 @@ def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
     except RunFailed as failure:
         return Finding("attention", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
     measured = config.with_measured(calibrations.put(config, paces))
-    return attention_finding(paces, measured.attention(gpu=any(device.is_gpu for device in devices())))
+    return attention_finding(paces, measured.attention(gpu=_on_gpu(config)))
+
+
+def prefill(config: EngineConfig, calibrations: Calibrations) -> Finding:
+    """How many tokens of a prompt the GPU is given at once."""
+    try:
+        steps_ms = prefill_bench.measure_apart(
+            config.model_path, attention=config.attention(gpu=True), gpu_layers=config.gpu_layers
+        )
+    except RunFailed as failure:
+        return Finding("prefill", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
+    size = calibrations.put_prefill(config, steps_ms)
+    told = ", ".join(f"{each}: {each / ms * 1e3:.0f}" for each, ms in steps_ms.items())
+    numbers = {f"{each}_tokens_ms": ms for each, ms in steps_ms.items()}
+    return Finding("prefill", Level.OK, f"{size} tokens a step; tokens/s by tokens a step: {told}", numbers=numbers)
+
+
+def _on_gpu(config: EngineConfig) -> bool:
+    return config.gpu_layers != 0 and any(device.is_gpu for device in devices())
 
 
 def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:

@@ -53,7 +53,7 @@ def layers_that_fit(need: Footprint, layers: int, gpu_bytes: float, gpus: int = 
     """-1 when all of a model's layers fit into `gpu_bytes`, next to their share of the KV cache. Each of several GPUs
     has the results of a step, and may have no room for half a layer."""
     left = gpu_bytes - need.draft - need.working * gpus
-    each = (need.weights + need.kv_cache) / (layers + 1)  # llama.cpp counts the output as one more layer
+    each = need.divided / (layers + 1)  # llama.cpp counts the output as one more layer
     fitting = max(0, int(left / each) - (gpus - 1))
     return ALL_LAYERS if fitting > layers else fitting
 
@@ -67,8 +67,8 @@ def split(need: Footprint, layers: int, offloaded: int, gpus: int = 1) -> tuple[
     if not offloaded:
         return float(need.total + need.parked_max), 0.0
     share = 1.0 if are_all(offloaded, layers) else offloaded / (layers + 1)
-    divided = need.weights + need.kv_cache
-    return need.parked_max + (1 - share) * divided, share * divided + need.working * gpus + need.draft
+    on_host = need.parked_max + need.kv_on_host + (1 - share) * need.divided
+    return on_host, share * need.divided + need.working * gpus + need.draft
 
 
 class CannotServe(InferenceError):
@@ -113,8 +113,8 @@ class Allowance:
             return ""
         offloaded = self.layers + 1 if are_all(self.config.gpu_layers, self.layers) else self.config.gpu_layers
         share = offloaded / (self.layers + 1)
-        parts = (("weights", self.need.weights * share), ("KV cache", self.need.kv_cache * share))
-        listed = " and ".join(f"{in_words(int(size))} of the {name}" for name, size in parts)
+        there = {"weights": self.need.weights, "KV cache": self.need.kv_cache - self.need.kv_on_host}
+        listed = " and ".join(f"{in_words(int(size * share))} of the {name}" for name, size in there.items())
         return f"{offloaded} of {self.layers + 1} layers on the GPU, with {listed}"
 
     @property

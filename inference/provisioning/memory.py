@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from inference.attention import F16, Q4_0, Q8_0, Attention
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
+from inference.placement import HOST
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
 
 KV_BYTES = {F16: 2.0, Q8_0: 34 / 32, Q4_0: 18 / 32}  # of a number; the quantised add two bytes of scale to 32 numbers
@@ -74,11 +75,17 @@ class Footprint:
     working: int  # intermediate results of the largest step
     draft: int  # everything that the draft model needs
     parked_max: int  # conversations in host memory, once there are any
+    kv_on_host: int = 0  # of the KV cache: what lies there even where a GPU computes its layer
 
     @property
     def total(self) -> int:
         """Of everything that is allocated at start."""
         return self.weights + self.kv_cache + self.working + self.draft
+
+    @property
+    def divided(self) -> int:
+        """What goes to a GPU layer by layer."""
+        return self.weights + self.kv_cache - self.kv_on_host
 
     def __str__(self) -> str:
         parts = {"weights": self.weights, "KV cache": self.kv_cache, "steps": self.working, "draft": self.draft}
@@ -92,12 +99,14 @@ class Footprint:
     ) -> Footprint:
         """`gpu`: whether steps are computed on a GPU."""
         context, attention = config.context_of(model.context), config.attention(gpu=gpu)
+        kv_cache = _kv_cache(model, context * config.slots, config.kv_type)
         return cls(
             weights=model.weight_bytes,
-            kv_cache=_kv_cache(model, context * config.slots, config.kv_type),
+            kv_cache=kv_cache,
             working=_working(model, config.rows_max, context, config.slots, attention),
             draft=0 if draft is None else _of_draft(draft, config, context, config.attention_of_draft(gpu=gpu)),
             parked_max=config.parked_bytes_max,
+            kv_on_host=kv_cache if config.kv_place == HOST else 0,
         )
 
 

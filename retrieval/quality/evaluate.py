@@ -14,6 +14,7 @@ from retrieval.candidate import Hit, Scored
 from retrieval.passage import Passage
 from retrieval.quality.measures import Judgement, Quality, judge, mrr_gain, quality
 from retrieval.quality.questions import Question
+from retrieval.query import Query
 from retrieval.records import SourceSpan
 from retrieval.retriever import Retriever, Stages
 
@@ -88,14 +89,7 @@ async def evaluate(
     evaluation = Evaluation()
     for question in questions:
         trace = Trace()
-        stages = await retriever.stages(
-            question.text,
-            tenant_id=tenant_id,
-            stores=[store],
-            limit=limit,
-            score_threshold=score_threshold,
-            trace=trace,
-        )
+        stages = await retriever.stages(Query(tenant_id, question.text, (store,), limit, score_threshold), trace)
         evaluation.add(stages, question, trace, by_file=by_file)
         progress(1)
     return evaluation

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -28,8 +27,8 @@ from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.tokenizer import Tokenizer
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
-from retrieval.filter import Filter
 from retrieval.passage import Passage
+from retrieval.query import Query
 from tests.agents.turns import TENANT, ShelfSearcher, asked, call, double, passage, run, user
 
 DOCS = FileSearch(("docs",))
@@ -115,18 +114,7 @@ class SlowShelf(ShelfSearcher):
         super().__init__(passages)
         self.searching, self.go = asyncio.Event(), model.noticed
 
-    async def retrieve(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> list[Passage]:
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
         self.searching.set()
         await self.go.wait()
         return list(self.passages)

@@ -266,7 +266,7 @@ class Coming:
         finally:
             self.users -= 1
 
-    def begin(self) -> None:
+    def foresee(self) -> None:
         self.begun += 1
 
     async def load(self) -> None:

@@ -25,15 +25,14 @@ from agents.events import (
     TurnStarted,
 )
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from agents.search import Searcher
 from agents.tool import Tool, tool
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from retrieval.errors import StoreNotFound
-from retrieval.filter import Filter
 from retrieval.passage import Passage
+from retrieval.query import Query, Searcher
 
 TENANT = UUID(int=7)
 
@@ -183,20 +182,9 @@ class ShelfSearcher:
     def __post_init__(self) -> None:
         self.queries: list[tuple[str, float]] = []
 
-    async def retrieve(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> list[Passage]:
-        for store in stores:
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
+        for store in query.stores:
             if store != self.store:
                 raise StoreNotFound(store)
-        self.queries.append((query, score_threshold))
-        return list(self.passages[:limit])
+        self.queries.append((query.text, query.score_threshold))
+        return list(self.passages[: query.limit])

@@ -8,15 +8,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from inference.attention import ALL, Q4_0, Q8_0, Attention
 from inference.backend import Rows
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.llama import LlamaContext, LlamaModel, computing, devices
 from inference.placement import Split
+from inference.provisioning.attention_bench import measure_apart
 from inference.provisioning.machine import room_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]  # a GPU in software compiles its shaders at first use
@@ -27,23 +31,41 @@ TOLERANCE = 0.5  # kernels round differently; a wrong one is off by whole logits
 
 
 @contextmanager
-def context_of(layers: int, split: str = "layer") -> Iterator[LlamaContext]:
+def context_of(layers: int, split: str = "layer", **settings: Any) -> Iterator[LlamaContext]:
     with (
         closing(LlamaModel.load(DRAFT_MODEL, gpu_layers=layers, split=Split.parse(split))) as model,
-        closing(LlamaContext(model, slots=3, context=64, rows_max=32, threads=1)) as context,
+        closing(LlamaContext(model, slots=3, context=64, rows_max=32, threads=1, **settings)) as context,
     ):
         yield context
 
 
+def first_row(layers: int, **settings: Any) -> NDArray[np.float32]:
+    with context_of(layers, **settings) as context:
+        row: NDArray[np.float32] = context.decode([Rows(0, 0, TOKENS)])[0].copy()
+        return row
+
+
 @pytest.mark.parametrize("layers", [-1, 1])
 def test_layers_on_the_gpu_compute_what_they_do_on_the_cpu(layers: int) -> None:
-    with context_of(0) as ours, context_of(layers) as theirs:
-        expected, found = (context.decode([Rows(0, 0, TOKENS)])[0].copy() for context in (ours, theirs))
-    assert np.abs(found - expected).max() < TOLERANCE
+    assert np.abs(first_row(layers) - first_row(0)).max() < TOLERANCE
 
 
-def test_a_conversation_on_the_gpu_is_forked_cut_saved_and_restored() -> None:
-    with context_of(-1) as context:
+@pytest.mark.parametrize("mode", ALL, ids=str)
+@pytest.mark.parametrize("kv_on_gpu", [True, False], ids=["cache there", "cache on the host"])
+def test_every_attention_computes_what_it_does_on_the_cpu(mode: Attention, kv_on_gpu: bool) -> None:
+    assert np.abs(first_row(-1, attention=mode, kv_on_gpu=kv_on_gpu) - first_row(0)).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("kv_type", [Q8_0, Q4_0])
+def test_small_keys_and_values_differ_on_the_gpu_no_more_than_they_do_on_the_cpu(kv_type: str) -> None:
+    flash = Attention(unified=True, flash=True)
+    difference = first_row(-1, attention=flash, kv_type=kv_type) - first_row(0, attention=flash, kv_type=kv_type)
+    assert np.abs(difference).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("mode", ALL, ids=str)
+def test_a_conversation_on_the_gpu_is_forked_cut_saved_and_restored(mode: Attention) -> None:
+    with context_of(-1, attention=mode) as context:
         context.decode([Rows(0, 0, TOKENS)])
         next_row = context.decode([Rows(0, len(TOKENS), [7])])[0].copy()
         context.truncate(0, len(TOKENS))
@@ -52,6 +74,16 @@ def test_a_conversation_on_the_gpu_is_forked_cut_saved_and_restored() -> None:
         for slot in (0, 1, 2):
             row = context.decode([Rows(slot, len(TOKENS), [7])])[0]
             assert np.abs(row - next_row).max() < TOLERANCE, slot
+
+
+def test_no_layers_on_the_gpu_is_a_cpu_in_all() -> None:
+    with context_of(0) as context:
+        assert context.exact and context.streams
+
+
+def test_the_fastest_attention_is_measured_on_the_gpu() -> None:
+    paces = measure_apart(DRAFT_MODEL, threads=1, gpu_layers=-1)
+    assert [pace.attention for pace in paces] == ALL
 
 
 def test_the_room_is_that_of_the_gpus_that_are_used() -> None:
@@ -89,14 +121,6 @@ def test_two_gpus_share_the_layers_of_a_model_and_say_that_they_cannot_share_row
     assert done.returncode == 0, done.stderr
     difference, refusal = done.stdout.splitlines()
     assert float(difference) < TOLERANCE and "use --gpu-split layer" in refusal
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("faulty") / "faulty.so"
-    source = Path(__file__).with_name("faulty_device.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
-    return library
 
 
 def test_a_device_that_is_lost_in_an_answer_fails_it_and_not_the_process(faulty: Path, tmp_path: Path) -> None:

@@ -65,21 +65,25 @@ def contexts() -> list[BrowserContext]:
     return []
 
 
-@pytest.fixture
-async def open_page(browser: Browser, complaints: list[str], contexts: list[BrowserContext]) -> AsyncIterator[OpenPage]:
-    """Opens an address in a browser profile of its own; options are those of a playwright context."""
-
+def listen(page: Page, complaints: list[str]) -> None:
     def hear(message: ConsoleMessage) -> None:
         if message.type == "error":
             complaints.append(message.text)
+
+    page.on("console", hear)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+
+
+@pytest.fixture
+async def open_page(browser: Browser, complaints: list[str], contexts: list[BrowserContext]) -> AsyncIterator[OpenPage]:
+    """Opens an address in a browser profile of its own; options are those of a playwright context."""
 
     async def open_page(url: str, **options: Any) -> Page:
         context = await browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **options})
         contexts.append(context)
         context.set_default_timeout(TIMEOUT_MS)
         page = await context.new_page()
-        page.on("console", hear)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        listen(page, complaints)
         await page.goto(url)
         return page
 

@@ -76,7 +76,7 @@ async def test_sources_stand_there_before_the_answer_and_open_at_the_cited_words
     await page.get_by_role("button", name="Source 1: Tracing: spans").click()
     await expect(page.locator("#source mark")).to_have_text(str(PASSAGE["text"]))
     await expect(page.locator("#source .prose")).to_be_visible()  # Markdown is shown formatted
-    await page.get_by_role("radio", name="As written").check()
+    await page.get_by_role("radio", name="Source text").check()
     await expect(page.locator("#source .prose")).to_have_count(0)
     await expect(page.locator("#source mark")).to_have_text(str(PASSAGE["text"]))
     await page.keyboard.press("Escape")

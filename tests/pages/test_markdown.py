@@ -6,12 +6,13 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
-from playwright.async_api import Page
+from playwright.async_api import Browser, Page
 
-from tests.pages.conftest import OpenPage
-from tests.pages.scripted import ScriptedWorker
+from tests.pages.conftest import OpenPage, listen
+from tests.pages.scripted import ScriptedWorker, hello, serving
 
 # Writes `text` in the given pieces into a fresh node, and returns its markup as the browser sees it.
 DRAW = """
@@ -161,11 +162,30 @@ async (text) => {
 """
 
 
+@dataclass(frozen=True)
+class Board:
+    """One page for all that is drawn, each time into a node of its own."""
+
+    page: Page
+    complaints: list[str]
+
+
+@pytest.fixture(scope="module")
+async def board(browser: Browser) -> AsyncIterator[Board]:
+    complaints: list[str] = []
+    async with serving(ScriptedWorker(hello)) as worker:
+        context = await browser.new_context()
+        page = await context.new_page()
+        listen(page, complaints)
+        await page.goto(worker.url)
+        yield Board(page, complaints)
+        await context.close()
+
+
 @pytest.fixture
-async def page(open_page: OpenPage, scripted: ScriptedWorker) -> AsyncIterator[Page]:
-    page = await open_page(scripted.url)
-    yield page
-    await page.close()  # it may still be fetching colours for code
+async def page(board: Board) -> AsyncIterator[Page]:
+    yield board.page
+    assert board.complaints == []
 
 
 async def draw(page: Page, *pieces: str, sources: tuple[int, ...] = (1,)) -> str:
@@ -217,7 +237,10 @@ async def test_a_formula_that_cannot_be_read_keeps_its_backslashes_and_marks(pag
     assert re.sub(r"<[^>]*>", "", html).replace("&amp;", "&") == f"So {formula} holds."
 
 
-async def test_a_page_without_formulas_and_code_fetches_neither_katex_nor_highlight(page: Page) -> None:
+async def test_a_page_without_formulas_and_code_fetches_neither_katex_nor_highlight(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url))
     await draw(page, "It costs $5, and `code` is no block.")

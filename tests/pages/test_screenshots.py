@@ -11,11 +11,11 @@ from playwright.async_api import Page, StorageState, expect
 from migrations.pool import Database
 from tests.pages.conftest import PHONE, OpenPage
 from tests.pages.past import a_week, remember
-from tests.pages.test_latency import Latency, latency
+from tests.pages.test_latency import Latency, own_latency
 from tests.pages.test_real_worker import DOCUMENTED, DOCUMENTED_ANSWER, ask, session
 from worker.traces import Traces
 
-__all__ = ["latency", "session"]
+__all__ = ["own_latency", "session"]
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}}
@@ -48,14 +48,14 @@ async def test_chat(open_page: OpenPage, server: dict[str, Any], session: Storag
 
 
 @pytest.mark.parametrize("look", LOOKS)
-async def test_latency(open_page: OpenPage, latency: Latency, database: Database, look: str) -> None:
-    tenant_id = latency.slow.tenant_id
+async def test_latency(open_page: OpenPage, own_latency: Latency, database: Database, look: str) -> None:
+    tenant_id = own_latency.slow.tenant_id
     await remember(Traces(database), tenant_id, *a_week(tenant_id))
-    page = await open_page(f"{latency.url}?window=86400", **LOOKS[look], **latency.options)
+    page = await open_page(f"{own_latency.url}?window=86400", **LOOKS[look], **own_latency.options)
     await expect(page.locator(".chart canvas")).to_be_visible()
     await expect(page.locator(".traces li")).to_have_count(25)
     await keep(page, f"latency-{look}")
-    await page.goto(f"{latency.url}#/trace/{latency.slow.id}")
+    await page.goto(f"{own_latency.url}#/trace/{own_latency.slow.id}")
     await page.reload()
     await expect(page.locator(".waterfall")).to_be_visible()
     await keep(page, f"trace-{look}")

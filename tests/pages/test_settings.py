@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import ScriptedWorker
+from tests.pages.scripted import STORE, ScriptedWorker
 
 INSTRUCTIONS = "Be brief. 😀 " * 60  # longer than one value of metadata
 
@@ -14,7 +14,7 @@ async def choose(page: Page) -> None:
     await page.get_by_role("button", name="Settings of this conversation").click()
     await page.get_by_label("Instructions").fill(INSTRUCTIONS)
     await page.get_by_label("Temperature").fill("0.7")
-    await page.get_by_label("Length at most").fill("200")
+    await page.get_by_label("Maximum length").fill("200")
     await page.get_by_label("Thinking").select_option("low")
     await page.get_by_role("button", name="Done").click()
 
@@ -58,6 +58,32 @@ async def test_settings_of_a_begun_conversation_are_changed_and_reset(
     await page.get_by_role("button", name="Done").click()
     await expect(page.locator("#open-settings")).to_have_attribute("data-set", "false")
     assert scripted.conversations["conv_1"]["metadata"] == {"title": "Hello?"}
+
+
+async def test_each_conversation_keeps_the_store_that_it_asks(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    scripted.stores = [STORE, {**STORE, "id": "vs_2", "name": "recipes"}]
+    page = await open_page(scripted.url)
+    store = page.locator("#store")
+    await store.select_option("vs_2")
+    await ask(page, "How long does it bake?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.get_by_role("button", name="New conversation").click()
+    await store.select_option("vs_1")
+    await ask(page, "How long are traces kept?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.get_by_role("link", name="How long does it bake?", exact=True).click()
+    await expect(store).to_have_value("vs_2")
+    await page.get_by_role("button", name="Settings of this conversation").click()
+    await page.locator("#settings").get_by_label("Documents").select_option("vs_1")
+    await page.get_by_label("Top p").fill("0.9")
+    await page.get_by_role("button", name="Done").click()
+    await expect(store).to_have_value("vs_1")
+    await ask(page, "And then?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.reload()
+    await expect(store).to_have_value("vs_1")
+    asked = [turn["tools"][0]["vector_store_ids"] for turn in scripted.turns]
+    assert (asked, scripted.turns[-1]["top_p"]) == ([["vs_2"], ["vs_1"], ["vs_1"]], 0.9)
 
 
 async def test_settings_are_kept_by_a_name_and_chosen_again(open_page: OpenPage, scripted: ScriptedWorker) -> None:

@@ -61,7 +61,7 @@ async def test_an_answer_is_copied_as_plain_text_and_shown_as_it_was_written(
         "(text) => navigator.clipboard.readText().then((copied) => copied === text)", arg=READABLE
     )
     await more.click()
-    await page.get_by_role("menuitem", name="Show as written").click()
+    await page.get_by_role("menuitem", name="Show Markdown source").click()
     await expect(turn.locator(".written")).to_have_text(RICH)
     await expect(turn.locator(".prose")).to_be_hidden()
     await more.click()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -12,9 +11,9 @@ import pytest
 
 from inference.trace import Trace
 from retrieval import foresight as module
-from retrieval.filter import Filter
 from retrieval.foresight import TENANT_MAX, Foresight
 from retrieval.passage import Passage
+from retrieval.query import Query
 
 PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)
 TENANT, OTHER = UUID(int=1), UUID(int=2)
@@ -25,23 +24,14 @@ class Shelf:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.budgets_ms: list[float] = []
         self.open = asyncio.Event()
         self.open.set()
         self.error: Exception | None = None
 
-    async def retrieve(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> list[Passage]:
-        self.asked.append(query)
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
+        self.asked.append(query.text)
+        self.budgets_ms.append(budget_ms)
         await self.open.wait()
         if self.error:
             raise self.error
@@ -58,11 +48,18 @@ def foresight(shelf: Shelf) -> Foresight:
     return Foresight(shelf, is_free=lambda: True)
 
 
-async def ask(foresight: Foresight, query: str, place: str | None = None, **more: Any) -> list[Passage]:
+async def ask(
+    foresight: Foresight,
+    text: str,
+    place: str | None = None,
+    trace: Trace | None = None,
+    budget_ms: float = inf,
+    **other: Any,
+) -> list[Passage]:
     """With a place, it is only written there."""
-    asked = {"tenant_id": TENANT, "stores": ["docs"], "limit": 5, "score_threshold": 0.0, "trace": Trace(), **more}
+    query = Query(**{"tenant_id": TENANT, "text": text, "stores": ("docs",), "limit": 5, **other})
     searcher = foresight if place is None else foresight.at(place)
-    found: list[Passage] = await searcher.retrieve(query, **asked)
+    found = await searcher.retrieve(query, trace or Trace(), budget_ms)
     await asyncio.sleep(0)  # what was begun begins
     return found
 
@@ -88,7 +85,7 @@ async def test_the_next_key_ends_the_search_for_the_last(foresight: Foresight, s
     assert foresight.counts == {"used": 0, "wasted": 1, "cancelled": 1}
 
 
-@pytest.mark.parametrize("other", [{"tenant_id": OTHER}, {"stores": ["more"]}, {"limit": 6}, {"score_threshold": 0.1}])
+@pytest.mark.parametrize("other", [{"tenant_id": OTHER}, {"stores": ("more",)}, {"limit": 6}, {"score_threshold": 0.1}])
 async def test_another_search_finds_nothing_of_it(foresight: Foresight, shelf: Shelf, other: dict[str, Any]) -> None:
     await ask(foresight, "Which port?", "here")
     await ask(foresight, "Which port?", **other)
@@ -130,9 +127,20 @@ async def test_a_tenant_has_few_of_them_and_another_its_own(foresight: Foresight
 async def test_who_has_no_time_does_not_wait_for_it(foresight: Foresight, shelf: Shelf) -> None:
     shelf.open.clear()
     await ask(foresight, "Which port?", "here")
-    late = asyncio.create_task(ask(foresight, "Which port?", budget_ms=1.0))
+    late = asyncio.create_task(ask(foresight, "Which port?", budget_ms=10.0))
     while len(shelf.asked) < 2:  # noqa: ASYNC110  # the retriever keeps its own time; the test's limit ends this
         await asyncio.sleep(0)
     shelf.open.set()
     assert await late == [PASSAGE]
     assert foresight.counts["cancelled"] == 1
+    assert shelf.budgets_ms[1] <= 5.0  # the wait counts
+
+
+async def test_who_leaves_while_waiting_for_it_ends_it(foresight: Foresight, shelf: Shelf) -> None:
+    shelf.open.clear()
+    await ask(foresight, "Which port?", "here")
+    leaving = asyncio.create_task(ask(foresight, "Which port?"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert foresight.counts == {"used": 0, "wasted": 0, "cancelled": 1}

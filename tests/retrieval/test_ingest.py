@@ -15,6 +15,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.errors import EmbeddingModelMissing
 from retrieval.filter import Comparison
 from retrieval.ingest import EMBED_CHUNKS, IngestReport, Progress, ingest
+from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 
@@ -48,9 +49,7 @@ def ask(store: PassageStore, embedders: Embedders, tenant_id: UUID) -> Callable[
     retriever = Retriever(store, embedders)
 
     async def ask(query: str) -> str | None:
-        found = await retriever.retrieve(
-            query, tenant_id=tenant_id, stores=["notes"], limit=1, score_threshold=0.42, trace=Trace()
-        )
+        found = await retriever.retrieve(Query(tenant_id, query, ("notes",), 1, 0.42), Trace())
         return found[0].text if found else None
 
     return ask
@@ -133,9 +132,8 @@ async def test_passages_are_exact_spans_of_the_stored_text(
     (folder / "odd.html").write_text("<h1>Größe</h1><p>Die 🚀 fliegt&nbsp;<b>weit</b>.</p>" * 30, "utf-8")
     (folder / "dos.txt").write_bytes("Zeile eins über Äpfel\r\nZeile zwei\r\n".encode("cp1252") * 80)
     await take(folder)
-    passages = await Retriever(store, embedders, RetrievalConfig(best_share_min=0.0)).retrieve(
-        "Zeile fliegt harbour bread", tenant_id=tenant_id, stores=["notes"], limit=50, score_threshold=0, trace=Trace()
-    )
+    asked = Query(tenant_id, "Zeile fliegt harbour bread", ("notes",), 50, 0)
+    passages = await Retriever(store, embedders, RetrievalConfig(best_share_min=0.0)).retrieve(asked, Trace())
     assert {passage.filename for passage in passages} == {"odd.html", "dos.txt", "harbour.md", "kitchen/bread.md"}
     for passage in passages:
         file = await store.file(tenant_id, passage.file_id)
@@ -195,14 +193,8 @@ async def test_a_tenants_files_are_found_by_nobody_else(
         [folder / "kitchen"], store_name="notes", tenant_id=other_tenant_id, store=store, embedders=embedders
     )
     assert (report.written, report.removed) == (1, 0)
-    found = await Retriever(store, embedders).retrieve(
-        "What does a berth cost?",
-        tenant_id=other_tenant_id,
-        stores=["notes"],
-        limit=9,
-        score_threshold=0,
-        trace=Trace(),
-    )
+    asked = Query(other_tenant_id, "What does a berth cost?", ("notes",), 9, 0)
+    found = await Retriever(store, embedders).retrieve(asked, Trace())
     assert [passage.filename for passage in found] == ["bread.md"]
 
 

@@ -23,6 +23,7 @@ from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, Other
 from retrieval.ingest import IngestReport, ingest
 from retrieval.loaders.pool import LoaderPool
 from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from tests.inference.encoders import write_encoder
@@ -62,9 +63,7 @@ async def retrieve(
     config: RetrievalConfig | None = None,
 ) -> tuple[list[Passage], list[Span]]:
     trace = Trace()
-    passages = await Retriever(store, embedders, config).retrieve(
-        query, tenant_id=tenant_id, stores=names, limit=5, score_threshold=0.2, trace=trace
-    )
+    passages = await Retriever(store, embedders, config).retrieve(Query(tenant_id, query, names, 5, 0.2), trace)
     trace.finish()
     return passages, trace.spans
 

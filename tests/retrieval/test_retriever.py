@@ -18,6 +18,7 @@ from retrieval.errors import StoreNotFound
 from retrieval.filter import Comparison
 from retrieval.ingest import ingest
 from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
@@ -61,9 +62,8 @@ async def retrieve(
     reranker: Reranker | None = None,
 ) -> tuple[list[Passage], Trace]:
     trace = Trace()
-    passages = await Retriever(store, embedders, config, reranker).retrieve(
-        query, tenant_id=tenant_id, stores=stores, limit=limit, score_threshold=score_threshold, trace=trace
-    )
+    asked = Query(tenant_id, query, stores, limit, score_threshold)
+    passages = await Retriever(store, embedders, config, reranker).retrieve(asked, trace)
     trace.finish()
     return passages, trace
 
@@ -123,15 +123,8 @@ async def test_a_search_that_is_short_of_time_leaves_stages_out(
     store: PassageStore, embedders: Embedders, reader: UUID
 ) -> None:
     trace = Trace()
-    passages = await Retriever(store, embedders).retrieve(
-        "Which tools are built in?",
-        tenant_id=reader,
-        stores=("docs",),
-        limit=5,
-        score_threshold=0.0,
-        trace=trace,
-        budget_ms=0.0,
-    )
+    asked = Query(reader, "Which tools are built in?", ("docs",), 5, 0.0)
+    passages = await Retriever(store, embedders).retrieve(asked, trace, budget_ms=0.0)
     assert passages == []
     assert spans(trace)["open"].attributes["skipped"] == "over budget"
     assert "error.type" not in trace.spans[0].attributes
@@ -294,15 +287,9 @@ async def test_hits_that_follow_each_other_come_as_one_passage(
 
 async def test_a_filter_reaches_the_search(store: PassageStore, embedders: Embedders, reader: UUID) -> None:
     trace = Trace()
-    found = await Retriever(store, embedders).retrieve(
-        "which tools are built in?",
-        tenant_id=reader,
-        stores=("docs",),
-        limit=5,
-        score_threshold=0,
-        trace=trace,
-        filters=Comparison(type="eq", key="language", value="Latin"),
-    )
+    latin = Comparison(type="eq", key="language", value="Latin")
+    asked = Query(reader, "which tools are built in?", ("docs",), 5, 0, latin)
+    found = await Retriever(store, embedders).retrieve(asked, trace)
     assert found == []
     assert spans(trace)["search"].attributes["chunks"] == 0
 
@@ -345,9 +332,8 @@ async def test_a_reranker_has_the_last_word_on_the_order(
     stages, orders = [], []
     for reranker in (None, Reversing()):
         trace = Trace()
-        found = await Retriever(store, embedders, None, reranker).stages(
-            "create an API key", tenant_id=reader, stores=("docs",), limit=5, score_threshold=0.0, trace=trace
-        )
+        asked = Query(reader, "create an API key", ("docs",), 5, 0.0)
+        found = await Retriever(store, embedders, None, reranker).stages(asked, trace)
         stages.append([span.name for span in trace.spans if span.lane == "retrieval"])
         orders.append([each.candidate.key for each in found.reranked])
     assert stages == [STAGES, [*STAGES[:-1], "reread", "compress"]]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import orjson
 
@@ -22,8 +22,8 @@ from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.errors import StoreNotFound
-from retrieval.filter import Filter
 from retrieval.passage import Passage
+from retrieval.query import Query
 from retrieval.store import PassageStore
 from tests.worker.harness import SECRET, Client, make_services, serving
 from tests.worker.reader import Event
@@ -49,23 +49,12 @@ def double(number: int) -> int:
 class ShelfRetriever:
     """Finds one passage in the store `docs`, whatever is asked."""
 
-    async def retrieve(
-        self,
-        query: str,
-        *,
-        tenant_id: UUID,
-        stores: Sequence[str],
-        limit: int,
-        score_threshold: float,
-        trace: Trace,
-        filters: Filter | None = None,
-        budget_ms: float = inf,
-    ) -> list[Passage]:
-        for store in stores:
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
+        for store in query.stores:
             if store != "docs":
                 raise StoreNotFound(store)
         with trace.span("retrieve"):
-            return [PASSAGE] if PASSAGE.score >= score_threshold else []
+            return [PASSAGE] if PASSAGE.score >= query.score_threshold else []
 
 
 class StallingGeneration(ScriptedGeneration):

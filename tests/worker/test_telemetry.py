@@ -16,7 +16,7 @@ from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.latency.listing import Search
-from worker.latency.rollups import Slice
+from worker.latency.slice import Slice
 from worker.latency.views import Asked
 from worker.middleware import join_trace
 from worker.prometheus import SPAN_NAMES_MAX, TENANTS_MAX, Metrics
@@ -231,7 +231,7 @@ async def test_turns_are_listed_latest_or_slowest_first_and_by_status(telemetry:
 
     assert await ids(limit=9) == [traces[20].id, traces[50].id, traces[5].id]
     assert await ids(limit=2, order="slowest") == [traces[50].id, traces[20].id]
-    assert await ids(limit=9, status="failed") == [traces[50].id]
+    assert await ids(limit=9, slice=Slice(status="failed")) == [traces[50].id]
 
 
 async def test_several_turns_of_one_outer_trace_are_all_kept(telemetry: Telemetry, tenant_id: UUID) -> None:

@@ -179,6 +179,7 @@ def _add_models(commands: Any) -> None:
         "kv_type",
         "memory_mb",
         "gpu_layers",
+        "kv_place",
         "gpu_split",
     )
     info = _command(models, "info", "show_model", "describe a model and the memory that it takes", also=memory)

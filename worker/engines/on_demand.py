@@ -31,6 +31,9 @@ from worker.engines.model_state import State
 
 log = logging.getLogger("firsttoken.models")
 
+# Somebody who only types does not bring back a model that has just given way: two who write to different models would
+# otherwise have them loaded in turns without asking either.
+AWAY_S = 30.0
 BEGINNINGS_MAX = 512  # shared ones that are computed again when it is loaded: those of the configuration
 
 
@@ -46,6 +49,7 @@ class OnDemandModel:
         self.shares_turns = False
         self.share_loaded = 0.0  # from 0 to 1, while it is loaded
         self.used_at = float("-inf")  # on the monotonic clock
+        self._left_at = float("-inf")  # on the monotonic clock
         self._text, self._opened = text, opened
         self._model: ChatModel | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -92,11 +96,16 @@ class OnDemandModel:
 
         Raises NoRoom, and ModelAway, whose cause is for the operator.
         """
-        self.begin()
+        self._begin()
         if self._loading is not None:
             await asyncio.shield(self._loading)
 
-    def begin(self) -> None:
+    def foresee(self) -> None:
+        """Begin to load it for somebody who may be about to ask."""
+        if monotonic() - self._left_at >= AWAY_S:
+            self._begin()
+
+    def _begin(self) -> None:
         if not self.is_loaded and self._loading is None:
             self._loading = asyncio.create_task(self._load(), name=f"load:{self.name}")
             self._loading.add_done_callback(self._loaded)
@@ -105,6 +114,7 @@ class OnDemandModel:
         """Give its memory back. Only while it is idle, or when the worker ends."""
         model, self._model = self._model, None
         if model is not None:
+            self._left_at = monotonic()
             await model.close()
 
     async def close(self) -> None:

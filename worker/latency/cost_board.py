@@ -21,7 +21,10 @@ QUANTILES = (0.5, 0.95)
 
 
 async def cost_board(database: Database, principal: Principal, asked: Asked) -> list[dict[str, Any]]:
-    """Those with the most answers first. Costs are of whole hours, so those at both ends count in full."""
+    """Those with the most answers first; empty for slices of which costs are not kept. Costs are of whole hours, so
+    those at both ends count in full."""
+    if not asked.slice.has_costs:
+        return []
     stretch = asked.stretch(time.time())
     async with Sight.of(principal).open(database) as connection:
         groups = await rollups.groups(connection, stretch, asked.slice)

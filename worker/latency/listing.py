@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from worker.latency.rollups import Slice
+from worker.latency.slice import COMPLETED, LATE, LENGTHS, Cache, Slice, equal
 from worker.runs.record import HIT_SHARE
 
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
 Order: TypeAlias = Literal["recent", "slowest", "first_token", "pace"]
-Cache: TypeAlias = Literal["hit", "partial", "miss"]
-Length: TypeAlias = Literal["short", "medium", "long", "huge"]
 
 COLUMNS: Mapping[Order, str] = {
     "recent": "started_at",
@@ -28,15 +26,7 @@ CACHES: Mapping[Cache, str] = {
     "partial": f"cached_tokens > 0 and cached_tokens < {HIT_SHARE} * prompt_tokens",
     "miss": "prompt_tokens > 0 and cached_tokens = 0",
 }
-# By the tokens of the first prompt: a question alone, one with instructions and passages, a conversation, a book.
-LENGTHS: Mapping[Length, str] = {
-    "short": "prompt_tokens < 512",
-    "medium": "prompt_tokens >= 512 and prompt_tokens < 2048",
-    "long": "prompt_tokens >= 2048 and prompt_tokens < 8192",
-    "huge": "prompt_tokens >= 8192",
-}
 CACHE_CLASS = "".join(["case ", *(f"when {test} then '{name}' " for name, test in CACHES.items()), "end"])
-LATE = "late"  # completed, but not in time: no status of its own in the table
 STAGES_MAX = 40  # spans of a row's small bar; a turn with more has steps that look alike
 
 # Only spans that stand for themselves: those inside of others would count twice.
@@ -57,11 +47,8 @@ class Search:
     order: Order = "recent"
     limit: int = 50
     after: str | None = None
-    status: str | None = None
-    cache: Cache | None = None
     slower_ms: float | None = None
     text: str | None = None
-    length: Length | None = None  # of the prompt
     slice: Slice = field(default_factory=Slice)
 
     def sql(self) -> tuple[str, list[Any]]:
@@ -73,17 +60,9 @@ class Search:
             given.append(value)
             conditions.append(condition.format(f"${len(given)}"))
 
-        sliced, values = self.slice.conditions(len(given) + 1)
+        sliced, values = _conditions(self.slice, len(given) + 1)
         conditions[0] += sliced
         given += values
-        if self.status == LATE:
-            conditions.append("status = 'completed' and not within_target")
-        elif self.status is not None:
-            add("status = {}", self.status)
-        if self.cache is not None:
-            conditions.append(CACHES[self.cache])
-        if self.length is not None:
-            conditions.append(LENGTHS[self.length])
         if self.slower_ms is not None:
             add("ttft_ms >= {}", self.slower_ms)
         if self.text is not None:
@@ -96,6 +75,7 @@ class Search:
         return (
             "select tenant_id, id, started_at, duration_ms, ttft_ms, tpot_ms, status, surface, model, agent, "
             "response_id, conversation_id, attributes, within_target, prompt_tokens, cached_tokens, output_tokens, "
+            "worker, "
             f"{STAGES} "
             f"from traces t where {' and '.join(conditions)} order by {column} desc, id desc limit ${len(given)}",
             given,
@@ -107,11 +87,25 @@ async def rows(connection: Connection, search: Search) -> list[dict[str, Any]]:
     return [dict(row) for row in await connection.fetch(statement, *given)]
 
 
+def _conditions(slice: Slice, first: int) -> tuple[str, list[Any]]:
+    """As those of the roll-ups, out of what is known of a single answer: a late one is completed, and not in time."""
+    is_late = slice.status == LATE
+    sql, given = equal(slice.named | {"status": COMPLETED if is_late else slice.status}, first)
+    if is_late:
+        sql += " and not within_target"
+    if slice.cache is not None:
+        sql += f" and {CACHES[slice.cache]}"
+    if slice.length is not None:
+        least, above = LENGTHS[slice.length]
+        sql += f" and prompt_tokens >= {least} and prompt_tokens < {above}"
+    return sql, given
+
+
 def _named(text: str) -> str:
     if text.startswith("resp_"):
         return "response_id = {}"
     if text.startswith("conv_"):
         return "conversation_id = {}"
     if text.startswith("key_"):
-        return "attributes->>'firsttoken.key' = {}"
+        return "key_id = {}"
     return 'id collate "C" >= {0} and id collate "C" < {0} || \'~\''

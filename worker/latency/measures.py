@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
 from worker.latency.histogram import AMOUNT, bucket, encode
+from worker.latency.slice import COMPLETED, LATE, length_of
 from worker.latency.stretch import MINUTE_S
 from worker.runs.record import TurnRecord
 
@@ -23,7 +24,7 @@ MISS = "miss:"
 SPAN_NAMES_MAX = 64  # tools give spans their names; beyond this they share one
 OTHER_SPAN = "other"
 
-Row: TypeAlias = tuple[datetime, str, str, str, bytes]  # of the table latency, without tenant and resolution
+Counts: TypeAlias = Counter[tuple[str, int]]  # as `encode` takes them
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,25 +35,60 @@ class Cell:
     agent: str
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a slice can name besides; empty where it does not apply."""
+
+    key: str
+    status: str
+    cache: str
+    length: str
+
+    @classmethod
+    def of(cls, record: TurnRecord) -> Facts:
+        is_late = record.status == COMPLETED and record.within_target is False
+        status = LATE if is_late else record.status
+        return cls(key_of(record), status, record.cache or "", length_of(record.prompt.total) or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Of the tables latency and latency_slices, without tenant, resolution and worker."""
+
+    whole: Sequence[tuple[datetime, str, str, str, bytes]]
+    slices: Sequence[tuple[datetime, str, str, str, str, str, str, str, bytes]]
+
+
+def key_of(record: TurnRecord) -> str:
+    """Embeddings and the like tell it in their trace alone."""
+    return record.key or str(record.trace.attributes.get("firsttoken.key", ""))
+
+
 class Measures:
     """Remembers the names of spans, so that made-up ones cannot fill the tables."""
 
     def __init__(self) -> None:
         self.span_names: set[str] = {OTHER_SPAN}
 
-    def rows(self, records: Iterable[TurnRecord]) -> Sequence[Row]:
-        """One row for each cell, in the order in which every worker writes them: so no two wait for each other."""
-        cells: dict[Cell, Counter[tuple[str, int]]] = {}
+    def rows(self, records: Iterable[TurnRecord]) -> Rows:
+        """One row for each cell; those of the whole in the order in which every worker writes them: so no two wait for
+        each other."""
+        slices: dict[tuple[Cell, Facts], Counts] = {}
         for record in records:
             at = datetime.fromtimestamp(record.trace.started_at // MINUTE_S * MINUTE_S, UTC)
-            counts = cells.setdefault(Cell(at, record.surface, record.model, record.agent), Counter())
+            cell = Cell(at, record.surface, record.model, record.agent)
+            counts = slices.setdefault((cell, Facts.of(record)), Counter())
             for measure, ms in self._times(record):
                 counts[measure, bucket(ms)] += 1
             for measure, amount in _amounts(record):
                 counts[measure, AMOUNT] += amount
-        return [
-            (cell.at, cell.surface, cell.model, cell.agent, encode(counts)) for cell, counts in sorted(cells.items())
-        ]
+        whole: dict[Cell, Counts] = {}
+        for (cell, _), counts in slices.items():
+            whole.setdefault(cell, Counter()).update(counts)
+        return Rows(
+            [(*astuple(cell), encode(counts)) for cell, counts in sorted(whole.items())],
+            [(*astuple(cell), *astuple(facts), encode(counts)) for (cell, facts), counts in slices.items()],
+        )
 
     def _times(self, record: TurnRecord) -> Iterator[tuple[str, float]]:
         """(measure, milliseconds). Spans of one name are summed within a turn."""

@@ -1,4 +1,4 @@
-"""The table latency: written with the traces, read in as few pieces as cover a stretch of time."""
+"""The tables latency and latency_slices: written with the traces, read in as few pieces as cover a stretch of time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from worker.latency.measures import Measures
+from worker.latency.slice import Slice
 from worker.latency.stretch import Stretch
 from worker.runs.record import TurnRecord
 
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
+NAMES_MAX = 200  # pairs of a key and a worker: more than a list to choose from has room for
 TENANTS_MAX = 4096  # whose span names are remembered as stored
 
 ADD = """
@@ -23,42 +25,32 @@ select $1, 60, * from unnest($2::timestamptz[], $3::text[], $4::text[], $5::text
     on conflict (resolution_s, at, tenant_id, surface, model, agent, generation)
     do update set measures = latency.measures || excluded.measures
 """
+# Nobody waits for anybody here: what is of one cell already gets another row.
+ADD_SLICES = """
+insert into latency_slices (tenant_id, resolution_s, worker, at, surface, model, agent,
+                            key_id, status, cache, length, measures)
+select $1, 60, $2, * from unnest($3::timestamptz[], $4::text[], $5::text[], $6::text[],
+                                 $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[])
+"""
 ADD_NAMES = "insert into span_names select $1, * from unnest($2::text[]) on conflict do nothing"
 
 # Every value once: days from $1 to $2 in one piece, hours from $3 to $4 around them, minutes from $5 to $6 around
 # those; and what is in no coarser piece yet.
 PIECES = """
-(select * from latency where resolution_s = 86400 and at >= $1 and at < $2 {slice}
+(select * from {table} where resolution_s = 86400 and at >= $1 and at < $2 {slice}
  union all
- select * from latency where resolution_s = 3600 and at >= $3 and at < least($1, $4) {slice}
+ select * from {table} where resolution_s = 3600 and at >= $3 and at < least($1, $4) {slice}
  union all
- select * from latency where resolution_s = 3600 and at >= greatest($2, $3) and at < $4 {slice}
+ select * from {table} where resolution_s = 3600 and at >= greatest($2, $3) and at < $4 {slice}
  union all
- select * from latency where resolution_s = 3600 and at >= $1 and at < $2 and generation = 0 {slice}
+ select * from {table} where resolution_s = 3600 and at >= $1 and at < $2 and generation = 0 {slice}
  union all
- select * from latency where resolution_s = 60 and at >= $5 and at < least($3, $6) {slice}
+ select * from {table} where resolution_s = 60 and at >= $5 and at < least($3, $6) {slice}
  union all
- select * from latency where resolution_s = 60 and at >= greatest($4, $5) and at < $6 {slice}
+ select * from {table} where resolution_s = 60 and at >= greatest($4, $5) and at < $6 {slice}
  union all
- select * from latency where resolution_s = 60 and at >= $3 and at < $4 and generation = 0 {slice}) as pieces
+ select * from {table} where resolution_s = 60 and at >= $3 and at < $4 and generation = 0 {slice}) as pieces
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Which answers are counted; None means all."""
-
-    surface: str | None = None
-    model: str | None = None
-    agent: str | None = None
-    tenant: UUID | None = None
-
-    def conditions(self, first: int) -> tuple[str, list[Any]]:
-        """SQL that is appended to conditions, and its parameters, numbered from `first`."""
-        named = (("surface", self.surface), ("model", self.model), ("agent", self.agent), ("tenant_id", self.tenant))
-        given = [(column, value) for column, value in named if value is not None]
-        sql = "".join(f" and {column} = ${number}" for number, (column, _) in enumerate(given, first))
-        return sql, [value for _, value in given]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +65,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """Empty where people asked, or where the worker has no name."""
+
+    key: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """What was done in the step that begins at `at`, in Unix seconds."""
 
@@ -81,18 +81,20 @@ class Point:
 
 
 class Rollups:
-    """The side that writes."""
+    """The side that writes. `worker` is its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: str = "") -> None:
+        self._worker = worker
         self._measures = Measures()
         self._named: dict[UUID, frozenset[str]] = {}
 
     async def add(self, connection: Connection, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
         """In the transaction that stores the traces."""
         rows = self._measures.rows(records)
-        if not rows:
+        if not rows.whole:
             return
-        await connection.execute(ADD, tenant_id, *map(list, zip(*rows, strict=True)))
+        await connection.execute(ADD, tenant_id, *_columns(rows.whole))
+        await connection.execute(ADD_SLICES, tenant_id, self._worker, *_columns(rows.slices))
         names = frozenset(self._measures.span_names)
         if self._named.get(tenant_id) != names:
             await connection.execute(ADD_NAMES, tenant_id, list(names))
@@ -126,6 +128,17 @@ async def span_names(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch("select distinct name from span_names")]
 
 
+async def names(connection: Connection, stretch: Stretch) -> list[Names]:
+    """Which keys asked which workers, those that asked the most first."""
+    hours, days = stretch.parts(whole=True)
+    rows = await connection.fetch(
+        f"select key_id, worker from {PIECES.format(table='latency_slices', slice='')} "
+        f"group by key_id, worker order by count(*) desc limit {NAMES_MAX}",
+        *map(_moment, (*days, *hours, stretch.start, stretch.end)),
+    )
+    return [Names(*row) for row in rows]
+
+
 async def worker_points(connection: Connection, stretch: Stretch) -> list[dict[str, Any]]:
     """What the workers did together; for operators. The highest of each step: an average hides what hurt."""
     rows = await connection.fetch(
@@ -144,7 +157,12 @@ def _pieces(stretch: Stretch, slice: Slice, *, whole: bool) -> tuple[str, list[A
     hours, days = stretch.parts(whole=whole)
     conditions, given = slice.conditions(7)
     bounds = (*days, *hours, stretch.start, stretch.end)
-    return PIECES.format(slice=conditions), [*map(_moment, bounds), *given]
+    table = "latency" if slice.is_coarse else "latency_slices"
+    return PIECES.format(table=table, slice=conditions), [*map(_moment, bounds), *given]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _moment(at: int) -> datetime:

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
-from worker.latency.rollups import Slice
 from worker.latency.sight import Sight
+from worker.latency.slice import Slice
 from worker.latency.stretch import HOUR_S
 from worker.runs.record import Taken, TurnRecord
 
@@ -96,7 +96,7 @@ class Spending:
         return [dict(row) for row in rows]
 
     async def board(self, principal: Principal, slice: Slice, *, start: float, end: float) -> list[dict[str, Any]]:
-        """Sums by surface, model and agent of the hours in which these moments lie."""
+        """Sums by surface, model and agent of the hours in which these moments lie; `slice.has_costs`."""
         sliced, values = slice.conditions(3)
         async with Sight.of(principal).open(self._database) as connection:
             rows = await connection.fetch(

@@ -9,7 +9,7 @@ from typing import Any
 from inference.core import Cause
 from worker.latency.histogram import Tally
 from worker.latency.measures import MISS, SPAN, STATUS
-from worker.latency.rollups import Group, Point
+from worker.latency.rollups import Group, Names, Point
 from worker.latency.stretch import Stretch
 
 QUANTILES = (0.5, 0.95, 0.99)
@@ -66,14 +66,18 @@ def usual(groups: Sequence[Group], span_names: Iterable[str], turns_min: int) ->
     return {row["name"]: {"p50_ms": row["p50"], "p95_ms": row["p95"]} for row in rows if row["turns"] >= turns_min}
 
 
-def facets(groups: Iterable[Group]) -> dict[str, list[str]]:
-    """The values of each dimension, those with the most data first."""
+def facets(groups: Iterable[Group], names: Sequence[Names]) -> dict[str, list[str]]:
+    """The values of each dimension that are not known beforehand, those with the most data first."""
     sizes: dict[str, dict[str, int]] = {name: defaultdict(int) for name in DIMENSIONS}
     for group in groups:
         for name in DIMENSIONS:
             sizes[name][str(getattr(group, name))] += len(group.measures)
     ordered = {name: sorted(values, key=lambda value: (-values[value], value)) for name, values in sizes.items()}
-    return {name.removesuffix("_id"): [value for value in values if value] for name, values in ordered.items()}
+    found = {name.removesuffix("_id"): [value for value in values if value] for name, values in ordered.items()}
+    return found | {
+        "key": list(dict.fromkeys(each.key for each in names if each.key)),
+        "worker": list(dict.fromkeys(each.worker for each in names if each.worker)),
+    }
 
 
 def series(stretch: Stretch, points: Iterable[Point]) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from worker.auth.principal import Principal
 from worker.latency import rollups
 from worker.latency.comparison import compared
 from worker.latency.histogram import Tally
-from worker.latency.rollups import Group, Slice
+from worker.latency.rollups import Group
 from worker.latency.shared import Shared
 from worker.latency.sight import Sight
+from worker.latency.slice import Slice
 from worker.latency.stretch import DAY_S, Stretch
 from worker.latency.summary import facets, series, summary, usual
 
@@ -56,15 +57,16 @@ class Views:
             async with Sight.of(principal).open(self._database) as connection:
                 groups = await rollups.groups(connection, stretch, asked.slice)
                 everything = groups if asked.slice == Slice() else await rollups.groups(connection, stretch, Slice())
-                names = await rollups.span_names(connection)
-            found = await asyncio.to_thread(summary, groups, names)
-            offered = facets(everything)
+                spans = await rollups.span_names(connection)
+                names = await rollups.names(connection, stretch)
+            found = await asyncio.to_thread(summary, groups, spans)
+            offered = facets(everything, names)
             return {
                 "window_s": asked.window_s,
                 "start": stretch.start,
                 "end": stretch.end,
                 **found,
-                "facets": offered if principal.is_operator else offered | {"tenant": []},
+                "facets": offered if principal.is_operator else offered | {"tenant": [], "worker": []},
             }
 
         return await self._share("summary", principal, asked, compute)

@@ -44,6 +44,7 @@ def _models(services: Services) -> list[dict[str, Any]]:
     chat = {name: _card(services, services.model_of(name)) for name in services.lineup.candidates}
     named = (*services.lineup.names, *services.roster.models)
     cards: dict[str, Mapping[str, Any]] = {name: chat[services.model_of(name).name] for name in named}
+    cards |= {name: {**cards[name], "firsttoken_agent": True} for name in services.roster.models}
     for name in services.embedders.names:
         cards[name] = embedding_card(services.embedders.dimensions(name))
     if services.reranker:

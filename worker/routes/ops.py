@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, Literal, Self, TypeAlias
 from uuid import UUID
 
@@ -25,8 +25,8 @@ from worker.described import Described
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
 from worker.latency import contents
-from worker.latency.listing import Cache, Length, Order, Search
-from worker.latency.rollups import Slice
+from worker.latency.listing import Order, Search
+from worker.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
 from worker.latency.views import Asked
 from worker.otlp.spans import otlp_json, spans_of
 from worker.reply import reply
@@ -41,6 +41,7 @@ TRACES_MAX = 200
 SECONDS_MAX = 253_402_300_000  # the year 9999
 NAME_CHARS_MAX = 200
 LATE_MAX = 200  # dots in a chart
+DIMENSIONS = tuple(each.name for each in fields(Slice))
 
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 Name: TypeAlias = Annotated[str, Field(max_length=NAME_CHARS_MAX)]
@@ -66,6 +67,11 @@ class WindowQuery(Query):
     model: Name | None = None
     agent: Name | None = None
     tenant: UUID | None = None
+    key: Name | None = None
+    worker: Name | None = None
+    status: Status | None = None
+    cache: Cache | None = None
+    length: Length | None = None
 
     @model_validator(mode="after")
     def in_order(self) -> Self:
@@ -77,7 +83,7 @@ class WindowQuery(Query):
 
     @property
     def slice(self) -> Slice:
-        return Slice(self.surface, self.model, self.agent, self.tenant)
+        return Slice(**{name: getattr(self, name) for name in DIMENSIONS})
 
     @property
     def asked(self) -> Asked:
@@ -99,6 +105,11 @@ class ComparisonQuery(WindowQuery):
     against_model: Name | None = None
     against_agent: Name | None = None
     against_tenant: UUID | None = None
+    against_key: Name | None = None
+    against_worker: Name | None = None
+    against_status: Status | None = None
+    against_cache: Cache | None = None
+    against_length: Length | None = None
 
     @model_validator(mode="after")
     def against_in_order(self) -> Self:
@@ -111,12 +122,7 @@ class ComparisonQuery(WindowQuery):
 
     @property
     def against(self) -> Asked:
-        other = Slice(
-            self.against_surface or self.surface,
-            self.against_model or self.model,
-            self.against_agent or self.agent,
-            self.against_tenant or self.tenant,
-        )
+        other = Slice(**{name: getattr(self, f"against_{name}") or getattr(self, name) for name in DIMENSIONS})
         start, end = self.against_start, self.against_end
         if start is None and other == self.slice:
             until = time.time() if self.end is None else self.end
@@ -132,9 +138,6 @@ class TracesQuery(WindowQuery):
     window_s: Annotated[float, Field(ge=1, le=WINDOW_S_MAX)] = WINDOW_S_MAX
     limit: Annotated[int, Field(ge=1, le=TRACES_MAX)] = 50
     order: Order = "recent"
-    status: Literal["completed", "incomplete", "failed", "cancelled", "refused", "invalid", "late"] | None = None
-    cache: Cache | None = None
-    length: Length | None = None
     slower_ms: Annotated[float, Field(ge=0, le=1e9)] | None = None
     q: Name | None = None
     after: Name | None = None
@@ -149,11 +152,8 @@ class TracesQuery(WindowQuery):
             order=self.order,
             limit=self.limit,
             after=self.after,
-            status=self.status,
-            cache=self.cache,
             slower_ms=self.slower_ms,
             text=text,
-            length=self.length,
             slice=self.slice,
         )
 
@@ -199,11 +199,12 @@ async def state(request: web.Request) -> web.Response:
 @Described(query=WindowQuery.parameters())
 async def summary(request: web.Request) -> web.Response:
     query = WindowQuery.model_validate(dict(request.query))
-    services = request.app[SERVICES]
+    services, principal = request.app[SERVICES], request[PRINCIPAL]
     await services.telemetry.flush()  # who asks right after an answer finds it
-    found = await services.telemetry.traces.views.summary(request[PRINCIPAL], query.asked)
+    found = await services.telemetry.traces.views.summary(principal, query.asked)
     surfaces = [row | {"target": _target(services, row["surface"])} for row in found["surfaces"]]
-    return reply(found | {"surfaces": surfaces})
+    told = {"key_names": await _key_names(services, principal, found), "is_operator": principal.is_operator}
+    return reply(found | {"surfaces": surfaces} | told)
 
 
 @Described(query=WindowQuery.parameters())
@@ -214,11 +215,13 @@ async def series(request: web.Request) -> web.Response:
     await services.telemetry.flush()
     traces = services.telemetry.traces
     found = await traces.views.series(principal, query.asked)
-    search = Search(found["start"], found["end"], limit=LATE_MAX, status="late", slice=query.slice)
-    late = [
-        {"id": turn["id"], "at": turn["started_at"], "ttft_ms": turn["ttft_ms"], "tpot_ms": turn["tpot_ms"]}
-        for turn in await traces.list(principal, search)
-    ]
+    late = []
+    if query.status in (None, COMPLETED, LATE):
+        search = Search(found["start"], found["end"], limit=LATE_MAX, slice=replace(query.slice, status=LATE))
+        late = [
+            {"id": turn["id"], "at": turn["started_at"], "ttft_ms": turn["ttft_ms"], "tpot_ms": turn["tpot_ms"]}
+            for turn in await traces.list(principal, search)
+        ]
     return reply(found | {"late": late, "objective": services.config.objective})
 
 
@@ -275,6 +278,14 @@ async def get_trace(request: web.Request) -> web.Response:
         said["calls"] = await contents.calls(services.database, principal.tenant_id, response_id)
     usual = await traces.views.usual(principal, trace["surface"])
     return reply({**trace, **said, "usual": usual, "target": _target(services, trace["surface"])})
+
+
+async def _key_names(services: Services, principal: Principal, found: Mapping[str, Any]) -> dict[str, str]:
+    """Of the keys in a summary, for who may list those of the tenant anyway."""
+    if Scope.ADMIN not in principal.scopes or not found["facets"]["key"]:
+        return {}
+    keys = await services.authenticator.keys.list(principal.tenant_id)
+    return {key.id: key.name for key in keys if key.id in found["facets"]["key"]}
 
 
 def _may_read(principal: Principal, turn: Mapping[str, Any]) -> bool:

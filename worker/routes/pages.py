@@ -14,6 +14,7 @@ import gzip
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from aiohttp import web
@@ -175,8 +176,14 @@ def _answer(request: web.Request, asset: Asset, caching: str, *, status: int = 2
     return web.Response(body=body, status=status, content_type=asset.media_type, charset="utf-8", headers=headers)
 
 
+@cache
+def _bundled() -> Assets:
+    """Compressing them takes a fifth of a second, and a process may have several applications."""
+    return Assets.read(STATIC)
+
+
 def routes() -> list[web.RouteDef]:
-    pages = Pages(Assets.read(STATIC))
+    pages = Pages(_bundled())
     return [
         *declare(VISITORS, web.get("/", pages.chat), web.get("/ops", pages.ops)),
         *declare(EVERYBODY, web.get("/shared", pages.visitor)),

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from inference.errors import UnknownEmbedder
 from retrieval.passage import Passage
+from retrieval.query import Query
 from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
@@ -111,15 +112,8 @@ async def search(request: web.Request) -> web.Response:
     found: dict[tuple[str, int], Passage] = {}
     with services.admission.turn(tenant_id):
         for query in body.query:
-            for passage in await services.retriever.retrieve(
-                query,
-                tenant_id=tenant_id,
-                stores=[store.id],
-                limit=body.limit,
-                score_threshold=body.score_threshold,
-                trace=request[TRACE],
-                filters=body.filters,
-            ):
+            asked = Query(tenant_id, query, (store.id,), body.limit, body.score_threshold, body.filters)
+            for passage in await services.retriever.retrieve(asked, request[TRACE]):
                 key = passage.file_id, passage.start_char
                 if key not in found or found[key].score < passage.score:
                     found[key] = passage

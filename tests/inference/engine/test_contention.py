@@ -6,6 +6,7 @@ fit, host memory is tight, and conversations come back from disk.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.core import Finish, Priority
-from inference.engine.scheduler import Plan
+from inference.engine.scheduler import YIELDS_MAX, Plan
 from inference.kvcache.host_cache import Entry
 from inference.request import Phase, Request
 from inference.testing import ScriptedBackend
@@ -114,6 +115,7 @@ class Watched(Machine):
         super().__init__(config, rewinds=rewinds, device=Telling)
         self.backend.poison = POISON
         self.to_blame = set[Request]()  # if a step fails
+        self.stood_still = Counter[Request]()
 
     def plan(self) -> Plan:
         before = list(self.scheduler.requests)
@@ -123,10 +125,16 @@ class Watched(Machine):
         served = {work.request for work in plan.work}
         best = min((r.priority for r in before), default=None)
         assert best is None or any(r.priority is best for r in served), "the highest class does not get on"
-        assert all(r in served for r in before if r.phase is Phase.DECODE), "a stream has no row"
+        self._check_rows(served, [r for r in before if r.phase is Phase.DECODE])
         self._newcomers = [r for r, _ in plan.placements if not r.stamps.admitted_ns]
         self._plan = plan
         return plan
+
+    def _check_rows(self, served: set[Request], streams: Sequence[Request]) -> None:
+        for stream in streams:
+            self.stood_still[stream] = 0 if stream in served else self.stood_still[stream] + 1
+            allowed = YIELDS_MAX if stream.priority is Priority.BATCH else 0
+            assert self.stood_still[stream] <= allowed, "a stream has no row"
 
     def step(self) -> list[int]:
         rows = super().step()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference.config import EngineConfig
 from inference.core import Priority
-from inference.engine.scheduler import LONGER_MAX, MIN_CHUNK, STRETCH_MAX, Plan, Scheduler, Work, divide
+from inference.engine.scheduler import LONGER_MAX, MIN_CHUNK, STRETCH_MAX, YIELDS_MAX, Plan, Scheduler, Work, divide
 from inference.kvcache.slots import SHARED_PREFILL_MIN
 from inference.request import Phase
 from tests.inference.machine import CONFIG, VOCABULARY, Machine, expected, request
@@ -142,6 +142,31 @@ def test_a_higher_class_takes_the_place_of_a_lower_one_which_loses_nothing() -> 
     while not machine.scheduler.idle:
         machine.step()
     assert all(r.generated == expected(r) for r in [*batch, urgent])
+
+
+def test_those_that_nobody_waits_for_stand_still_while_a_prompt_is_read() -> None:
+    machine = Machine()
+    machine.scheduler.add(answer := request([1, 1], 9, priority=Priority.BATCH))
+    machine.step()
+    machine.scheduler.add(request([2, 2] * 20, 9, priority=Priority.BATCH))
+    machine.step()
+    machine.scheduler.add(waited := request([3, 3] * 4, 9))
+    assert machine.step() == [8]
+    assert waited.generated and len(answer.generated) == 2
+    machine.step()
+    assert len(answer.generated) == 3
+
+
+def test_those_that_nobody_waits_for_do_not_stand_still_for_good() -> None:
+    machine = Machine()
+    machine.scheduler.add(answer := request([1, 1], 9, priority=Priority.BATCH))
+    machine.step()
+    machine.scheduler.add(request([2, 3] * 1000, 9))
+    for _ in range(YIELDS_MAX):
+        assert len(machine.step()) == 1
+    assert len(answer.generated) == 1
+    machine.step()
+    assert len(answer.generated) == 2
 
 
 def test_nobody_takes_the_place_of_his_own_class() -> None:

@@ -12,6 +12,7 @@ from inference.config import EngineConfig
 from inference.provisioning import calibration, machine
 from inference.provisioning.attention_bench import Pace
 from inference.provisioning.calibration import KEPT_MAX, Calibrations, affordable, chosen
+from inference.provisioning.prefill_bench import best_size
 
 RULE, OTHER = Attention(unified=False, flash=False), Attention(unified=True, flash=True)
 
@@ -34,6 +35,22 @@ def test_what_was_measured_is_used_from_then_on(tmp_path: Path) -> None:
     assert calibrations.put(config, paces(other=5.0)) == OTHER
     assert calibrations.applied(config).attention(gpu=False) == OTHER
     assert calibrations.applied(config).is_calibrated
+
+
+def test_the_size_of_steps_that_a_gpu_likes_is_the_smallest_that_is_about_as_fast_as_any() -> None:
+    assert best_size({128: 10.0, 256: 12.0, 512: 20.4, 1024: 40.0}) == 512
+    assert best_size({128: 10.0, 256: 21.0}) == 128
+
+
+def test_it_is_kept_beside_the_attention_and_used_where_a_gpu_computes_all_layers(tmp_path: Path) -> None:
+    calibrations, config = Calibrations(tmp_path / "calibrations.json"), EngineConfig()
+    assert calibrations.put_prefill(config, {128: 10.0, 256: 12.0, 512: 15.0, 1024: 20.0}) == 1024
+    assert calibrations.put(config, paces(other=5.0)) == OTHER
+    measured = calibrations.applied(config)
+    assert (measured.measured, measured.offloaded.prefill_tokens_alone) == (OTHER, 1024)
+    assert measured.prefill_tokens_alone == config.prefill_tokens_alone
+    assert calibrations.put_prefill(config, {128: 1.0, 256: 4.0}) == 128
+    assert calibrations.get(config) == OTHER and calibrations.applied(config).offloaded.prefill_tokens_alone == 128
 
 
 def test_what_somebody_chose_stays() -> None:
@@ -85,3 +102,9 @@ def test_what_nobody_asked_for_takes_no_memory_that_is_needed(
     monkeypatch.setattr(machine, "memory_available", lambda: free)
     monkeypatch.setattr(calibration, "has_gpu", lambda: gpu)
     assert affordable(EngineConfig()) is safe
+
+
+def test_a_gpu_that_computes_no_layer_keeps_nobody_from_measuring_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_available", lambda: 8 * 2**30)
+    monkeypatch.setattr(calibration, "has_gpu", lambda: True)
+    assert affordable(EngineConfig(gpu_layers=0)) and not affordable(EngineConfig())

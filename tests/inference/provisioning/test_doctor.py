@@ -12,6 +12,7 @@ from inference.backend import Rows
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.llama import Device, LlamaContext, LlamaModel
+from inference.provisioning import doctor
 from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import PRESETS
@@ -23,12 +24,14 @@ from inference.provisioning.doctor import (
     cpu_finding,
     examine,
     memory_finding,
+    prefill,
     self_test,
     speed_finding,
     threads_finding,
 )
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
+from inference.provisioning.prefill_bench import SIZES
 
 AVX2_CPU = frozenset(["sse3", "avx2", "fma", "f16c"])
 AVX2_BUILD = {"AVX2": "1", "FMA": "1", "F16C": "1", "OPENMP": "1"}
@@ -83,6 +86,24 @@ def test_the_gpu_that_is_used_is_named_with_its_backend_and_its_memory() -> None
     used = backend_found([GPU, CPU], ["CUDA", "CPU"], ["NVIDIA"])
     assert used.level is Level.OK and "by CUDA (79.0 GB of 80.0 GB free)" in used.text
     assert used.numbers["gpu_free_bytes"] == 79 * 10**9
+
+
+def test_steps_of_a_prompt_are_measured_and_the_size_is_kept(tmp_path: Path) -> None:
+    config, calibrations = EngineConfig(model_path=DRAFT_MODEL), Calibrations(tmp_path / "calibrations.json")
+    finding = prefill(config, calibrations)
+    assert finding.level is Level.OK and set(finding.numbers) <= {f"{size}_tokens_ms" for size in SIZES}
+    assert finding.text.startswith(f"{calibrations.prefill(config)} tokens a step; ")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    failed = prefill(EngineConfig(model_path=broken), calibrations)
+    assert failed.level is Level.WARNING and failed.text.startswith("not measured: ")
+
+
+def test_steps_are_measured_for_a_gpu_that_computes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "devices", lambda: [CPU])
+    assert not doctor._on_gpu(EngineConfig())
+    monkeypatch.setattr(doctor, "devices", lambda: [GPU, CPU])
+    assert doctor._on_gpu(EngineConfig()) and not doctor._on_gpu(EngineConfig(gpu_layers=0))
 
 
 def test_gpus_that_share_a_model_are_told_apart_from_those_that_wait() -> None:

@@ -254,6 +254,15 @@ def test_steps_and_draft_take_room_from_the_layers() -> None:
     assert split(need, 8, ALL_LAYERS) == split(need, 8, 99) == (GB, 12 * GB)
 
 
+def test_a_kv_cache_that_stays_on_the_host_leaves_room_for_more_layers() -> None:
+    beside = replace(NEED, kv_on_host=NEED.kv_cache)
+    assert (layers_that_fit(NEED, 8, 6.5 * GB), layers_that_fit(beside, 8, 6.5 * GB)) == (6, 7)
+    on_host, on_gpu = split(beside, 8, ALL_LAYERS)
+    assert (on_host, on_gpu) == (NEED.kv_cache, NEED.weights)
+    config = EngineConfig(context=4096, kv_place="host")
+    assert Footprint.of(of("qwen3-4b"), config, gpu=True).kv_on_host > GB
+
+
 def test_a_gpu_without_memory_gets_nothing() -> None:
     assert layers_that_fit(NEED, 8, 0) == 0
 

@@ -17,7 +17,7 @@ from worker.auth.scope import Scope
 from worker.latency.histogram import Tally
 from worker.latency.measures import OTHER_SPAN, SPAN_NAMES_MAX, Measures
 from worker.latency.minutes import Highest, Minutes
-from worker.latency.rollups import Slice
+from worker.latency.slice import Slice
 from worker.latency.stretch import DAY_S, HOUR_S
 from worker.latency.views import Asked, Views
 from worker.runs.record import TurnRecord
@@ -142,7 +142,15 @@ async def test_slices_are_told_apart(traces: Traces, database: Database, tenant_
     everything = await seen(database, me)
     counted = [everything[name] for name in ("requests", "failed", "judged", "within_target", "cached_tokens")]
     assert counted == [3, 1, 3, 1, 240]
-    assert everything["facets"] == {"surface": ["chat", "voice"], "model": ["demo"], "agent": ["support"], "tenant": []}
+    facets = {
+        "surface": ["chat", "voice"],
+        "model": ["demo"],
+        "agent": ["support"],
+        "tenant": [],
+        "key": [],
+        "worker": [],
+    }
+    assert everything["facets"] == facets
 
 
 async def test_what_is_usual_needs_more_than_a_few_turns(traces: Traces, database: Database, tenant_id: UUID) -> None:
@@ -189,8 +197,9 @@ def test_made_up_span_names_share_one_measure(tenant_id: UUID) -> None:
     for number in range(SPAN_NAMES_MAX + 5):
         trace.add(f"tool:{number}", 0, 1_000_000)
     measures = Measures()
-    [row] = measures.rows([TurnRecord(trace, tenant_id, "completed", "chat", "demo")])
-    tally = Tally(row[-1])
+    rows = measures.rows([TurnRecord(trace, tenant_id, "completed", "chat", "demo")])
+    assert rows.whole[0][-1] == rows.slices[0][-1]
+    tally = Tally(rows.whole[0][-1])
     assert len(measures.span_names) == SPAN_NAMES_MAX + 1
     assert tally.amount("span:tool:3") == tally.amount(f"span:{OTHER_SPAN}") == tally.amount("call") == 1
     assert tally.amount(f"span:tool:{SPAN_NAMES_MAX + 1}") == 0

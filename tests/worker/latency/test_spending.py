@@ -13,7 +13,7 @@ from migrations.pool import Database
 from tests.worker.latency.test_rollups import principal, turn
 from worker.auth.scope import Scope
 from worker.latency.cost_board import cost_board
-from worker.latency.rollups import Slice
+from worker.latency.slice import Slice
 from worker.latency.spending import Spending, cells, per_thousand
 from worker.latency.stretch import HOUR_S
 from worker.latency.views import Asked

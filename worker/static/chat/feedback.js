@@ -30,7 +30,7 @@ export function feedback(responseId, rated, failed) {
   }
 
   function commentForm() {
-    const field = el("input", { type: "text", maxlength: COMMENT_CHARS_MAX, "aria-label": "Comment", placeholder: "Say why, if you like", dir: "auto" });
+    const field = el("input", { type: "text", maxlength: COMMENT_CHARS_MAX, "aria-label": "Comment", placeholder: "Tell us why (optional)", dir: "auto" });
     const submit = (event) => {
       event.preventDefault();
       comment(field.value.trim());

@@ -38,7 +38,9 @@ class Chat {
     this.newSettings = settingsIn();
     this.settings = new SettingsPanel({
       changed: (settings) => this.changeSettings(settings).catch((error) => this.warn(error)),
+      stores: () => this.options.stores,
     });
+    this.options.onPick((store) => this.pickStore(store).catch((error) => this.warn(error)));
     this.dialog = new SourceDialog();
     this.sharing = new ShareDialog();
     this.sidebar = new Sidebar({
@@ -200,7 +202,13 @@ class Chat {
   /** What an answer of this conversation may use, and how it is made. */
   optionsOf({ id }) {
     const settings = id === null ? this.newSettings : settingsIn(this.sidebar.get(id)?.metadata);
-    return { ...this.options.chosen, settings };
+    return { ...this.options.chosen(settings.store), settings };
+  }
+
+  /** A new conversation needs no note: the store that was picked last is the usual one. */
+  async pickStore(store) {
+    if (this.transcript.id === null) this.newSettings = { ...this.newSettings, store: null };
+    else await this.changeSettings({ ...this.optionsOf(this.transcript).settings, store });
   }
 
   /** A conversation that has not begun takes its settings along when it does. */
@@ -213,7 +221,7 @@ class Chat {
 
   /** Make the conversation that a transcript's first question begins. */
   async create(transcript, question) {
-    const conversation = await createConversation(question, this.newSettings);
+    const conversation = await createConversation(question, { ...this.newSettings, store: this.newSettings.store ?? this.options.kept });
     transcript.id = conversation.id;
     this.newSettings = settingsIn();
     this.running.set(conversation.id, transcript);
@@ -247,7 +255,9 @@ class Chat {
   showTitle() {
     const title = this.transcript.id === null ? null : this.sidebar.titleOf(this.transcript.id);
     byId("title").textContent = title ?? (this.transcript.id === null ? "New conversation" : "Untitled");
-    this.settings.show(this.optionsOf(this.transcript).settings);
+    const { settings } = this.optionsOf(this.transcript);
+    this.settings.show(settings);
+    this.options.use(settings.store);
     byId("about").hidden = this.sidebar.get(this.transcript.id) === null;
     document.title = title === null ? "Firsttoken" : `${title} · Firsttoken`;
   }

@@ -15,10 +15,34 @@ export class Options {
     }
     this.stores = [];
     this.chose = () => {};
-    this.select.addEventListener("change", () => {
-      remember("store", this.select.value);
-      this.chose(this.chosenStore);
-    });
+    this.picked = () => {};
+    this.select.addEventListener("change", () => this.pick(this.select.value));
+  }
+
+  /** `picked(id)` is called when the person picks a store: for this conversation, and for new ones. */
+  onPick(picked) {
+    this.picked = picked;
+  }
+
+  pick(id) {
+    remember("store", id);
+    this.select.value = id;
+    this.picked(id);
+    this.chose(this.chosenStore);
+  }
+
+  /** Show the store that a conversation uses; null for the usual one. */
+  use(id) {
+    const store = this.storeOf(id);
+    if (store === undefined || store.id === this.select.value) return;
+    this.select.value = store.id;
+    this.chose(this.chosenStore);
+  }
+
+  /** One that is gone is not missed: the usual one takes its place, which is the last that was picked. */
+  storeOf(id) {
+    const find = (wanted) => this.stores.find((store) => store.id === wanted);
+    return find(id) ?? find(recall("store", null)) ?? this.stores[0];
   }
 
   /** `chose(store)` is called with {id, name, threshold} or null, now and whenever another store is chosen. */
@@ -28,7 +52,7 @@ export class Options {
   }
 
   get chosenStore() {
-    return this.chosen.store;
+    return this.chosen(this.select.value).store;
   }
 
   toggle(button) {
@@ -38,30 +62,36 @@ export class Options {
     this.chose(this.chosenStore);
   }
 
-  /** Ask which stores there are; without one, documents cannot be used. `chosen` is used from now on. */
-  async load(chosen = null) {
-    if (chosen !== null) remember("store", chosen);
+  /** Ask which stores there are; without one, documents cannot be used. `picked` is used from now on. */
+  async load(picked = null) {
     const { data } = await json("GET", "/v1/vector_stores");
+    const shown = this.select.value;
     this.stores = data;
     this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
-    const remembered = recall("store", null);
-    if (data.some(({ id }) => id === remembered)) this.select.value = remembered;
     this.documents.disabled = data.length === 0;
     this.documents.title = data.length === 0
       ? "There are no documents yet. Add some: drag them onto this page"
       : "Search the documents before answering, and cite them";
     this.showSelect();
-    this.chose(this.chosenStore);
+    this.select.value = this.storeOf(shown)?.id ?? "";
+    if (picked === null) this.chose(this.chosenStore);
+    else this.pick(picked);
   }
 
   showSelect() {
     this.select.hidden = this.select.length < 2 || !pressed(this.documents);
   }
 
-  /** {store: {id, name, threshold} or null, tools: bool} for the next question. Passages below the threshold are not about it. */
-  get chosen() {
+  /** The store to keep with a conversation that begins: none where there is no choice. */
+  get kept() {
+    return this.stores.length > 1 ? this.chosenStore?.id ?? null : null;
+  }
+
+  /** {store: {id, name, threshold} or null, tools: bool} for a question; `id` is the store of its conversation, null for the usual
+   *  one. Passages below the threshold are not about the question. */
+  chosen(id) {
     const used = pressed(this.documents) && !this.documents.disabled;
-    const store = used ? this.stores.find(({ id }) => id === this.select.value) : undefined;
+    const store = used ? this.storeOf(id) : undefined;
     const chosen = store && { id: store.id, name: store.name || store.id, threshold: store.firsttoken_score_threshold };
     return { store: chosen ?? null, tools: pressed(this.tools) };
   }

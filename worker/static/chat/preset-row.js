@@ -2,8 +2,10 @@
 
 import { byId, el } from "../shared/dom.js";
 import { forgetPreset, keepPreset, NAME_CHARS_MAX, presets } from "./presets.js";
+import { UNSET } from "./settings.js";
 
-const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+// One that was kept before there was a setting has nothing set for it.
+const same = (one, other) => Object.keys(UNSET).every((name) => (one[name] ?? null) === (other[name] ?? null));
 
 export class PresetRow {
   /** `chosen()` gives the settings that the panel shows, `fill(settings)` shows others. */

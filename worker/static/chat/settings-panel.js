@@ -3,12 +3,13 @@
 import { json } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
 import { PresetRow } from "./preset-row.js";
-import { INSTRUCTIONS_CHARS_MAX, isUnset } from "./settings.js";
+import { INSTRUCTIONS_CHARS_MAX, isUnset, UNSET } from "./settings.js";
 
 export class SettingsPanel {
-  /** `changed(settings)` is called when the person is done and something is different. */
-  constructor({ changed }) {
+  /** `changed(settings)` is called when the person is done and something is different; `stores()` are those to choose from. */
+  constructor({ changed, stores }) {
     this.changed = changed;
+    this.stores = stores;
     this.dialog = byId("settings");
     this.button = byId("open-settings");
     this.form = byId("settings-form");
@@ -32,28 +33,33 @@ export class SettingsPanel {
   show(settings) {
     this.settings = settings;
     this.button.dataset.set = String(!isUnset(settings));
-    this.button.title = isUnset(settings) ? "Settings" : "Settings: not the usual ones";
+    this.button.title = isUnset(settings) ? "Settings" : "Settings (changed)";
   }
 
   async open() {
+    const stores = this.stores();
+    this.fields.store.replaceChildren(option("", "Last used"), ...stores.map(({ id, name }) => option(id, name || id)));
+    this.fields.store.closest("label").hidden = stores.length < 2;
     this.fill(this.settings);
     this.dialog.showModal();
     try {
       const { data } = await json("GET", "/v1/models");
-      const [usual, ...agents] = data.filter(({ capabilities = ["chat"] }) => capabilities.includes("chat"));
-      const options = agents.map(({ id }) => el("option", { value: id }, `Agent: ${id}`));
-      this.fields.model.replaceChildren(el("option", { value: "" }, usual.id), ...options);
+      const own = ({ id, root = id, capabilities = ["chat"] }) => root === id && capabilities.includes("chat");
+      const [usual, ...others] = data.filter(own);
+      const named = others.map(({ id, firsttoken_agent: isAgent }) => option(id, isAgent ? `Agent: ${id}` : id));
+      this.fields.model.replaceChildren(option("", usual.id), ...named);
       this.fields.model.value = this.settings.model ?? "";
     } catch {
       // the list stays as it is: everything else can be set all the same
     }
   }
 
-  fill({ model, instructions, temperature, maxTokens, effort }) {
+  fill(settings) {
+    const { model, instructions, store, temperature, topP, maxTokens, effort } = { ...UNSET, ...settings };
     const { fields } = this;
-    if (model !== null && ![...fields.model.options].some(({ value }) => value === model)) {
-      fields.model.append(el("option", { value: model }, `Agent: ${model}`));
-    }
+    if (model !== null && ![...fields.model.options].some(({ value }) => value === model)) fields.model.append(option(model, model));
+    fields.store.value = [...fields.store.options].some(({ value }) => value === store) ? store : "";
+    fields.topP.value = String(topP ?? 1);
     fields.model.value = model ?? "";
     fields.instructions.value = instructions ?? "";
     fields.temperature.value = String(temperature ?? 0);
@@ -63,20 +69,23 @@ export class SettingsPanel {
   }
 
   say() {
-    const { temperature, instructions } = this.fields;
+    const { temperature, topP, instructions } = this.fields;
     const { length } = instructions.value;
     byId("settings-temperature").textContent = Number(temperature.value) === 0 ? "0, repeatable" : temperature.value;
+    byId("settings-top-p").textContent = Number(topP.value) === 1 ? "1, all tokens" : topP.value;
     byId("settings-left").textContent = length === 0 ? "" : `${length} of ${INSTRUCTIONS_CHARS_MAX}`;
     this.presets.show();
   }
 
   get chosen() {
-    const { model, instructions, temperature, maxTokens, effort } = this.fields;
+    const { model, instructions, store, temperature, topP, maxTokens, effort } = this.fields;
     const tokens = Math.floor(maxTokens.valueAsNumber);
     return {
       model: model.value || null,
       instructions: instructions.value.trim() || null,
+      store: store.value || null,
       temperature: Number(temperature.value) || null,
+      topP: Number(topP.value) < 1 ? Number(topP.value) : null,
       maxTokens: tokens >= 1 ? tokens : null,
       effort: effort.value || null,
     };
@@ -86,4 +95,8 @@ export class SettingsPanel {
     const { chosen } = this;
     if (JSON.stringify(chosen) !== JSON.stringify({ ...chosen, ...this.settings })) this.changed(chosen);
   }
+}
+
+function option(value, text) {
+  return el("option", { value }, text);
 }

@@ -6,11 +6,13 @@ const PIECE_CHARS = 512;
 const PIECES_MAX = 4;
 export const INSTRUCTIONS_CHARS_MAX = PIECE_CHARS * PIECES_MAX;
 
-/** {model, instructions, temperature, maxTokens, effort}, each null where nothing was set. */
+/** Nothing is set. */
+export const UNSET = { model: null, instructions: null, store: null, temperature: null, topP: null, maxTokens: null, effort: null };
+
+/** As UNSET, with what was set. */
 export function settingsIn(metadata = {}) {
-  const unset = { model: null, instructions: null, temperature: null, maxTokens: null, effort: null };
   const pieces = Array.from({ length: PIECES_MAX }, (_, n) => metadata[INSTRUCTIONS + n] ?? "");
-  return { ...unset, ...parsed(metadata[SETTINGS]), instructions: pieces.join("") || null };
+  return { ...UNSET, ...parsed(metadata[SETTINGS]), instructions: pieces.join("") || null };
 }
 
 /** The metadata with these settings in the place of those that were there. */
@@ -36,20 +38,28 @@ export function promptFields({ model, instructions, effort }) {
 }
 
 export function turnFields(settings) {
-  const { temperature, maxTokens } = settings;
-  return { ...promptFields(settings), temperature: temperature ?? 0, ...(maxTokens !== null && { max_output_tokens: maxTokens }) };
+  const { temperature, topP, maxTokens } = settings;
+  return {
+    ...promptFields(settings),
+    temperature: temperature ?? 0,
+    ...(topP !== null && { top_p: topP }),
+    ...(maxTokens !== null && { max_output_tokens: maxTokens }),
+  };
 }
 
-export function isUnset(settings) {
+/** The store does not count: it is shown beside the question. */
+export function isUnset({ store: _, ...settings }) {
   return Object.values(settings).every((value) => value === null);
 }
 
 /** Another program may have written there. */
 function parsed(text) {
   try {
-    const { model, temperature, maxTokens, effort } = JSON.parse(text ?? "{}") ?? {};
+    const { model, store, temperature, topP, maxTokens, effort } = JSON.parse(text ?? "{}") ?? {};
     return {
       model: typeof model === "string" ? model : null,
+      store: typeof store === "string" ? store : null,
+      topP: typeof topP === "number" ? topP : null,
       temperature: typeof temperature === "number" ? temperature : null,
       maxTokens: Number.isInteger(maxTokens) ? maxTokens : null,
       effort: typeof effort === "string" ? effort : null,

@@ -6,8 +6,8 @@ import { byId, el } from "../shared/dom.js";
 import { day } from "../shared/format.js";
 
 const path = (id) => `/v1/conversations/${encodeURIComponent(id)}/share`;
-const OFFER = "Whoever has the link can read the messages as they are now, without signing in. "
-  + "Sources, tools and what is said later stay yours.";
+const OFFER = "Anyone with the link can read the messages up to now, without signing in. "
+  + "Sources, tool results and later messages stay private.";
 
 export class ShareDialog {
   constructor() {
@@ -40,7 +40,7 @@ export class ShareDialog {
     if (at === null) return this.body.replaceChildren(el("p", {}, OFFER), row(this.button("Create a link", "POST", "primary")));
     const revoke = this.button("Revoke the link", "DELETE", "danger");
     if (made !== null) return this.body.replaceChildren(...link(new URL(made, location.href).href), row(revoke));
-    const told = `Shared since ${day(at)}. The link was shown once, when it was made; a new one replaces it.`;
+    const told = `Shared since ${day(at)}. The link was shown only when it was created. A new link replaces it.`;
     this.body.replaceChildren(el("p", {}, told), row(revoke, this.button("New link", "POST", "primary")));
   }
 
@@ -58,6 +58,6 @@ function link(address) {
   field.addEventListener("focus", () => field.select());
   return [
     el("div", { class: "share-link" }, field, copyButton(() => address, () => field, { class: "button" })),
-    el("p", { class: "quiet" }, "Copy it now: it is not shown again. What is said later is not shared."),
+    el("p", { class: "quiet" }, "Copy it now: it will not be shown again. Later messages are not shared."),
   ];
 }

@@ -43,7 +43,7 @@ function moreButton(exchange, copied) {
     const written = answer.asWritten;
     openMenu(button, [
       { image: "text", label: "Copy as plain text", act: copy },
-      { image: "code", label: written ? "Show formatted" : "Show as written", act: () => answer.showAsWritten(!written) },
+      { image: "code", label: written ? "Show formatted" : "Show Markdown source", act: () => answer.showAsWritten(!written) },
     ]);
   }
 

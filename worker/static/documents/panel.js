@@ -118,7 +118,7 @@ export class DocumentsPanel {
     const stored = this.files.map((file) => storedRow(file, () => this.remove(file)));
     this.list.replaceChildren(...sending, ...stored);
     const empty = this.list.childElementCount === 0;
-    byId("documents-note").textContent = this.more ? "The newest 100 are shown." : empty ? "Nothing here yet." : "";
+    byId("documents-note").textContent = this.more ? "The newest 100 are shown." : empty ? "No documents in this store yet." : "";
   }
 
   async remove(file) {

@@ -2,19 +2,42 @@
 
 import { el } from "../shared/dom.js";
 import { count, duration, signed } from "../shared/format.js";
+import { DIMENSIONS, NAMES, labelOf, valuesOf } from "./dimensions.js";
 import { kindOf } from "../shared/segments.js";
 import { words } from "../shared/words.js";
 
 const DAY_S = 86_400;
 const SHIFTS = { day: DAY_S, week: 7 * DAY_S };
 const TIMES = { ttft: "first token", tpot: "time per token", duration: "whole answer" };
+const WINDOWS = { before: "The time before", day: "A day earlier", week: "A week earlier" };
+const QUANTILES = { p50: "Median", p95: "95th percentile" };
 
-/** What there is to compare with: [value, label]. `facets` as in /ops/api/summary; a slice is compared with another one. */
-export function choices(state, facets) {
-  const slices = ["surface", "model", "agent"].flatMap((name) =>
-    facets[name].filter((value) => facets[name].length > 1 && value !== state[name]).map((value) => [`${name}:${value}`, `vs ${name} ${value}`]),
-  );
-  return [["", "Compare with…"], ["before", "vs the time before"], ["day", "vs a day earlier"], ["week", "vs a week earlier"], ...slices];
+/** What there is to compare with, in groups of [value, label]; `facets` and `keyNames` as in /ops/api/summary. */
+export function choices(state, facets, keyNames) {
+  const others = (name) => valuesOf(name, facets).filter((value) => value !== state[name]);
+  const slices = NAMES.filter((name) => valuesOf(name, facets).length > 1).map((name) => ({
+    label: DIMENSIONS[name].group,
+    options: others(name).map((value) => [`${name}:${value}`, labelOf(name, value, keyNames)]),
+  }));
+  return [{ label: "Another time", options: Object.entries(WINDOWS) }, ...slices];
+}
+
+/** How the two sides are called: times by when they are, slices by what sets them apart. */
+function sides(state, keyNames) {
+  const { against } = state;
+  if (against in WINDOWS) return ["Now", WINDOWS[against]];
+  const [name, value] = parted(against);
+  return [state[name] ? labelOf(name, state[name], keyNames) : DIMENSIONS[name].all, labelOf(name, value, keyNames)];
+}
+
+function parted(against) {
+  const [name, ...value] = against.split(":");
+  return [name, value.join(":")];
+}
+
+/** Whether an address names something to compare with. */
+export function isComparison(against) {
+  return against in WINDOWS || (NAMES.includes(parted(against)[0]) && parted(against)[1] !== "");
 }
 
 /** The query of /ops/api/comparison; `query` is that of the summary. */
@@ -26,46 +49,48 @@ export function comparisonQuery(query, against, now = Date.now() / 1000) {
     asked.set("against_start", String(start - SHIFTS[against]));
     asked.set("against_end", String(end - SHIFTS[against]));
   } else if (against !== "before") {
-    const [name, ...value] = against.split(":");
-    asked.set(`against_${name}`, value.join(":"));
+    const [name, value] = parted(against);
+    asked.set(`against_${name}`, value);
   }
   return asked;
 }
 
-/** `rows` as in /ops/api/comparison. */
-export function comparisonTable(rows) {
+/** `rows` as in /ops/api/comparison; `state` has the slice, what it is compared with and by which quantile. */
+export function comparisonTable(rows, state, keyNames) {
+  const of = state.of in QUANTILES ? state.of : "p50";
   const times = rows.filter(({ name }) => name in TIMES);
   const spans = rows.filter(({ name }) => !(name in TIMES));
   return [
-    el("p", { class: "verdict", role: "status" }, verdict(spans, times)),
+    el("p", { class: "verdict", role: "status" }, verdict(spans, times, of)),
     el(
       "table",
       { class: "numeric comparison" },
-      el("thead", {}, row("th", ["Median of", "Now", "Then", "Change, and 95 % confidence"])),
-      el("tbody", {}, ...times.map(comparedRow)),
-      el("tbody", {}, ...spans.map(comparedRow)),
+      el("thead", {}, row("th", [QUANTILES[of], ...sides(state, keyNames), "Difference, 95 % confidence"])),
+      el("tbody", {}, ...times.map((each) => comparedRow(each, of))),
+      el("tbody", {}, ...spans.map((each) => comparedRow(each, of))),
     ),
   ];
 }
 
-/** The answer in a sentence: what got slower beyond chance, the most first. */
-function verdict(spans, times) {
-  const slower = spans.filter(({ p50 }) => p50.verdict === "slower").sort((a, b) => b.p50.change_ms - a.p50.change_ms);
+/** The answer in a sentence: what is slower beyond chance, the most first. */
+function verdict(spans, times, of) {
+  const slower = spans.filter((each) => each[of].verdict === "slower").sort((a, b) => b[of].change_ms - a[of].change_ms);
   if (slower.length > 0) {
-    const [first, ...more] = slower.slice(0, 3).map(({ name, p50 }) => `${words(name)} (${signed(p50.change_ms)})`);
+    const [first, ...more] = slower.slice(0, 3).map((each) => `${words(each.name)} (${signed(each[of].change_ms)})`);
     return `Slower: ${[first, ...more].join(", ")}.`;
   }
-  const known = times.some(({ p50 }) => p50.verdict !== "unknown");
-  return known ? "No span got slower by more than chance." : "Too few answers on one of the two sides to compare.";
+  const known = times.some((each) => each[of].verdict !== "unknown");
+  return known ? "No span is slower by more than chance." : "Too few answers on one of the two sides to compare.";
 }
 
-function comparedRow({ name, turns, turns_then: then, p50 }) {
+function comparedRow({ name, turns, turns_then: then, ...quantiles }, of) {
+  const found = quantiles[of];
   const swatch = name in TIMES ? null : el("span", { class: "swatch", "data-span": kindOf(name) });
   const label = el("span", { class: "name" }, swatch, TIMES[name] ?? name);
-  const change = el("span", { class: `change is-${p50.verdict}` }, p50.change_ms === null ? "–" : signed(p50.change_ms));
-  const between = p50.low_ms === null ? null : el("small", {}, `${signed(p50.low_ms)} to ${signed(p50.high_ms)}`);
-  const node = row("td", [label, duration(p50.ms), duration(p50.then_ms), el("span", { class: "changed" }, change, between)]);
-  node.title = `${count(turns)} answers now, ${count(then)} then`;
+  const change = el("span", { class: `change is-${found.verdict}` }, found.change_ms === null ? "–" : signed(found.change_ms));
+  const between = found.low_ms === null ? null : el("small", {}, `${signed(found.low_ms)} to ${signed(found.high_ms)}`);
+  const node = row("td", [label, duration(found.ms), duration(found.then_ms), el("span", { class: "changed" }, change, between)]);
+  node.title = `${count(turns)} and ${count(then)} answers`;
   node.dataset.name = name;
   return node;
 }

@@ -9,7 +9,8 @@ import { Chart } from "./chart.js";
 import { trials } from "./canaries.js";
 import { CHARTS, offered } from "./charts.js";
 import { askCosts, showCosts } from "./cost-board.js";
-import { comparisonQuery, comparisonTable } from "./comparison.js";
+import { comparisonQuery, comparisonTable, isComparison } from "./comparison.js";
+import { NAMES } from "./dimensions.js";
 import { Filters } from "./filters.js";
 import { Latest } from "./latest.js";
 import { pairView } from "./pair-view.js";
@@ -21,6 +22,7 @@ import { TraceList } from "./traces.js";
 import { traceView } from "./trace-view.js";
 
 const REFRESH_MS = 5000;
+const MOVES = { earlier: { by: -0.5 }, later: { by: 0.5 }, wider: { times: 2 } };
 const TRACES = 25;
 const TRACES_MAX = 500; // in the list at once: beyond that, narrow it
 
@@ -42,13 +44,14 @@ class Ops {
     this.filters = new Filters(this.state, (changes) => this.change(changes));
     this.chart = new Chart(byId("chart"), byId("chart-legend"), {
       zoom: (start, end) => this.change({ start: String(start), end: String(end), at: "" }, true),
-      pick: (start, end) => this.change({ at: `${start}-${end}` }, true),
+      pick: (start, end) => this.pick(start, end),
       open: (id) => (location.hash = `#/trace/${encodeURIComponent(id)}`),
     });
     choose("window", this.state.start ? "" : this.state.window, (value) => {
       remember("ops-window", value);
       this.change({ window: value, start: "", end: "", at: "" });
     });
+    for (const [id, by] of Object.entries(MOVES)) byId(id).addEventListener("click", () => this.move(by));
     byId("more").addEventListener("click", () => this.more());
     byId("choose-none").addEventListener("click", () => this.compareWith(null));
     byId("live").addEventListener("change", () => this.schedule());
@@ -113,14 +116,14 @@ class Ops {
         quietly,
       ),
     );
-    this.showTrials();
     // Who reads further down the list is not pulled back by newer answers.
     if (this.turns.length <= TRACES) this.list(quietly);
     this.schedule();
   }
 
-  /** For operators; nobody else is told. */
-  async showTrials() {
+  /** For operators: nobody else is told. */
+  async showTrials(isOperator) {
+    if (!isOperator) return;
     const { data } = await json("GET", "/ops/api/canaries").catch(() => ({ data: [] })); // the next refresh asks again
     byId("on-trial").hidden = data.length === 0;
     byId("trials").replaceChildren(...trials(data));
@@ -128,7 +131,7 @@ class Ops {
 
   comparison(query, signal) {
     const { against } = this.state;
-    return against ? json("GET", `/ops/api/comparison?${comparisonQuery(query, against)}`, { signal }) : null;
+    return isComparison(against) ? json("GET", `/ops/api/comparison?${comparisonQuery(query, against)}`, { signal }) : null;
   }
 
   schedule() {
@@ -143,12 +146,30 @@ class Ops {
     this.series = series;
     this.surfaces = summary.surfaces;
     byId("tiles").replaceChildren(...tiles(summary));
-    const spans = comparison ? comparisonTable(comparison.rows) : [spanTable(summary.spans)];
+    const { key_names: keyNames } = summary;
+    const spans = comparison ? comparisonTable(comparison.rows, this.state, keyNames) : [spanTable(summary.spans)];
     byId("spans").replaceChildren(...(summary.spans.length > 0 ? spans : [empty()]));
     byId("surfaces").replaceChildren(surfaceTable(summary.surfaces));
     byId("by-surface").hidden = summary.surfaces.length === 0;
-    this.filters.offer(summary.facets);
+    this.filters.offer(summary.facets, keyNames);
+    this.showTrials(summary.is_operator);
     this.draw();
+  }
+
+  /** The answers of one step, where they can be seen. */
+  pick(start, end) {
+    this.change({ at: `${start}-${end}` }, true);
+    byId("answers").scrollIntoView({ block: "nearest" });
+  }
+
+  /** The chart and all else by so much of its length to the right, or with twice the length around its middle. */
+  move({ by = 0, times = 1 }) {
+    if (this.series === null) return;
+    const { start, end } = this.series;
+    const length = (end - start) * times;
+    const middle = (start + end) / 2 + by * (end - start);
+    const last = Math.min(middle + length / 2, Math.ceil(Date.now() / 1000)); // nothing is known of what is to come
+    this.change({ start: String(Math.floor(last - length)), end: String(Math.ceil(last)), at: "" }, true);
   }
 
   draw() {
@@ -175,9 +196,9 @@ class Ops {
 
   /** Which stretch and which step are chosen, in words that take the choice back. */
   showChoices() {
-    const { start, end, at, surface, model, agent, tenant } = this.state;
+    const { start, end, at } = this.state;
     for (const input of byId("window").querySelectorAll("input")) input.checked = !start && input.value === this.state.window;
-    byId("clear").hidden = !(start || surface || model || agent || tenant);
+    byId("clear").hidden = !(start || NAMES.some((name) => this.state[name]));
     byId("stretch").textContent = start ? `${moment(Number(start))} to ${moment(Number(end))}` : "";
     byId("clear-step").hidden = !at;
     if (at) byId("clear-step").textContent = `${at.split("-").map((s) => moment(Number(s))).join(" to ")} ×`;

@@ -1,10 +1,11 @@
 // What the page shows, kept in its address: a reload, a link and the Back button find it again.
 
+import { NAMES } from "./dimensions.js";
+
 const DEFAULTS = {
-  window: "3600", start: "", end: "", surface: "", model: "", agent: "", tenant: "",
-  chart: "first-token", order: "recent", status: "", cache: "", length: "", q: "", at: "", against: "",
+  window: "3600", start: "", end: "", ...Object.fromEntries(NAMES.map((name) => [name, ""])),
+  chart: "first-token", order: "recent", q: "", at: "", against: "", of: "p50",
 };
-const SLICE = ["surface", "model", "agent", "tenant"];
 
 export function read() {
   const given = new URLSearchParams(location.search);
@@ -23,7 +24,7 @@ export function write(state, moves = false) {
 /** The query of summary and series. */
 export function windowQuery(state) {
   const given = state.start ? { start: state.start, end: state.end } : { window_s: state.window };
-  for (const name of SLICE) if (state[name]) given[name] = state[name];
+  for (const name of NAMES) if (state[name]) given[name] = state[name];
   return new URLSearchParams(given);
 }
 
@@ -36,7 +37,7 @@ export function listQuery(state, limit) {
     given.set("start", start);
     given.set("end", end);
   }
-  for (const name of ["status", "cache", "length", "q"]) if (state[name]) given.set(name, state[name]);
+  if (state.q) given.set("q", state.q);
   given.set("order", state.order);
   given.set("limit", String(limit));
   return given;

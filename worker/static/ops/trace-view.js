@@ -62,7 +62,7 @@ function facts(trace) {
   const conversation = trace.conversation_id;
   const link = conversation && el("a", { href: `/#/c/${encodeURIComponent(conversation)}` }, "Conversation");
   const id = el("code", { title: "the id of the trace" }, trace.id);
-  const parts = [status(trace), moment(trace.started_at), trace.surface, trace.agent, trace.model, link, id];
+  const parts = [status(trace), moment(trace.started_at), trace.surface, trace.agent, trace.model, trace.worker, link, id];
   return parts.filter(Boolean).map((part) => el("span", {}, part));
 }
 

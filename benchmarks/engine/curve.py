@@ -1,0 +1,131 @@
+"""The batch curve: tokens a second and time per token from 1 to 64 streams, ours and llama-server's, in one picture.
+
+    python -m benchmarks.engine.curve [--shape 0.1B | --gguf FILE] [--streams 1 2 4 ...] [--rounds 2] [--tokens 64]
+        [--svg FILE] [--json FILE] [--with FILE ...]
+
+Where this build of llama.cpp has a GPU, each side is measured there and on the CPU. Every stream has a prompt that is
+cached and generates `--tokens`, greedily; both sides take turns within a round, and medians count. `--with` adds what
+other runs have written with `--json`, for example on another machine. Prints a Markdown table.
+
+Run it on an idle machine. For one stream, the table says how many bytes of weights were read a second: what the memory
+of the device can deliver bounds it, whatever the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+
+from benchmarks.engine.measures import THROUGHPUT, TPOT
+from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.picture import Point, drawn
+from benchmarks.engine.servers import OURS, Setup, firsttoken
+from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.synthetic import ALL_SHAPES, synthetic
+from benchmarks.engine.target import Endpoint, session
+from benchmarks.engine.workloads import warm
+from inference.llama import LlamaModel, computing, devices, has_gpu
+from inference.placement import Split
+from worker.config import prepare_process
+
+STREAMS = (1, 2, 4, 8, 16, 32, 64)
+CONTEXT = 1024  # the prompt of a warm client, and its answer
+THEIRS = "llama-server"
+CPU = "CPU"
+
+
+@asynccontextmanager
+async def sides(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator[list[tuple[str, Endpoint]]]:
+    """Ours and llama-server, on one device; flash attention as is best there as a rule."""
+    program = await asyncio.to_thread(llama_server, cache_folder())
+    theirs = llama_server_process(program, setup, http, slots=setup.streams, flash=setup.gpu_layers != 0)
+    async with AsyncExitStack() as running:
+        pair = [
+            (OURS, await running.enter_async_context(firsttoken(setup, http))),
+            (THEIRS, await running.enter_async_context(theirs)),
+        ]
+        for _, side in pair:
+            await warm(setup.streams, 1, 4).run(side, "nothing is measured yet")
+        yield pair
+
+
+async def measured(setup: Setup, device: str, streams: Sequence[int], rounds: int, tokens: int) -> list[Point]:
+    """Every number of streams, on both sides."""
+    points = []
+    async with session() as http, sides(setup, http) as pair:
+        for count in streams:
+            found: dict[str, list[dict[str, float]]] = {}
+            for number in range(rounds):
+                for name, side in pair:
+                    numbers = await warm(count, 1, tokens).run(side, f"{device}/{count}/{number}")
+                    found.setdefault(name, []).append(numbers)
+                    told = f"{numbers[THROUGHPUT]:.1f} tokens/s, {numbers[TPOT]:.1f} ms"
+                    print(f"{device} | {count} | {name} | {told}", file=sys.stderr, flush=True)
+            for name, rows in found.items():
+                tokens_per_s, tpot_ms = (median(row[measure] for row in rows) for measure in (THROUGHPUT, TPOT))
+                points.append(Point(device, name, count, tokens_per_s, tpot_ms))
+    return points
+
+
+def table(points: Sequence[Point], weight_bytes: int) -> list[str]:
+    """In Markdown; the last column for one stream alone."""
+    lines = [
+        "| device | streams | llama-server, tokens/s | ours | ratio | llama-server, ms/token | ours | weights read |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    by_place = {(point.device, point.streams, point.side): point for point in points}
+    for (device, streams, side), ours in by_place.items():
+        if side != OURS or (theirs := by_place.get((device, streams, THEIRS))) is None:
+            continue
+        read = f"{weight_bytes / ours.tpot_ms / 1e6:.1f} GB/s" if streams == 1 else ""
+        lines.append(
+            f"| {device} | {streams} | {theirs.tokens_per_s:.1f} | {ours.tokens_per_s:.1f} "
+            f"| {ours.tokens_per_s / theirs.tokens_per_s:.2f} | {theirs.tpot_ms:.1f} | {ours.tpot_ms:.1f} | {read} |"
+        )
+    return lines
+
+
+async def main_async(options: argparse.Namespace) -> None:
+    path = options.gguf or synthetic(ALL_SHAPES[options.shape], cache_folder() / "models")
+    points = [Point(**each) for file in options.merged for each in json.loads(file.read_text())["points"]]
+    places = {CPU: 0}
+    if has_gpu():
+        places = {computing(devices(), Split())[0].description: -1, **places}
+    for device, layers in places.items() if options.streams else ():
+        setup = Setup(path, max(options.streams), CONTEXT, gpu_layers=layers)
+        points += await measured(setup, device, options.streams, options.rounds, options.tokens)
+    model = LlamaModel.load(path, weights=False)
+    print(*table(points, model.weight_bytes), sep="\n")
+    model.close()
+    if options.svg:
+        options.svg.write_text(drawn(points, path.stem), "utf-8")
+    if options.json:
+        options.json.write_text(json.dumps({"model": path.stem, "points": [asdict(each) for each in points]}, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--shape", choices=ALL_SHAPES, default="0.1B", help="of a synthetic model (default 0.1B)")
+    which.add_argument("--gguf", type=Path, help="a model whose answers do not end early")
+    parser.add_argument("--streams", type=int, nargs="*", default=STREAMS, help="none: only draw what --with has")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer (default 64)")
+    parser.add_argument("--svg", type=Path, help="draw the picture into this file")
+    parser.add_argument("--json", type=Path, help="also write all points to this file")
+    parser.add_argument("--with", dest="merged", type=Path, nargs="+", default=[], help="points of other runs")
+    prepare_process()
+    asyncio.run(main_async(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

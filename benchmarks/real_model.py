@@ -1,0 +1,209 @@
+"""What drafts, prompt lookup and the cache are worth with trained weights, whose guesses are not noise.
+
+    python -m benchmarks.real_model FILE [--draft FILE] [--rounds 3] [--tokens 96] [--json FILE]
+
+For example with what `firsttoken models pull smollm2-135m` gets. All sides are engines in this process that take turns
+with each question; one stream, greedy. Then the time to first token of a second turn: computed anew, from its slot,
+from the memory of parked conversations, and from disk after a restart; whether the tokens stay the same is looked at
+too. Prints two Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from inference.config import EngineConfig
+from inference.core import ChatMessage, Sampling
+from inference.engine.handle import Handle
+from inference.model import ChatModel
+from worker.config import prepare_process
+
+CONTEXT = 2048
+PASSAGE = (
+    "The lighthouse of Grey Point was built in 1874 by Eliza Marlow, an engineer from Bristol. Its lamp burned "
+    "rapeseed oil until 1911, when the keeper, Thomas Reed, replaced it by an electric one that a windmill fed. In "
+    "the storm of January 1953 the windmill was lost, and for eleven nights the keeper's daughter, Agnes, turned the "
+    "lens by hand. Since 1988 nobody has lived there; the light is switched on and off from the harbour office in "
+    "Penrose."
+)
+CODE = """def total(prices, discount):
+    result = 0
+    for price in prices:
+        if price > 100:
+            result = result + price * (1 - discount)
+        else:
+            result = result + price
+    return result
+"""
+TASKS = {
+    "open questions": (
+        "Explain why the sky is blue.",
+        "Give me three tips for learning a language.",
+        "What is the difference between a virus and a bacterium?",
+    ),
+    "questions about a passage": (
+        f"{PASSAGE}\n\nWho built the lighthouse, and when? Answer with the sentence of the text that says so.",
+        f"{PASSAGE}\n\nSummarize the text in two sentences.",
+        f"{PASSAGE}\n\nList all persons of the text with what they did.",
+    ),
+    "repeating a text": (
+        f"Repeat this text word for word:\n\n{PASSAGE}",
+        f"Correct the spelling of this text and change nothing else:\n\n{PASSAGE}",
+        f"Write this function again, with type hints:\n\n{CODE}",
+    ),
+}
+SYSTEM = "You are the guide of a small museum. This is what you know. " + PASSAGE * 6
+WITHOUT = "nothing"
+
+
+@asynccontextmanager
+async def running(config: EngineConfig) -> AsyncIterator[ChatModel]:
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+async def said(model: ChatModel, messages: list[ChatMessage], tokens: int, salt: str) -> Handle:
+    prompt = model.encode(model.render(messages))
+    generation = model.generate(prompt, Sampling(temperature=0, max_tokens=tokens), salt=salt)
+    async for _ in generation:
+        pass
+    return generation
+
+
+def milliseconds(generation: Handle) -> float:
+    """Of the answer after its first token."""
+    stamps = generation.stamps
+    return (stamps.last_token_ns - stamps.first_token_ns) / 1e6
+
+
+def ttft_ms(generation: Handle) -> float:
+    return (generation.stamps.first_token_ns - generation.stamps.submitted_ns) / 1e6
+
+
+async def drafts(sides: Mapping[str, EngineConfig], rounds: int, tokens: int) -> list[dict[str, object]]:
+    """A row for each kind of task and each side but the first."""
+    rows: list[dict[str, object]] = []
+    async with AsyncExitStack() as stack:
+        models = {name: await stack.enter_async_context(running(config)) for name, config in sides.items()}
+        for kind, questions in TASKS.items():
+            took: dict[str, list[float]] = {name: [] for name in models}
+            before = {name: counts(model) for name, model in models.items()}
+            same = dict.fromkeys(models, 0)
+            for number in range(rounds):
+                for question in questions:
+                    answers = {}
+                    for name, model in models.items():
+                        messages = [ChatMessage("user", question)]
+                        answers[name] = await said(model, messages, tokens, f"{kind} {number}")
+                        took[name].append(milliseconds(answers[name]))
+                        same[name] += answers[name].ids == answers[WITHOUT].ids
+            for name, model in models.items():
+                if name == WITHOUT:
+                    continue
+                drafted, accepted, steps, generated = (
+                    after - early for after, early in zip(counts(model), before[name], strict=True)
+                )
+                rows.append(
+                    {
+                        "task": kind,
+                        "drafts by": name,
+                        "drafted a step": drafted / steps,
+                        "accepted": accepted / max(1, drafted),
+                        "tokens a step": generated / steps,
+                        "speed": median(a / b for a, b in zip(took[WITHOUT], took[name], strict=True)),
+                        "same answers": f"{same[name]} of {rounds * len(questions)}",
+                    }
+                )
+    return rows
+
+
+def counts(model: ChatModel) -> tuple[int, int, int, int]:
+    """Drafted and accepted tokens, steps, and tokens, so far."""
+    stats = model.stats()
+    names = ("drafted_total", "accepted_total", "steps_total", "generated_tokens_total")
+    drafted, accepted, steps, generated = (int(stats[name]) for name in names)
+    return drafted, accepted, steps, generated
+
+
+async def second_turns(config: EngineConfig, rounds: int) -> list[dict[str, object]]:
+    """A row for each place where the conversation may be."""
+    found: dict[str, list[Handle]] = {}
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-") as folder:
+        small = replace(config, parallel=1, resident=1, disk_folder=Path(folder), disk_bytes_max=2**30)
+
+        async def asked(model: ChatModel, salt: str) -> Handle:
+            first = [ChatMessage("system", SYSTEM), ChatMessage("user", "Who are you?")]
+            again = [*first, ChatMessage("assistant", "Your guide."), ChatMessage("user", "Who was Agnes?")]
+            return await said(model, again, 24, salt)
+
+        for number in range(rounds):
+            async with running(small) as model:
+                for place in ("computed anew", "from its slot"):
+                    found.setdefault(place, []).append(await asked(model, f"visitor {number}"))
+                for other in range(3):
+                    await asked(model, f"other {number} {other}")
+                found.setdefault("from memory", []).append(await asked(model, f"visitor {number}"))
+            async with running(small) as model:
+                found.setdefault("from disk, after a restart", []).append(await asked(model, f"visitor {number}"))
+    cold = found["computed anew"]
+    return [
+        {
+            "the conversation comes": place,
+            "cached tokens": f"{answers[0].cached_tokens} of {answers[0].prompt_tokens}",
+            "TTFT, ms": median(map(ttft_ms, answers)),
+            "of computing anew": median(ttft_ms(a) / ttft_ms(b) for a, b in zip(answers, cold, strict=True)),
+            "same answers": f"{sum(a.ids == b.ids for a, b in zip(answers, cold, strict=True))} of {rounds}",
+        }
+        for place, answers in found.items()
+    ]
+
+
+def table(rows: list[dict[str, object]]) -> str:
+    head = list(rows[0])
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    lines += [f"| {' | '.join(_cell(row[name]) for name in head)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+async def measure(options: argparse.Namespace) -> None:
+    plain = EngineConfig(model_path=options.model, parallel=1, resident=1, context=CONTEXT)
+    sides = {WITHOUT: plain, "lookup": replace(plain, lookup=True)}
+    if options.draft:
+        sides[options.draft.stem] = replace(plain, draft_path=options.draft)
+    rows = await drafts(sides, options.rounds, options.tokens)
+    print(table(rows), end="\n\n", flush=True)
+    turns = await second_turns(plain, options.rounds)
+    print(table(turns))
+    if options.json:
+        options.json.write_text(json.dumps({"drafts": rows, "second turns": turns}, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, metavar="FILE", help="a GGUF file")
+    parser.add_argument("--draft", type=Path, help="a model of the same vocabulary that drafts")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=96, help="of an answer at most (default 96)")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    prepare_process()
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

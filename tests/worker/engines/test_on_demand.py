@@ -1,0 +1,57 @@
+"""When a model is loaded for somebody who only types."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from inference.bundled import DRAFT_MODEL
+from inference.config import EngineConfig
+from inference.llama import LlamaModel
+from inference.model import ChatModel
+from inference.text_model import TextModel
+from worker.engines import on_demand
+from worker.engines.on_demand import OnDemandModel
+
+
+async def opened(_: OnDemandModel) -> ChatModel:
+    config = EngineConfig(model_path=DRAFT_MODEL, parallel=1, resident=0, context=256, parked_bytes_max=0)
+    model = await asyncio.to_thread(ChatModel.load, config)
+    await model.start()
+    return model
+
+
+@pytest_asyncio.fixture
+async def model() -> AsyncIterator[OnDemandModel]:
+    model = OnDemandModel("small", TextModel(LlamaModel.load(DRAFT_MODEL, weights=False), b"", 256), opened)
+    yield model
+    await model.close()
+
+
+def state(model: OnDemandModel) -> str:
+    """For mypy, a state that was asserted does not change."""
+    return model.state
+
+
+async def test_a_model_is_loaded_for_somebody_who_types(model: OnDemandModel) -> None:
+    model.foresee()
+    assert state(model) == "loading"
+    await model.load()
+    assert state(model) == "loaded"
+
+
+async def test_a_model_that_has_just_given_way_comes_back_for_a_question_only(
+    model: OnDemandModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await model.load()
+    await model.unload()
+    model.foresee()
+    assert state(model) == "not_loaded"
+    await model.load()
+    await model.unload()
+    monkeypatch.setattr(on_demand, "AWAY_S", 0.0)
+    model.foresee()
+    assert state(model) == "loading"
