@@ -27,7 +27,7 @@ from worker.runs.event_log import EventLog
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Taken
+from worker.runs.running_store import NoRoom, Taken
 from worker.runs.torn import Torn
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.supervisor import Supervised, Well
@@ -228,20 +228,21 @@ class Runs:
         await self.services.running.give_up(taken, WORKER_GONE)
 
     async def _adopt(self, taken: Taken) -> bool:
-        """Go on with an answer of a worker that is gone; whether it is seen to, now or in one of the next looks."""
-        if len(self._going_on) >= GOING_ON_MAX:
-            return True
-        worker = self.services.presence.worker
+        """Go on with an answer of a worker that is gone; whether it does, now or in one of the next looks."""
+        worker, has_room = self.services.presence.worker, len(self._going_on) < GOING_ON_MAX
         try:
-            torn = await self.services.running.adopt(taken, worker)
+            torn = await self.services.running.adopt(taken, worker, has_room=has_room)
+        except NoRoom:
+            return True
         except CannotGoOn as reason:
             log.info("%s cannot go on: %s", taken.response_id, reason)
             return False
-        if torn is not None:
-            going_on = self._go_on(Taken(taken.tenant_id, taken.response_id, worker), torn)
-            task = asyncio.create_task(going_on, name="go on")
-            self._going_on[task] = taken.response_id
-            task.add_done_callback(self._going_on.pop)
+        if torn is None:
+            return False
+        going_on = self._go_on(Taken(taken.tenant_id, taken.response_id, worker), torn)
+        task = asyncio.create_task(going_on, name="go on")
+        self._going_on[task] = taken.response_id
+        task.add_done_callback(self._going_on.pop)
         return True
 
     async def _go_on(self, taken: Taken, torn: Torn) -> None:

@@ -93,6 +93,10 @@ class Taken:
     worker: int
 
 
+class NoRoom(Exception):
+    """An answer can go on, and has to wait for a place."""
+
+
 class RunningStore:
     """Every method sees the rows of `tenant_id` only; those without a tenant are the housekeeping for all.
 
@@ -271,9 +275,12 @@ class RunningStore:
             )
         return [Taken(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
-    async def adopt(self, taken: Taken, worker: int) -> Torn | None:
-        """Take an unfinished response from a worker that is gone, for this one to go on with; None where somebody else
-        has seen to it. Raises CannotGoOn, and leaves it where it was."""
+    async def adopt(self, taken: Taken, worker: int, *, has_room: bool) -> Torn | None:
+        """Take an unfinished response from a worker that is gone, for this one to go on with. None: there is nothing to
+        go on with, as it has ended or somebody else has it.
+
+        Raises CannotGoOn, and NoRoom where it could but for that; both leave it where it was.
+        """
         tenant_id, response_id = taken.tenant_id, taken.response_id
         async with self._database.tenant(tenant_id) as connection:
             makers = await connection.fetchval(
@@ -292,7 +299,10 @@ class RunningStore:
                 tenant_id,
                 response_id,
             )
-            return Torn.read([row["payload"] for row in rows], makers)
+            torn = Torn.read([row["payload"] for row in rows], makers)
+            if not has_room:
+                raise NoRoom
+            return torn
 
     async def end_silent(self, silent_s: float) -> None:
         """End the connections of workers that hold responses and have not spoken for so long: they stand still, and

@@ -18,7 +18,7 @@ from agents.message import new_id
 from agents.store import ResponseRecord
 from inference.core import Delta, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
-from migrations.pool import Database
+from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
 from tests.worker.answering import MODEL, events_of, get, post, services_with
 from tests.worker.harness import Client, serving
@@ -180,6 +180,19 @@ async def test_an_answer_whose_client_did_not_mean_to_come_back_fails_as_before(
     assert two.models[1].prompts == []
 
 
+async def test_only_answers_that_go_on_wait_for_a_place(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "GOING_ON_MAX", 0)
+    goes_on, _, telling = await two.begin("background")
+    async with two.maker.post(URL, json={"input": "tell me", "stream": True}) as answer:
+        ends = response_id_of(await answer.content.readuntil(PIECE))
+        await two.lose()
+        assert (await replay(two.client, ends))[-1]["type"] == "response.failed"
+    assert (await get(two.client, f"{URL}/{goes_on}"))["status"] == "in_progress"
+    monkeypatch.setattr(manager, "GOING_ON_MAX", 1)
+    assert Reader.read(await replay(two.client, goes_on)).texts == {0: TEXT}
+    telling.close()
+
+
 @pytest.mark.parametrize("other", ["another answer", "another model"])
 async def test_where_it_cannot_go_on_exactly_it_fails_with_its_half(two: Two, other: str) -> None:
     if other == "another answer":
@@ -240,7 +253,7 @@ async def test_the_connection_of_a_worker_that_says_nothing_is_ended(
         await running.end_silent(60.0)
         assert not stands_still.is_closed()
         await running.end_silent(0.0)
-        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        with pytest.raises(DATABASE_AWAY):
             await stands_still.execute("select 1")
         assert await silent.fetchval("select 1")
         await running.withdraw(tenant_id, record.id, worker)
