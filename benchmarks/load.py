@@ -77,19 +77,29 @@ class Client:
     worker: Served
     http: aiohttp.ClientSession
     keys: dict[str, str]
-    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    rng: random.Random = field(default_factory=lambda: random.Random(1))  # of arrivals
+    asks: dict[str, random.Random] = field(default_factory=dict)  # of what each tenant asks
+    asked: Counter[str] = field(default_factory=Counter)
 
-    def body(self) -> dict[str, Any]:
-        words = min(PROMPT_MAX, int(self.rng.lognormvariate(0, PROMPT_SIGMA) * PROMPT_WORDS))
-        said = " ".join(self.rng.choice(WORDS) for _ in range(max(3, words)))
-        tokens = min(ANSWER_MAX, max(4, int(self.rng.lognormvariate(0, ANSWER_SIGMA) * ANSWER_TOKENS)))
+    def restart(self) -> None:
+        """From now on arrivals and questions are those of the part before this one, in other words."""
+        self.rng.seed(1)
+        self.asks.clear()
+
+    def body(self, tenant: str) -> dict[str, Any]:
+        """No two are the same from the first word on, so that nothing is cached."""
+        rng = self.asks.setdefault(tenant, random.Random(tenant))
+        self.asked[tenant] += 1
+        words = min(PROMPT_MAX, int(rng.lognormvariate(0, PROMPT_SIGMA) * PROMPT_WORDS))
+        said = " ".join([f"{tenant} {self.asked[tenant]}", *(rng.choice(WORDS) for _ in range(max(3, words)))])
+        tokens = min(ANSWER_MAX, max(4, int(rng.lognormvariate(0, ANSWER_SIGMA) * ANSWER_TOKENS)))
         return {"messages": [{"role": "user", "content": said}], "max_completion_tokens": tokens, "stream": True}
 
     async def call(
         self, tenant: str, *, flex: bool = False, tier: str | None = None, body: dict[str, Any] | None = None
     ) -> Call:
         tier = "flex" if flex else tier
-        asked = (body or self.body()) | ({"service_tier": tier} if tier else {})
+        asked = (body or self.body(tenant)) | ({"service_tier": tier} if tier else {})
         headers = {"Authorization": f"Bearer {self.keys[tenant]}"}
         sent, pieces = perf_counter(), list[float]()
         async with self.http.post(f"{self.worker.url}/v1/chat/completions", json=asked, headers=headers) as answer:
@@ -249,6 +259,7 @@ async def flood(client: Client, rate: float, seconds: float) -> dict[str, float]
         return list(await asyncio.gather(*tasks))
 
     for name, requests in (("alone", 0), ("beside", FLOOD)):
+        client.restart()
         flooding = asyncio.create_task(client.closed({"large": requests}, seconds, flex=True))
         first = [call.ttft_ms for call in await people() if call.ttft_ms is not None]
         told |= {f"{name}_p50_ms": quantile(first, 0.5), f"{name}_p95_ms": quantile(first, 0.95)}
@@ -260,6 +271,7 @@ async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str,
     """Four clients alone, and beside forty of another tenant: answers and tokens a second, and the share in time."""
     told: dict[str, float] = {}
     for name, clients in (("alone", {"small": 4}), ("beside", {"large": 40, "small": 4})):
+        client.restart()
         calls = [call for call in await client.closed(clients, seconds, think_s=THINK_S) if call.tenant == "small"]
         done = [call for call in calls if call.admitted]
         told |= {

@@ -4,8 +4,8 @@
 
 For example with what `firsttoken models pull smollm2-135m` gets. All sides are engines in this process that take turns
 with each question; one stream, greedy. Then the time to first token of a second turn: computed anew, from its slot,
-from the memory of parked conversations, and from disk after a restart; whether the tokens stay the same is looked at
-too. Prints two Markdown tables.
+from the memory of parked conversations, and from disk after a restart; whether the tokens stay the same, for usual and
+for deterministic requests, and how close the two likeliest tokens were where they do not. Prints two Markdown tables.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import argparse
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 
@@ -61,7 +62,35 @@ TASKS = {
     ),
 }
 SYSTEM = "You are the guide of a small museum. This is what you know. " + PASSAGE * 6
+FIRST_QUESTION = "Who are you, and what do you know?"
+QUESTIONS = ("Who was Agnes?", "When was it built, and by whom?", "What did the lamp burn?", "Where is the office?")
+SECOND_TOKENS = 24
 WITHOUT = "nothing"
+ANEW, SLOT, MEMORY, DISK = "computed anew", "from its slot", "from memory", "from disk, after a restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+    ids: list[int]
+    margins: list[float]  # of each token, how much likelier it was than the next, in nats
+    ttft_ms: float
+    cached_tokens: int
+    prompt_tokens: int
+
+    @classmethod
+    async def of(cls, model: ChatModel, prompt: Sequence[int], sampling: Sampling, salt: str) -> Answer:
+        generation = model.generate(prompt, sampling, salt=salt)
+        deltas = [delta async for delta in generation]
+        tops = [[number for _, number in each.top] for delta in deltas for each in delta.logprobs]
+        return cls(
+            "".join(delta.text for delta in deltas),
+            generation.ids,
+            [top[0] - top[1] for top in tops],
+            ttft_ms(generation),
+            generation.cached_tokens,
+            generation.prompt_tokens,
+        )
 
 
 @asynccontextmanager
@@ -139,35 +168,67 @@ def counts(model: ChatModel) -> tuple[int, int, int, int]:
 
 async def second_turns(config: EngineConfig, rounds: int) -> list[dict[str, object]]:
     """A row for each place where the conversation may be."""
-    found: dict[str, list[Handle]] = {}
-    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-") as folder:
-        small = replace(config, parallel=1, resident=1, disk_folder=Path(folder), disk_bytes_max=2**30)
-
-        async def asked(model: ChatModel, salt: str) -> Handle:
-            first = [ChatMessage("system", SYSTEM), ChatMessage("user", "Who are you?")]
-            again = [*first, ChatMessage("assistant", "Your guide."), ChatMessage("user", "Who was Agnes?")]
-            return await said(model, again, 24, salt)
-
-        for number in range(rounds):
-            async with running(small) as model:
-                for place in ("computed anew", "from its slot"):
-                    found.setdefault(place, []).append(await asked(model, f"visitor {number}"))
-                for other in range(3):
-                    await asked(model, f"other {number} {other}")
-                found.setdefault("from memory", []).append(await asked(model, f"visitor {number}"))
-            async with running(small) as model:
-                found.setdefault("from disk, after a restart", []).append(await asked(model, f"visitor {number}"))
-    cold = found["computed anew"]
+    plain, exact = [await _second_turns(config, rounds, deterministic=kind) for kind in (False, True)]
     return [
         {
             "the conversation comes": place,
             "cached tokens": f"{answers[0].cached_tokens} of {answers[0].prompt_tokens}",
-            "TTFT, ms": median(map(ttft_ms, answers)),
-            "of computing anew": median(ttft_ms(a) / ttft_ms(b) for a, b in zip(answers, cold, strict=True)),
-            "same answers": f"{sum(a.ids == b.ids for a, b in zip(answers, cold, strict=True))} of {rounds}",
+            "TTFT, ms": median(answer.ttft_ms for answer in answers),
+            "of computing anew": median(a.ttft_ms / b.ttft_ms for a, b in zip(answers, plain[ANEW], strict=True)),
+            "same answers": told_same(answers, plain[ANEW]),
+            "margin where they part, nats": told_margin(answers, plain[ANEW]),
+            "same answers, deterministic": told_same(exact[place], exact[ANEW]),
         }
-        for place, answers in found.items()
+        for place, answers in plain.items()
     ]
+
+
+async def _second_turns(config: EngineConfig, rounds: int, *, deterministic: bool) -> dict[str, list[Answer]]:
+    """By the place where the first turn is when the second one is asked: its prompt, and an answer that was read token
+    by token."""
+    sampling = Sampling(temperature=0, max_tokens=SECOND_TOKENS, deterministic=deterministic, top_logprobs=2)
+    found: dict[str, list[Answer]] = {ANEW: [], SLOT: [], MEMORY: [], DISK: []}
+
+    async def begun(model: ChatModel, question: str, salt: str) -> list[int]:
+        """The prompt of the second turn, when the first one is over."""
+        messages = [ChatMessage("system", SYSTEM), ChatMessage("user", FIRST_QUESTION)]
+        first = await Answer.of(model, model.encode(model.render(messages)), sampling, salt)
+        messages += [ChatMessage("assistant", first.text), ChatMessage("user", question)]
+        model.remember(messages[2], first.ids, salt=salt)
+        return model.encode(model.render(messages, salt=salt))
+
+    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-") as folder:
+        small = replace(config, parallel=1, resident=1, disk_folder=Path(folder), disk_bytes_max=2**30)
+        for number in range(rounds):
+            on_disk = []
+            async with running(small) as model:
+                for question in QUESTIONS:
+                    salt = f"{number} {question}"
+                    prompt = await begun(model, question, f"slot {salt}")
+                    found[SLOT].append(await Answer.of(model, prompt, sampling, f"slot {salt}"))
+                    found[ANEW].append(await Answer.of(model, prompt, sampling, f"anew {salt}"))
+                    prompt = await begun(model, question, f"memory {salt}")
+                    on_disk.append((await begun(model, question, f"disk {salt}"), f"disk {salt}"))
+                    for other in range(3):
+                        await Answer.of(model, prompt, sampling, f"other {other} {salt}")
+                    found[MEMORY].append(await Answer.of(model, prompt, sampling, f"memory {salt}"))
+            async with running(small) as model:
+                for prompt, salt in on_disk:
+                    found[DISK].append(await Answer.of(model, prompt, sampling, salt))
+    return found
+
+
+def told_same(answers: Sequence[Answer], others: Sequence[Answer]) -> str:
+    return f"{sum(a.ids == b.ids for a, b in zip(answers, others, strict=True))} of {len(answers)}"
+
+
+def told_margin(answers: Sequence[Answer], others: Sequence[Answer]) -> str:
+    """The largest margin of the two likeliest tokens where two answers went apart: rounding parts small ones alone."""
+    parted: list[float] = []
+    for a, b in zip(answers, others, strict=True):
+        at = next((n for n, (one, two) in enumerate(zip_longest(a.ids, b.ids)) if one != two), len(b.ids))
+        parted += b.margins[at : at + 1]
+    return f"{max(parted):.3f}" if parted else ""
 
 
 def table(rows: list[dict[str, object]]) -> str:

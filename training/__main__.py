@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
+from inference.attention import AUTO, F16, FLASH, KV_TYPES
 from inference.bundled import CHAT_MODEL
 
 FOLDER = Path("artifacts/training")
@@ -149,6 +150,8 @@ def _add_evaluate(commands: Commands) -> None:
     evaluate.add_argument("--seed", default="evaluation", help="of what is invented (default: %(default)s)")
     evaluate.add_argument("--show", dest="shown", type=int, default=0, help="of each sort, so many that went wrong")
     evaluate.add_argument("--free-only", action="store_true", help="not under the grammar of the tools as well")
+    evaluate.add_argument("--kv-type", choices=KV_TYPES, default=F16, help="of keys and values (default: %(default)s)")
+    evaluate.add_argument("--flash-attention", choices=(AUTO, *FLASH), default=AUTO, help="default: %(default)s")
     _add_mined(evaluate)
 
 

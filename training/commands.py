@@ -94,14 +94,23 @@ def train(
     team.run(processes or (1 if gpu else 2), job)
 
 
-def evaluate(model: Path, prose: Path, draft: Path | None, count: int, seed: str, shown: int, free_only: bool) -> None:
-    """Prints the table, and some of what went wrong in each category."""
+def evaluate(
+    model: Path,
+    prose: Path,
+    draft: Path | None,
+    count: int,
+    seed: str,
+    shown: int,
+    free_only: bool,
+    **settings: Any,
+) -> None:
+    """Prints the table, and some of what went wrong in each category. `settings` are fields of EngineConfig."""
 
     def held_out() -> Generator:
         return Generator(seed, "test", Prose.read(prose))
 
-    free = asyncio.run(evaluation.evaluate(model, held_out(), count))
-    held = None if free_only else asyncio.run(evaluation.evaluate(model, held_out(), count, held=True))
+    free = asyncio.run(evaluation.evaluate(model, held_out(), count, **settings))
+    held = None if free_only else asyncio.run(evaluation.evaluate(model, held_out(), count, held=True, **settings))
     print("\n".join(evaluation.table(free, held)))
     if draft:
         accepted = asyncio.run(evaluation.acceptance(model, draft, held_out(), max(1, count // len(CATEGORIES))))

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -63,10 +64,11 @@ class Scores:
 
 
 @asynccontextmanager
-async def loaded(model: Path, draft: Path | None = None) -> AsyncIterator[ChatModel]:
+async def loaded(model: Path, draft: Path | None = None, **settings: Any) -> AsyncIterator[ChatModel]:
     """With a draft model exactly DRAFTED tokens are drafted at a time, whether that pays or not."""
+    least = DRAFTED if draft else 0
     config = EngineConfig(
-        model_path=model, draft_path=draft, draft_max=DRAFTED, draft_min=DRAFTED if draft else 0, parallel=AT_ONCE
+        model_path=model, draft_path=draft, draft_max=DRAFTED, draft_min=least, parallel=AT_ONCE, **settings
     )
     chat = await asyncio.to_thread(ChatModel.load, config)
     await chat.start()
@@ -77,11 +79,18 @@ async def loaded(model: Path, draft: Path | None = None) -> AsyncIterator[ChatMo
 
 
 async def evaluate(
-    model: Path, generator: Generator, count: int, *, held: bool = False, categories: Sequence[Category] = CATEGORIES
+    model: Path,
+    generator: Generator,
+    count: int,
+    *,
+    held: bool = False,
+    categories: Sequence[Category] = CATEGORIES,
+    **settings: Any,
 ) -> Scores:
-    """`count` cases of each category; with `held`, under the grammar of the tools, where a case has tools."""
+    """`count` cases of each category; with `held`, under the grammar of the tools, where a case has tools. `settings`
+    are fields of EngineConfig."""
     scores = Scores()
-    async with loaded(model) as chat:
+    async with loaded(model, **settings) as chat:
         for category in categories:
             cases = list(islice(category.cases(generator), 20 if category.name == "small talk" else count))
             cases = [case for case in cases if case.schemas or not held]

@@ -77,6 +77,12 @@ def test_what_has_no_average_is_said(tmp_path: Path, second: Path, share: str, r
     assert reason in refused.stderr and not list(tmp_path.iterdir())
 
 
+def test_a_cache_that_needs_flash_attention_is_not_evaluated_without(prose: Path) -> None:
+    refused = training("evaluate", "--prose", prose, "--kv-type", "q4_0", "--flash-attention", "off")
+    assert refused.returncode == 1
+    assert refused.stderr == "training: a q4_0 KV cache needs flash attention\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -124,6 +124,7 @@ async def test_a_conversation_stays_with_its_agent_however_it_is_continued(
         first = is_treated(model)
         await chat(client, f"Question {number}", "Fine.", "And then?")
         assert is_treated(model) is first
+        kinds.add(first)
         previous = await post(client, "/v1/responses", {"model": "agent/usual", "input": f"Question {number}"})
         first = is_treated(model)
         then = {"model": "agent/usual", "input": "And then?", "previous_response_id": previous["id"]}
@@ -136,6 +137,7 @@ async def test_a_conversation_stays_with_its_agent_however_it_is_continued(
             await post(client, "/v1/responses", asked)
             first, before = is_treated(model), first
             assert turn == 0 or first is before
+        kinds.add(first)
     assert kinds == {True, False}
     await services.canaries.sync()
     assert len((await store.evidence(canary)).answers) == 24  # later turns of a conversation do not count
