@@ -7,6 +7,7 @@ compared with what would have been given: that tells how often it would have bee
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ Embed: TypeAlias = Callable[[str, str], Awaitable[Vector]]  # of a text, for a t
 
 QUESTION_CHARS_MAX = 1000  # of more than some sentences, a vector tells too little
 CONTEXT_CHARS_MAX = 50_000  # hashed on the event loop, in less than a millisecond
+PATIENCE_S = 0.1  # for the vector: a first token waits for it, and the embedding model may be busy with documents
 LOOKED_AT_MAX = 256  # questions of one context: some tens of microseconds
 ENTRY_BYTES = 600  # beside its texts, tokens and numbers
 CHECKED_SHARE = 0.05  # of the hits
@@ -82,10 +84,16 @@ class SimilarAnswers:
 
     async def ask(self, context: bytes, question: str, salt: str) -> tuple[Asked, Found | None] | None:
         """What was asked, to be kept with its answer, and the answer to give in its place. None for a question that is
-        too long. Raises InferenceError."""
+        too long, or whose vector does not come in time. Raises InferenceError."""
         if not question or len(question) > QUESTION_CHARS_MAX:
             return None
-        asked = Asked(context, question, await self.embed(question, salt))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                vector = await self.embed(question, salt)
+        except TimeoutError:
+            self.misses += 1
+            return None
+        asked = Asked(context, question, vector)
         found = self._nearest(asked)
         if found is None:
             self.misses += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,6 +133,17 @@ async def test_what_a_cascade_handed_over_may_get_the_answer_to_a_similar_questi
     first = await run(agent, greedy("When do I get a refund?"))
     second = await run(agent, greedy("How do I get a refund, my money back?"))
     assert (first.answer, second.answer, len(large.prompts)) == ("In 14 days.", "In 14 days.", 1)
+
+
+async def test_nobody_waits_long_for_a_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def embed_later(text: str, salt: str) -> Vector:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr("agents.similar_answers.PATIENCE_S", 0.01)
+    similar = SimilarAnswers(100_000, 0.8, embed_later)
+    ran = await run(agent_with(ScriptedModel(["In 14 days."]), similar), greedy("When do I get a refund?"))
+    assert ran.answer == "In 14 days." and similar.misses == 1
 
 
 def test_about_one_hit_of_twenty_is_checked() -> None:

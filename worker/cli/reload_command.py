@@ -8,11 +8,14 @@ import signal
 
 import orjson
 
+from inference.llama import model_name
+from worker.aliases import Aliases
 from worker.config import Config
 from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
 from worker.roster import read_roster
+from worker.start import embedder_files
 
 
 async def reload_models(config: Config) -> None:
@@ -20,7 +23,7 @@ async def reload_models(config: Config) -> None:
     models = await asyncio.to_thread(read_models, config)
     if models is None:
         raise StartError("there is no models.toml in the home folder (--models): there is nothing to read again")
-    await asyncio.to_thread(_check_agents, config, models)
+    await asyncio.to_thread(_check_names, config, models)
     try:
         ready = orjson.loads(await asyncio.to_thread(Home(config.home).ready_file.read_bytes))
         os.kill(int(ready["pid"]), signal.SIGUSR1)
@@ -31,9 +34,12 @@ async def reload_models(config: Config) -> None:
     print(f"The worker at {ready['url']} reads it: {', '.join(models.models)}. Its log says when they answer.")
 
 
-def _check_agents(config: Config, models: ModelFile) -> None:
-    """Raises StartError where agents or surfaces name models that would be gone, InvalidAgents."""
+def _check_names(config: Config, models: ModelFile) -> None:
+    """Raises StartError where agents, surfaces or aliases name models that would be gone, InvalidAgents."""
     roster = read_roster(config)
     tools = {tool for agent in roster.agents.values() for tool in agent.tools}  # those of servers are not known here
-    if problems := roster.problems(tools, models.names):
+    beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
+    aliases = Aliases.parse(config.alias or "").beside(models.aliases)
+    served = [*models.names, *roster.models, *beside]
+    if problems := [*roster.problems(tools, models.names), *aliases.problems(served)]:
         raise StartError(" ".join(problems))

@@ -155,17 +155,16 @@ class Child:
     async def relieve(self, within_s: float) -> None:
         """Have it finish what it has while others take what is new, and return when its successor is ready."""
         process = self._process
-        if process is None or process.returncode is not None or self._line is None:
-            return
-        self._relieved = True
-        with suppress(OSError):
-            self._line.send(LEAVE)
-        try:
-            async with asyncio.timeout(within_s + KILL_S):
+        if process is not None and process.returncode is None and self._line is not None:
+            self._relieved = True
+            with suppress(OSError):
+                self._line.send(LEAVE)
+            try:
+                async with asyncio.timeout(within_s + KILL_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
                 await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
         self.is_ready.clear()
         await self.is_ready.wait()
 

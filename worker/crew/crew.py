@@ -76,6 +76,7 @@ class Crew:
         self._introduction: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._drain_s = config.drain_s
         self._renewing: asyncio.Task[None] | None = None
+        self._again = asyncio.Event()
         self._transport = transport
         self._models = SharedModels.of(config, folder)
         engine = None if config.engines or self._models else f"unix:{socket_in(folder, ENGINE)}"
@@ -175,17 +176,35 @@ class Crew:
 
     def renew(self) -> None:
         """Begin all workers again, one after the other, while the others take what comes; engines where there are
-        several. What is in progress is finished first."""
+        several. What is in progress is finished first. Asked meanwhile, it begins anew: with what a file says by then,
+        a worker may begin that could not before."""
+        self._again.set()
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(), name="renew")
 
     async def _renew(self) -> None:
-        leaving = await self._exchange_engines()
-        for worker in self.workers:
-            log.warning("%s makes room for its successor", worker.name)
-            await worker.relieve(2 * self._drain_s + LEAVE_S)  # it makes room, then drains
+        leaving: list[Child] = []
+        while self._again.is_set():
+            self._again.clear()
+            leaving += await self._exchange_engines()
+            for worker in self.workers:
+                log.warning("%s makes room for its successor", worker.name)
+                if not await self._relieved(worker):
+                    break
         for engine in leaving:
             await self._end(engine)
+
+    async def _relieved(self, worker: Child) -> bool:
+        """Whether its successor is ready, which was not asked again before."""
+        relieving = asyncio.create_task(worker.relieve(2 * self._drain_s + LEAVE_S))  # it makes room, then drains
+        asked = asyncio.create_task(self._again.wait())
+        try:
+            await asyncio.wait([relieving, asked], return_when=asyncio.FIRST_COMPLETED)
+            return relieving.done() and not self._again.is_set()
+        finally:
+            for task in (relieving, asked):
+                task.cancel()
+            await asyncio.gather(relieving, asked, return_exceptions=True)
 
     async def _exchange_engines(self) -> list[Child]:
         """Begin engines for models that are new or other ones since models.toml was read; those of before compute until

@@ -31,8 +31,8 @@ from pydantic import Field, StringConstraints
 
 from agents.definition import Name, Table
 from agents.errors import AgentError
-from agents.routing.policy import Policy, named_by
-from agents.toml_file import read_toml
+from agents.routing.policy import Policy, named_by, names
+from agents.toml_file import line_of, read_toml
 from inference.switches import Value
 from worker.aliases import ALIASES_MAX, NAME
 from worker.config import Config
@@ -47,6 +47,9 @@ SWITCHES_MAX = 16
 # A name also names a folder of states on disk.
 ModelName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 OtherName: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{NAME.pattern}$")]
+
+
+Place: TypeAlias = tuple[str, ...]  # of a key, from the top of the file
 
 
 class InvalidModels(AgentError):
@@ -110,15 +113,17 @@ class ModelFile(Table):
         return list(dict.fromkeys((*default, *self.models, *self.routes)))
 
     @property
-    def problems(self) -> list[str]:
-        """A message for each name that leads nowhere, or to two things."""
+    def problems(self) -> list[tuple[Place, str]]:
+        """Each name that leads nowhere, or to two things, and why."""
         models, known = ", ".join(self.models), {*self.models, *self.routes}
-        found = [f"default: there is no model or route '{self.default}'."] if self.default not in (None, *known) else []
+        found: list[tuple[Place, str]] = []
+        if self.default not in (None, *known):
+            found.append((("default",), f"there is no model or route '{self.default}'."))
         for route, policy in self.routes.items():
             if route in self.models:
-                found.append(f"routes.{route}: there is a model of this name.")
+                found.append((("routes", route), "there is a model of this name."))
             found += [
-                f"routes.{route}: there is no model '{name}'. Available: {models}."
+                (("routes", route, *_keys_of(policy, name)), f"there is no model '{name}'. Available: {models}.")
                 for name in named_by(policy)
                 if name not in self.models
             ]
@@ -126,7 +131,7 @@ class ModelFile(Table):
             try:
                 engines_in(table.engines) if table.engines is not None else None
             except ValueError as error:
-                found.append(f"models.{name}.engines: {error}.")
+                found.append((("models", name, "engines"), f"{error}."))
         return found
 
     def elsewhere(self) -> Mapping[str, ModelTable]:
@@ -144,10 +149,18 @@ def read_models(config: Config) -> ModelFile | None:
             return None
         raise StartError(f"there is no file {path} (--models)") from None
     if problems := file.problems:
-        raise InvalidModels(f"{path}: {problems[0]}")
+        place, message = problems[0]
+        line = line_of(place, path.read_text("utf-8"))
+        raise InvalidModels(f"{path}{line}: {'.'.join(place)}: {message}")
     if config.model is not None:
         raise StartError(f"leave out --model: {path} names the models")
     if config.engines is not None:
         instead = "give each its own `engines` there, without --engines"
         raise StartError(f"{path} names several models: {instead}")
     return file
+
+
+def _keys_of(policy: Policy, name: str) -> Place:
+    """The key of a route that names a model, where it is one of its own and not of its rules."""
+    own = ((key, names(value)) for key, value in policy if isinstance(value, str | list))
+    return next(((key,) for key, named in own if name in named), ())

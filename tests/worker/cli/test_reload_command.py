@@ -64,8 +64,17 @@ def test_without_a_file_or_a_worker_it_says_so(make_home: Callable[[], Path]) ->
     assert "no worker of this home folder is running" in complaint("reload", "--home", str(home))
 
 
-def test_an_agent_whose_model_would_be_gone_is_told_before_a_worker_is_asked(make_home: Callable[[], Path]) -> None:
+@pytest.mark.parametrize(
+    ("models", "agents", "said"),
+    [
+        (SMALL, '[agents.support]\nmodel = "large"\n', "'large'"),
+        (SMALL + '[aliases]\nbest = "large"\n', "", "The alias best"),
+    ],
+)
+def test_who_names_a_model_that_would_be_gone_is_told_before_a_worker_is_asked(
+    make_home: Callable[[], Path], models: str, agents: str, said: str
+) -> None:
     home = make_home()
-    (home / "models.toml").write_text(SMALL)
-    (home / "agents.toml").write_text('[agents.support]\nmodel = "large"\n')
-    assert "large" in complaint("reload", "--home", str(home))
+    (home / "models.toml").write_text(models)
+    (home / "agents.toml").write_text(agents)
+    assert said in complaint("reload", "--home", str(home))

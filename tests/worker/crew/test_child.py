@@ -87,6 +87,19 @@ async def test_a_process_that_dies_is_begun_again_and_told_where_it_belongs() ->
     assert answers.told == [{"hello": "worker-1", "introduces": first} for first in (True, False)]
 
 
+async def test_who_relieves_one_that_does_not_run_waits_for_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "retry_s", lambda *args: 0.3)
+    answers = Answers()
+    child = child_of(WAITS, answers)
+    async with kept(child):
+        await child.is_ready.wait()
+        before = child.pid
+        child.kill()
+        await until(lambda: child._process is not None and child._process.returncode is not None)
+        await child.relieve(1)
+        assert child.pid != before and child.is_ready.is_set()
+
+
 async def test_a_process_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HANGS_S", 0.0)
     monkeypatch.setattr(module, "LOOK_S", 0.01)

@@ -100,10 +100,25 @@ def test_no_file_means_one_model(tmp_path: Path) -> None:
             r"models.toml:5: routes.r.rules.0.when.long: Extra inputs",
         ),
         ("[models.a]\n[routes.r]\npolicy = 'fixed'\nmodel = 5", r"models.toml:4: routes.r.model: "),
-        ("[models.a]\n[routes.r]\npolicy = 'fixed'\nmodel = 'b'", r"routes.r: there is no model 'b'. Available: a."),
-        ("[models.a]\n[routes.a]\npolicy = 'fixed'\nmodel = 'a'", r"routes.a: there is a model of this name"),
-        ("default = 'b'\n[models.a]", r"default: there is no model or route 'b'"),
-        ("[models.a]\nengines = 'nowhere'", r"models.a.engines: "),
+        (
+            "[models.a]\n[routes.r]\npolicy = 'fixed'\nmodel = 'b'",
+            r"models.toml:4: routes.r.model: there is no model 'b'. Available: a.",
+        ),
+        ("[models.a]\n[routes.r]\npolicy = 'fixed'\nmodel = ['a', 'b']", r"models.toml:4: routes.r.model: .*'b'"),
+        (
+            "[models.a]\n[routes.r]\npolicy = 'cascade'\nfirst = 'a'\nthen = 'b'",
+            r"models.toml:5: routes.r.then: there is no model 'b'",
+        ),
+        (
+            "[models.a]\n[routes.r]\npolicy = 'rules'\notherwise = 'a'\nrules = [{ model = 'b', when = {} }]",
+            r"models.toml:2: routes.r: there is no model 'b'",
+        ),
+        (
+            "[models.a]\n[routes.a]\npolicy = 'fixed'\nmodel = 'a'",
+            r"models.toml:2: routes.a: there is a model of this name",
+        ),
+        ("default = 'b'\n[models.a]", r"models.toml:1: default: there is no model or route 'b'"),
+        ("[models.a]\nengines = 'nowhere'", r"models.toml:2: models.a.engines: "),
         ("[models.a\n", r"models.toml is not valid TOML: "),
     ],
 )
