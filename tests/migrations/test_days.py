@@ -77,6 +77,7 @@ async def test_days_that_are_over_are_dropped_and_what_had_none_is_deleted(
     assert f"{kept:%Y%m%d}" in await days(owner, "response_events")
     await owner.execute("delete from responses where tenant_id = $1", tenant)  # takes the events along
     assert not await owner.fetch("select from response_events where tenant_id = $1", tenant)
+    await owner.execute(f"drop table response_events_{kept:%Y%m%d}")
 
 
 async def test_a_worker_can_neither_read_a_day_past_the_policies_nor_drop_one(

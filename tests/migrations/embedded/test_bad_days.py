@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -280,9 +281,13 @@ def test_an_adopted_server_that_crashes_as_it_is_asked_to_stop_has_stopped(
 
 def checkpointer_of(pid: int) -> int:
     """Without it a fast shutdown never ends."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    [found] = [int(child) for child in children if b"checkpointer" in Path(f"/proc/{child}/cmdline").read_bytes()]
-    return found
+    while True:  # other children come and go
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            found = [child for child in children if b"checkpointer" in Path(f"/proc/{child}/cmdline").read_bytes()]
+            if found:
+                return int(found[0])
+        time.sleep(0.01)
 
 
 def test_a_server_whose_fast_shutdown_does_not_end_is_ended(
