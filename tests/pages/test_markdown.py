@@ -266,7 +266,7 @@ async def test_a_cited_span_is_marked_in_the_formatted_document(page: Page) -> N
     document += "| a | b |\n|---|---|\n| 1 | 2 |\n"
     start, end = document.index("The **"), document.index(" Last.")
     marked = await page.evaluate(MARKED, {"text": document, "start": start, "end": end})
-    assert marked == {"words": "The |cited| sentence|has two lines.", "first": "MARK", "headings": 1}
+    assert marked == {"words": "The |cited| sentence has two lines.", "first": "MARK", "headings": 1}
     table = await page.evaluate(MARKED, {"text": document, "start": document.index("| 1"), "end": len(document)})
     assert table["first"] in ("DIV", "MARK"), "a part that reads otherwise when it stands alone is marked as a whole"
 
