@@ -7,6 +7,7 @@ import { formula } from "./formula.js";
 
 const NO_BREAK_SPACE = "\u00a0"; // keeps a citation on the line of the word before it
 const LAST_WORD = /(\S{1,24}) ?$/;
+const DASHED = /^(?=.*-)\S{1,24}$/; // --option, which lines would break after its first dash
 const PUNCTUATION = /^[.,;:!?)\]]+/;
 const LINK = { target: "_blank", rel: "noopener noreferrer nofollow" };
 
@@ -77,7 +78,7 @@ function inline(tokens, { cite, drawFormula, lineBreak }) {
 const LEAVES = {
   text: ({ content }) => content,
   text_special: ({ content }) => content,
-  code_inline: ({ content }) => el("code", {}, content),
+  code_inline: ({ content }) => el("code", { class: DASHED.test(content) ? "word" : null }, content),
   hardbreak: () => el("br"),
   // Pictures are not loaded: fetching one would tell its host who reads, and a model can be made to write any address.
   image: (token) => link(token.attrGet("src"), token.content || "image"),
