@@ -34,7 +34,7 @@ from worker.latency.listing import Search
 from worker.latency.sight import Sight
 from worker.latency.slice import Slice
 from worker.latency.stretch import DAY_S, HOUR_S, Stretch
-from worker.latency.summary import series, summary
+from worker.latency.summary import facets, series, summary
 
 GOAL_MS = 100.0  # of the server's processor, for any view
 ROLLED_UP_BY = "0027_latency"
@@ -157,7 +157,7 @@ def views(window_s: float) -> dict[str, View]:
         series(stretch, await rollups.points(connection, stretch, Slice(status="completed")))
 
     async def offered(connection: Any) -> None:
-        await rollups.names(connection, stretch)
+        facets(await rollups.choices(connection, stretch), await rollups.names(connection, stretch))
 
     def rows(**conditions: Any) -> View:
         async def rows(connection: Any) -> None:
@@ -179,9 +179,12 @@ def views(window_s: float) -> dict[str, View]:
         "slice, completed": by(status="completed"),
         "slice, completed over time": over_time,
         "slice, not cached": by(cache="miss"),
+        "slice, cached": by(cache="hit"),
+        "slice, cached and completed": by(cache="hit", status="completed"),
+        "slice, one worker of one": by(worker=""),
         "slice, one key": by(key="key_7"),
         "slice, one key, long prompts": by(key="key_7", length="long"),
-        "keys and workers": offered,
+        "what there is to choose": offered,
     }
     return {"summary": page, "chart": chart, **slices, **lists}
 

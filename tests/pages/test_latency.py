@@ -236,6 +236,9 @@ async def test_two_answers_stand_beside_each_other_from_their_arrival_on(latency
     assert first["x"] == second["x"] and first["width"] < second["width"]
     await page.reload()
     await expect(page.locator("#pair h2")).to_contain_text("most of it in queue")
+    await page.set_viewport_size({"width": 360, "height": 740})
+    assert await page.locator("#pair .scroll").evaluate("(node) => node.scrollWidth - node.clientWidth") == 0
+    await page.set_viewport_size({"width": 1280, "height": 860})
     await keep_screenshot(page, "latency-pair")
 
 
@@ -243,7 +246,7 @@ async def test_a_window_is_compared_with_the_one_before(
     own_latency: Latency, open_page: OpenPage, database: Database
 ) -> None:
     tenant = own_latency.slow.tenant_id
-    slower = [answer(tenant, age_s=950 + 10 * n, number=300 + n, prefill=30.0) for n in range(60)]
+    slower = [answer(tenant, age_s=950 + 10 * n, number=300 + n, prefill=30.0 + n) for n in range(60)]
     await remember(Traces(database), tenant, *slower)
     page = await open_page(f"{own_latency.url}?window=900", **own_latency.options)
     await page.locator("#against").select_option("before")
@@ -254,6 +257,10 @@ async def test_a_window_is_compared_with_the_one_before(
     await page.reload()
     await expect(page.locator(".verdict")).to_contain_text("Slower: reading the prompt")
     await keep_screenshot(page, "latency-comparison")
+    await expect(page.locator(".comparison [data-name=prefill] small")).to_have_text(re.compile(r"^\S+ to \S+ ms$"))
+    for width in (390, 360):
+        await page.set_viewport_size({"width": width, "height": 740})
+        assert await page.locator("#spans").evaluate("(node) => node.scrollWidth - node.clientWidth") == 0
 
 
 async def test_answers_are_narrowed_by_key_cache_and_status_and_compared_with_others(

@@ -146,6 +146,31 @@ async ({ text, start, end }) => {
   return { words, first: mark.nodeName, headings: node.querySelectorAll("h3").length };
 }
 """
+BROKEN = """
+async (text) => {
+  const base = document.querySelector('script[type="module"]').src.replace("/chat/main.js", "");
+  const { MarkdownStream } = await import(`${base}/markdown/stream.js`);
+  const node = document.createElement("div");
+  node.className = "prose";
+  document.body.append(node);
+  const stream = new MarkdownStream(node, { cite: () => null });
+  stream.append(text);
+  stream.finish();
+  const code = node.querySelector("code");
+  const before = document.createRange();
+  before.setStart(code.previousSibling, code.previousSibling.data.length - 1);
+  before.setEnd(code.previousSibling, code.previousSibling.data.length);
+  const broken = [];
+  for (let width = 150; width < 400; width += 3) {
+    node.style.width = `${width}px`;
+    const [box, mark] = [code.getBoundingClientRect(), before.getBoundingClientRect()];
+    const rows = code.getClientRects().length > 1 || box.height > 30;
+    if (rows || mark.bottom < box.top + 2) broken.push(width);
+  }
+  node.remove();
+  return broken;
+}
+"""
 COLOURED = """
 async (text) => {
   const base = document.querySelector('script[type="module"]').src.replace("/chat/main.js", "");
@@ -266,9 +291,13 @@ async def test_a_cited_span_is_marked_in_the_formatted_document(page: Page) -> N
     document += "| a | b |\n|---|---|\n| 1 | 2 |\n"
     start, end = document.index("The **"), document.index(" Last.")
     marked = await page.evaluate(MARKED, {"text": document, "start": start, "end": end})
-    assert marked == {"words": "The |cited| sentence|has two lines.", "first": "MARK", "headings": 1}
+    assert marked == {"words": "The |cited| sentence has two lines.", "first": "MARK", "headings": 1}
     table = await page.evaluate(MARKED, {"text": document, "start": document.index("| 1"), "end": len(document)})
     assert table["first"] in ("DIV", "MARK"), "a part that reads otherwise when it stands alone is marked as a whole"
+
+
+async def test_the_name_of_an_option_is_not_broken_after_its_dashes(page: Page) -> None:
+    assert await page.evaluate(BROKEN, "Traces are kept for seven days by default (`--trace-days`).") == []
 
 
 async def test_prices_are_no_formula(page: Page) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
-from tests.pages.scripted import ScriptedWorker, Stream, message
+from tests.pages.scripted import ScriptedWorker, Stream, hello, message
 
 ANSWER = "Yes, **always**."
 
@@ -103,6 +105,34 @@ async def test_an_edited_question_takes_the_place_of_its_turn_and_what_follows(
     await expect(page.locator(".prose")).to_have_text(["Hello."])
     assert scripted.branches == [{"after": None}]
     assert scripted.deleted == []
+
+
+async def test_turns_are_not_changed_while_an_answer_is_written_and_an_edit_is_kept(
+    page: Page, scripted: ScriptedWorker
+) -> None:
+    released = asyncio.Event()
+
+    async def slow(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("Well")
+        await released.wait()
+        await stream.end_text("Well")
+        await stream.complete()
+
+    scripted.script = slow
+    await ask(page, "A long one")
+    await expect(page.locator(".prose").last).to_have_text("Well")
+    await page.locator(".question").first.hover()
+    await page.get_by_role("button", name="Edit").first.click()
+    await page.get_by_label("Edit the question").fill("Another question")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#warning")).to_contain_text("An answer is being written.")
+    await expect(page.get_by_label("Edit the question")).to_have_value("Another question")
+    released.set()
+    await expect(page.locator(".turn").last.get_by_role("button", name="Regenerate")).to_be_visible()
+    scripted.script = hello
+    await page.get_by_label("Edit the question").press("Enter")
+    await expect(page.locator(".question p")).to_have_text(["Another question"])
 
 
 async def test_a_past_answer_shows_its_timing_and_leads_to_its_trace(page: Page) -> None:

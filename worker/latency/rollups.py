@@ -65,6 +65,17 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A combination of dimensions of which `size` bytes are known."""
+
+    surface: str
+    model: str
+    agent: str
+    tenant_id: UUID
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Names:
     """Empty where people asked, or where the worker has no name."""
 
@@ -126,6 +137,16 @@ async def points(connection: Connection, stretch: Stretch, slice: Slice) -> list
 
 async def span_names(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch("select distinct name from span_names")]
+
+
+async def choices(connection: Connection, stretch: Stretch) -> list[Choice]:
+    pieces, given = _pieces(stretch, Slice(), whole=True)
+    rows = await connection.fetch(
+        "select surface, model, agent, tenant_id, sum(length(measures)) as size "
+        f"from {pieces} group by surface, model, agent, tenant_id",
+        *given,
+    )
+    return [Choice(*row) for row in rows]
 
 
 async def names(connection: Connection, stretch: Stretch) -> list[Names]:

@@ -9,7 +9,7 @@ from typing import Any
 from inference.core import Cause
 from worker.latency.histogram import Tally
 from worker.latency.measures import MISS, SPAN, STATUS
-from worker.latency.rollups import Group, Names, Point
+from worker.latency.rollups import Choice, Group, Names, Point
 from worker.latency.stretch import Stretch
 
 QUANTILES = (0.5, 0.95, 0.99)
@@ -66,12 +66,12 @@ def usual(groups: Sequence[Group], span_names: Iterable[str], turns_min: int) ->
     return {row["name"]: {"p50_ms": row["p50"], "p95_ms": row["p95"]} for row in rows if row["turns"] >= turns_min}
 
 
-def facets(groups: Iterable[Group], names: Sequence[Names]) -> dict[str, list[str]]:
+def facets(choices: Iterable[Choice], names: Sequence[Names]) -> dict[str, list[str]]:
     """The values of each dimension that are not known beforehand, those with the most data first."""
     sizes: dict[str, dict[str, int]] = {name: defaultdict(int) for name in DIMENSIONS}
-    for group in groups:
+    for choice in choices:
         for name in DIMENSIONS:
-            sizes[name][str(getattr(group, name))] += len(group.measures)
+            sizes[name][str(getattr(choice, name))] += choice.size
     ordered = {name: sorted(values, key=lambda value: (-values[value], value)) for name, values in sizes.items()}
     found = {name.removesuffix("_id"): [value for value in values if value] for name, values in ordered.items()}
     return found | {

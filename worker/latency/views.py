@@ -22,6 +22,7 @@ from worker.latency.summary import facets, series, summary, usual
 
 USUAL_S = DAY_S  # what is usual, is usual of the last day
 USUAL_KEPT_S = 30.0
+OFFERED_KEPT_S = 30.0  # a new name may come to the lists that much later
 USUAL_TURNS_MIN = 5  # below that nothing is usual
 
 View: TypeAlias = dict[str, Any]
@@ -48,6 +49,7 @@ class Views:
         self._database = database
         self._shared = Shared()
         self._usual = Shared(USUAL_KEPT_S)
+        self._offered = Shared(OFFERED_KEPT_S)
 
     async def summary(self, principal: Principal, asked: Asked) -> View:
         """Goodput and percentiles: of all answers, by surface, by span; and what there is to choose from."""
@@ -56,11 +58,9 @@ class Views:
             stretch = asked.stretch(time.time())
             async with Sight.of(principal).open(self._database) as connection:
                 groups = await rollups.groups(connection, stretch, asked.slice)
-                everything = groups if asked.slice == Slice() else await rollups.groups(connection, stretch, Slice())
                 spans = await rollups.span_names(connection)
-                names = await rollups.names(connection, stretch)
             found = await asyncio.to_thread(summary, groups, spans)
-            offered = facets(everything, names)
+            offered = await self._offer(principal, stretch)
             return {
                 "window_s": asked.window_s,
                 "start": stretch.start,
@@ -70,6 +70,16 @@ class Views:
             }
 
         return await self._share("summary", principal, asked, compute)
+
+    async def _offer(self, principal: Principal, stretch: Stretch) -> dict[str, list[str]]:
+        """What slices there are, whatever is chosen."""
+
+        async def compute() -> Any:
+            async with Sight.of(principal).open(self._database) as connection:
+                return facets(await rollups.choices(connection, stretch), await rollups.names(connection, stretch))
+
+        found: dict[str, list[str]] = await self._offered.get((Sight.of(principal), stretch), compute)
+        return found
 
     async def series(self, principal: Principal, asked: Asked) -> View:
         """The same over time; for operators also what the workers did."""

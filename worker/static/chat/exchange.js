@@ -13,7 +13,7 @@ import { versionPager } from "./version-pager.js";
 
 export class Exchange {
   /** `question` is null for an answer that nobody asked for. `does`: {announce, open, again(exchange, question),
-   *  remove(exchange), choose(exchange, itemId), warn(error), startNew}. `versions` are the ids of the first items of all versions,
+   *  remove(exchange), choose(exchange, itemId), ready(), warn(error), startNew}. `versions` are the ids of the first items of all versions,
    *  null for this one while it has none. */
   constructor(question, does, { responseId = null, rated = null, itemIds = [], versions = [] } = {}) {
     this.question = question;
@@ -118,7 +118,7 @@ export class Exchange {
     };
     const send = () => {
       const text = field.value.trim();
-      if (text === "") return;
+      if (text === "" || !this.does.ready()) return;
       close();
       this.does.again(this, composed(text, files));
     };

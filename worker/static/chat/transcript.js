@@ -26,11 +26,18 @@ export class Transcript {
       again: (exchange, question) => this.again(exchange, question),
       remove: (exchange) => this.remove(exchange),
       choose: (exchange, itemId) => this.choose(exchange, itemId),
+      ready: () => this.ready(),
     };
   }
 
   get running() {
     return this.abort !== null;
+  }
+
+  /** Whether turns may be changed now; says why where they may not. */
+  ready() {
+    if (this.running) this.host.warn(new ApiError(0, "An answer is being written. Wait until it is complete, or stop it."));
+    return !this.running;
   }
 
   get empty() {
@@ -126,7 +133,7 @@ export class Transcript {
   /** Ask a question in the place of an exchange: it and what follows it stay as a version, unless nothing of it was
    *  answered. */
   async again(exchange, question) {
-    if (this.running) return;
+    if (!this.ready()) return;
     const gone = this.exchanges.slice(this.exchanges.indexOf(exchange));
     const answered = gone.some((other) => other.answered);
     if (this.id !== null) begun(this.id, null, question, []); // should the page go now, it is still there
@@ -148,7 +155,7 @@ export class Transcript {
   }
 
   async remove(exchange) {
-    if (this.running) return;
+    if (!this.ready()) return;
     await this.warning(async () => {
       const beside = await this.forget([exchange]);
       if (beside.length > 0 && exchange === this.exchanges.at(-1)) return this.reload(beside.at(-1), exchange);
@@ -158,7 +165,7 @@ export class Transcript {
   }
 
   async choose(exchange, itemId) {
-    if (!this.running) await this.warning(() => this.reload(itemId, exchange));
+    if (this.ready()) await this.warning(() => this.reload(itemId, exchange));
   }
 
   /** Show the conversation as it is with this version of an exchange. */

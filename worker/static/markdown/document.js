@@ -16,12 +16,15 @@ export function markedDocument(text, start, end) {
   return { node, mark };
 }
 
+// In a file, a line ends where its author's editor was full; in a chat, where somebody ended it.
+const FILE = { cite: () => null, drawFormula: (source) => source, lineBreak: () => " " };
+
 function draw(text) {
   const blocks = parseBlocks(text, { open: false });
   return blocks.map((block, i) => ({
     from: block.from,
     to: blocks[i + 1]?.from ?? text.length,
-    node: renderBlock(block, { cite: () => null, drawFormula: (source) => source }),
+    node: renderBlock(block, FILE),
   }));
 }
 

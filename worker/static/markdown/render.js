@@ -7,19 +7,23 @@ import { formula } from "./formula.js";
 
 const NO_BREAK_SPACE = "\u00a0"; // keeps a citation on the line of the word before it
 const LAST_WORD = /(\S{1,24}) ?$/;
+const DASHED = /^(?=.*-)\S{1,24}$/; // --option, which lines would break after its first dash
 const PUNCTUATION = /^[.,;:!?)\]]+/;
 const LINK = { target: "_blank", rel: "noopener noreferrer nofollow" };
 
+const USUAL = { drawFormula: formula, lineBreak: () => el("br") };
+
 /** The node of one block. `cite(number)` returns a node for a citation, or null when there is no such source;
- *  `drawFormula(source)` one for a formula. */
-export function renderBlock({ tokens }, { cite, drawFormula = formula }) {
+ *  `drawFormula(source)` one for a formula, `lineBreak()` one for the end of a line within a paragraph. */
+export function renderBlock({ tokens }, given) {
+  const draw = { ...USUAL, ...given };
   const root = document.createDocumentFragment();
   let at = root;
   for (const token of tokens) {
     if (token.hidden) continue; // the paragraphs of a tight list
     if (token.nesting > 0) at = at.appendChild(opened(token));
     else if (token.nesting < 0) at = at.parentNode;
-    else if (token.type === "inline") at.append(...inline(token.children, cite, drawFormula));
+    else if (token.type === "inline") at.append(...inline(token.children, draw));
     else at.append(BLOCKS[token.type](token));
   }
   // Only now that it is filled: Chromium looks for the direction again at every change.
@@ -55,7 +59,7 @@ function scroll(table) {
   box.append(table);
 }
 
-function inline(tokens, cite, drawFormula) {
+function inline(tokens, { cite, drawFormula, lineBreak }) {
   const root = document.createDocumentFragment();
   let at = root;
   for (const token of tokens) {
@@ -63,6 +67,7 @@ function inline(tokens, cite, drawFormula) {
     else if (token.nesting < 0) at = at.parentNode;
     else if (token.type === "cite") at.append(cite(Number(token.content)) ?? `[${token.content}]`);
     else if (token.type === "math") at.append(drawFormula(token.content));
+    else if (token.type === "softbreak") at.append(lineBreak());
     else at.append(LEAVES[token.type](token));
   }
   root.normalize();
@@ -73,8 +78,7 @@ function inline(tokens, cite, drawFormula) {
 const LEAVES = {
   text: ({ content }) => content,
   text_special: ({ content }) => content,
-  code_inline: ({ content }) => el("code", {}, content),
-  softbreak: () => el("br"),
+  code_inline: ({ content }) => el("code", { class: DASHED.test(content) ? "word" : null }, content),
   hardbreak: () => el("br"),
   // Pictures are not loaded: fetching one would tell its host who reads, and a model can be made to write any address.
   image: (token) => link(token.attrGet("src"), token.content || "image"),

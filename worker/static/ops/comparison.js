@@ -1,7 +1,7 @@
 // Which span got slower: one stretch or slice of answers beside another.
 
 import { el } from "../shared/dom.js";
-import { count, duration, signed } from "../shared/format.js";
+import { count, duration, signed, signedRange } from "../shared/format.js";
 import { DIMENSIONS, NAMES, labelOf, valuesOf } from "./dimensions.js";
 import { kindOf } from "../shared/segments.js";
 import { words } from "../shared/words.js";
@@ -88,7 +88,7 @@ function comparedRow({ name, turns, turns_then: then, ...quantiles }, of) {
   const swatch = name in TIMES ? null : el("span", { class: "swatch", "data-span": kindOf(name) });
   const label = el("span", { class: "name" }, swatch, TIMES[name] ?? name);
   const change = el("span", { class: `change is-${found.verdict}` }, found.change_ms === null ? "–" : signed(found.change_ms));
-  const between = found.low_ms === null ? null : el("small", {}, `${signed(found.low_ms)} to ${signed(found.high_ms)}`);
+  const between = found.low_ms === null ? null : el("small", {}, signedRange(found.low_ms, found.high_ms));
   const node = row("td", [label, duration(found.ms), duration(found.then_ms), el("span", { class: "changed" }, change, between)]);
   node.title = `${count(turns)} and ${count(then)} answers`;
   node.dataset.name = name;

@@ -16,6 +16,15 @@ export function signed(ms) {
   return `${ms < 0 ? "−" : "+"}${duration(Math.abs(ms))}`;
 }
 
+const MEASURED = /^(\S+) (\S+)$/;
+
+/** From one difference to another, with the unit once where both have the same: −0.45 to +0.14 ms. */
+export function signedRange(lowMs, highMs) {
+  const [low, high] = [signed(lowMs), signed(highMs)];
+  const [, number, unit] = MEASURED.exec(low) ?? [];
+  return unit && MEASURED.exec(high)?.[2] === unit ? `${number} to ${high}` : `${low} to ${high}`;
+}
+
 export function count(number) {
   return number === null || number === undefined ? "–" : Number(number).toLocaleString("en-US");
 }
