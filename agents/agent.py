@@ -20,6 +20,7 @@ from agents.constraint import Stage, constraint_of
 from agents.errors import Interrupted, InvalidTurn
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, SourcesFound, TurnFinished
 from agents.flaw import flaw_of
+from agents.known_answers import Ask, KnownAnswers
 from agents.lineup import Candidate, Lineup
 from agents.message import FileSearchCall, FunctionCall, Item, Message
 from agents.offer import Offer
@@ -34,7 +35,7 @@ from agents.router import Router
 from agents.routing.decision import Decision
 from agents.routing.trial import Trial, judged
 from agents.search import found, search
-from agents.similar_answers import CONTEXT_CHARS_MAX, Asked, SimilarAnswers
+from agents.similar_answers import SimilarAnswers
 from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
@@ -75,8 +76,7 @@ class Agent:
         self._prices = prices
         self._retriever = retriever
         self._toolbox = toolbox
-        self._answers = answers
-        self._similar = similar
+        self._known = KnownAnswers(answers, similar)
         self.turns = Work()
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None) -> TurnFinished:
@@ -435,12 +435,20 @@ class Agent:
         sampling = await self._held(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
         )
-        key = self._key(progress, candidate, prompt, sampling) if self._answers is not None else None
-        cached = self._answered(progress, candidate, prompt, key)
-        asked_like = None
-        if cached is None and trial is None:
-            asked_like, cached = await self._answered_like(progress, candidate, prompt, sampling)
-        generation = cached or candidate.model.generate(
+        ask = Ask(
+            turn,
+            progress.offer,
+            self._calls_max(progress, candidate),
+            budget.steps,
+            progress.output,
+            progress.passages,
+            candidate,
+            prompt,
+            sampling,
+            on_trial=trial is not None,
+        )
+        known, shelf = await self._known.find(ask, progress.trace)
+        generation = known or candidate.model.generate(
             prompt,
             sampling,
             salt=turn.salt,
@@ -450,9 +458,7 @@ class Agent:
             traceparent=progress.trace.traceparent,
         )
         step = self._step(progress, candidate, generation, prompt, thinking, segments)
-        step.trial = trial
-        if not isinstance(generation, CachedGeneration):
-            step.cache_key, step.similar = key, asked_like
+        step.trial, step.shelf = trial, shelf
         return step
 
     def _step(
@@ -495,60 +501,6 @@ class Agent:
             prompt=prompt,
             thinking=thinking,
         )
-
-    def _key(self, progress: Progress, candidate: Candidate, prompt: Sequence[int], sampling: Sampling) -> bytes | None:
-        """Of the answer in the cache; None where it is not to be given again."""
-        turn, offer = progress.turn, progress.offer
-        strict = [function.strict for function in turn.functions]
-        schema = turn.answer_format.schema if turn.answer_format else None
-        held = (sorted(offer.callable), turn.tool_choice, strict, schema, self._calls_max(progress, candidate))
-        return AnswerCache.key(turn.salt, candidate.name, prompt, sampling, repr((held, bool(progress.budget.steps))))
-
-    def _answered(
-        self, progress: Progress, candidate: Candidate, prompt: Sequence[int], key: bytes | None
-    ) -> CachedGeneration | None:
-        """The answer that is there already, as a span of its own: Server-Timing tells clients of it."""
-        if self._answers is None or key is None:
-            return None
-        with progress.trace.span("answer_cache") as span:
-            answer = self._answers.get(key)
-            span.attributes["hit"] = answer is not None
-        if answer is None:
-            span.name = "answer_cache_miss"
-            return None
-        seconds = len(prompt) * candidate.speed.read_s + len(answer.ids) * candidate.speed.write_s
-        self._answers.saved(answer, seconds)
-        span.attributes["saved_ms"] = round(1e3 * seconds, 3)
-        return CachedGeneration(answer, len(prompt))
-
-    async def _answered_like(
-        self, progress: Progress, candidate: Candidate, prompt: Sequence[int], sampling: Sampling
-    ) -> tuple[Asked | None, CachedGeneration | None]:
-        """What is asked, where its answer may be given to similar questions, and the answer to one that came before, as
-        a span of its own."""
-        turn, similar = progress.turn, self._similar
-        last = turn.input[-1] if turn.input else None
-        is_open = not (progress.offer.callable or progress.budget.steps or turn.prompt)
-        if similar is None or not (is_open and isinstance(last, Message) and last.role == "user"):
-            return None, None
-        around = replace(turn, input=(*turn.input[:-1], Message("user", "?")))
-        said = repr((assemble(around, progress.output, progress.passages), turn.switches))
-        if len(said) > CONTEXT_CHARS_MAX:
-            return None, None
-        key = self._key(progress, candidate, list(said.encode("utf-8", "surrogatepass")), sampling)
-        if key is None:
-            return None, None
-        with progress.trace.span("semantic_cache") as span, suppress(InferenceError):
-            asked, found = await similar.ask(key, last.text, turn.salt) or (None, None)
-            span.attributes["hit"] = found is not None
-            if found is not None:
-                seconds = len(prompt) * candidate.speed.read_s + len(found.answer.ids) * candidate.speed.write_s
-                similar.saved(found, seconds)
-                span.attributes |= {"similarity": round(found.similarity, 4), "saved_ms": round(1e3 * seconds, 3)}
-                return asked, CachedGeneration(found.answer, len(prompt))
-            span.name = "semantic_cache_check" if asked and asked.given else "semantic_cache_miss"
-            return asked, None
-        return None, None
 
     async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[list[Segment], list[int]]:
         """The next step's prompt and its token ids, shortened until an answer fits, where anything may be left out."""
@@ -649,24 +601,13 @@ class Agent:
             return
         sink.write(step.end(fallback=_fallback(progress)))
         progress.add(step)
-        self._keep_answer(step)
+        self._known.keep(step.shelf, step.generation, "".join(step.heard))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)
             digest = step.candidate.model.remember(message, step.generation.ids, salt=progress.turn.salt)
             if digest is not None:
                 progress.remembered.append((digest, tuple(step.generation.ids)))
-
-    def _keep_answer(self, step: Step) -> None:
-        """To be given again."""
-        generation = step.generation
-        if (step.cache_key is None and step.similar is None) or generation.finish is None:
-            return
-        answer = CachedAnswer("".join(step.heard), tuple(generation.ids), generation.finish, generation.stop_string)
-        if self._answers is not None and step.cache_key is not None:
-            self._answers.put(step.cache_key, answer)
-        if self._similar is not None and step.similar is not None:
-            self._similar.put(step.similar, answer)
 
     def _answer(self, progress: Progress, call: FunctionCall, result: ToolResult, sink: EventSink) -> None:
         """Write the result as an item, cut to its share of the free context."""

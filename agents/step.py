@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from agents.budget import Budget
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
+from agents.known_answers import Shelf
 from agents.lineup import Candidate
 from agents.message import FunctionCall
 from agents.offer import Offer
 from agents.reply import Reply
 from agents.routing.trial import Trial, wanted
-from agents.similar_answers import Asked
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from inference.core import Delta, Finish, Generation, Hop, Priority, Steps, Verdict
@@ -174,8 +174,7 @@ class Step:
     offer: Offer
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
-    cache_key: bytes | None = None  # under which its answer is kept; None: it is not
-    similar: Asked | None = None  # under which its answer is kept for similar questions
+    shelf: Shelf = field(default_factory=Shelf)  # where its answer is kept, if it is
     heard: list[str] = field(default_factory=list)  # the text as it was generated, where it is kept
     flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # of an answer on trial; why it has one
     ended: bool = False
@@ -210,7 +209,7 @@ class Step:
         if not self.spans.told_prefill:
             self.spans.prefilled()
         self.fed += delta.tokens
-        if self.cache_key is not None or self.similar is not None:
+        if self.shelf:
             self.heard.append(delta.text)
         if self.trial is None:
             events = self._started(self.reply.feed(delta.text, delta.logprobs))
