@@ -97,10 +97,10 @@ def test_the_calculator_calculates(expression: str, value: float) -> None:
     ],
 )
 def test_the_calculator_refuses_at_once(expression: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(ToolError):
         evaluate(expression)
-    assert time.perf_counter() - started < 0.1
+    assert time.thread_time() - started < 0.1
 
 
 @given(st.text("0123456789.+-*/%^() eE,round", max_size=40))
