@@ -132,7 +132,7 @@ def test_a_batch_reads_what_can_be_read_and_says_what_cannot(client: OpenAI) -> 
     failed = client.vector_stores.file_batches.list_files(batch.id, vector_store_id=store.id, filter="failed").data
     told = {file.id: file.last_error.message for file in failed if file.last_error}
     assert told[sent[1]] == "The file is empty."
-    assert "*.png cannot be read" in told[sent[2]]
+    assert "*.png, which cannot be read" in told[sent[2]]
     client.vector_stores.delete(store.id)
     for file_id in sent:
         client.files.delete(file_id)

@@ -35,3 +35,14 @@ async def test_documents_are_an_example_only_where_the_chosen_store_can_answer(
     await expect(example).to_contain_text("Ask the documents in docs")
     await page.locator("#store").select_option("vs_2")
     await expect(example).to_be_hidden()
+
+
+async def test_a_phone_on_its_side_shows_the_headline_first(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url, viewport={"width": 844, "height": 390})
+    await expect(page.locator("#use-documents")).to_be_enabled()
+    await expect(page.locator("#welcome h2")).to_be_in_viewport(ratio=1)
+    await page.locator("#question").fill("A question\nof two lines")
+    await page.locator("#question").press("Enter")
+    await expect(page.locator(".actions").last).to_be_in_viewport()
+    await page.locator("#new").click()
+    await expect(page.locator("#welcome h2")).to_be_in_viewport(ratio=1)

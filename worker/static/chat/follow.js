@@ -29,6 +29,13 @@ export class Follow {
     else this.look();
   }
 
+  /** What is not an answer is read from its beginning. */
+  toStart() {
+    this.following = false;
+    this.button.hidden = true;
+    this.top = this.view.scrollTop = 0;
+  }
+
   toEnd() {
     this.following = true;
     this.button.hidden = true;

@@ -146,6 +146,7 @@ class Chat {
     this.composer.show(transcript.running);
     this.composer.fill(draftOf(transcript.id));
     this.showState();
+    if (this.column.dataset.state === "empty") this.follow.toStart();
   }
 
   /** Fill a transcript from the worker; the user may have opened another one meanwhile. */
