@@ -37,7 +37,8 @@ TESTS = (
 )
 # A CPU device is taken when it is asked for by its number only.
 SOFTWARE = {"GGML_VK_VISIBLE_DEVICES": "0"}
-MARKED = ("-m", "not long and not cpu")
+TIMEOUT_S = 900  # of a test: a GPU in software compiles shaders for half a minute, and computes as slowly
+OPTIONS = ("-m", "not long and not cpu", "--timeout", str(TIMEOUT_S))
 
 
 def main() -> int:
@@ -52,7 +53,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     named = [argument for argument in arguments if argument.startswith("tests/")]
-    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", *MARKED, *arguments]
+    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", *OPTIONS, *arguments]
     return subprocess.run(
         [*command, *(() if named else TESTS)], cwd=ROOT, env={**environment_of(place), **device}
     ).returncode
