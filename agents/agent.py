@@ -358,8 +358,9 @@ class Agent:
         turn, offer = progress.turn, progress.offer
         strict = [function.strict for function in turn.functions]
         schema = turn.answer_format.schema if turn.answer_format else None
+        model = f"{candidate.name} {candidate.version}"
         held = (sorted(offer.callable), turn.tool_choice, strict, schema, self._calls_max(progress, candidate))
-        return AnswerCache.key(turn.salt, candidate.name, prompt, sampling, repr((held, bool(progress.budget.steps))))
+        return AnswerCache.key(turn.salt, model, prompt, sampling, repr((held, bool(progress.budget.steps))))
 
     def _answered(
         self, progress: Progress, candidate: Candidate, prompt: Sequence[int], key: bytes | None
