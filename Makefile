@@ -8,7 +8,7 @@ SHARED := $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope
 # Tests start hundreds of processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run setup test test-long test-builds test-gpu screenshots bench format docs clean help
+.PHONY: run setup test test-long test-builds test-gpu test-vllm screenshots bench format docs clean help
 
 run: ## Start everything on http://127.0.0.1:8080. Options: make run ARGS="--port 9000"
 	@$(PYTHON) -m deploy.setup
@@ -35,6 +35,9 @@ test-builds: setup ## All tests on each build of llama.cpp for this CPU, with on
 
 test-gpu: setup ## The engine's tests on a GPU in software (Vulkan on llvmpipe); compiles for minutes the first time
 	@$(BIN)/python -m deploy.gpu_tests $(ARGS)
+
+test-vllm: setup ## What workers need of a vLLM server. Options: make test-vllm VLLM_URL=http://... VLLM_MODEL=model.gguf
+	@VLLM_URL=$(VLLM_URL) VLLM_MODEL=$(VLLM_MODEL) $(BIN)/pytest -q -m vllm tests/vllm $(ARGS)
 
 screenshots: setup ## Take the pictures of docs/images anew
 	@deploy/browser.sh >/dev/null

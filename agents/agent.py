@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
 from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
+from agents.bookmark import Bookmark, CannotGoOn, Marks
 from agents.budget import FREE, Budget, Prices
 from agents.constraint import Stage, constraint_of
 from agents.errors import Interrupted, InvalidTurn
-from agents.events import EventSink, ItemFinished, ItemStarted, TurnFinished
+from agents.events import Event, EventSink, ItemFinished, ItemStarted, SourcesFound, TurnFinished
 from agents.flaw import flaw_of
 from agents.lineup import Candidate, Lineup
-from agents.message import FunctionCall, Message
+from agents.message import FileSearchCall, FunctionCall, Item, Message
 from agents.offer import Offer
 from agents.parser.choose import Format, FormattedParser, Parser
 from agents.parser.plain import PlainParser
@@ -78,8 +79,8 @@ class Agent:
         self._similar = similar
         self.turns = Work()
 
-    async def run(self, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
-        """Write the events of one turn to the sink and return the last one.
+    async def run(self, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None) -> TurnFinished:
+        """Write the events of one turn to the sink and return the last one. `marks` get to know where it stands.
 
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, Late, EngineStopped,
         Interrupted, and what `sink.open` raises.
@@ -90,10 +91,115 @@ class Agent:
                 await likely.ready(trace, held)
                 with Prefetch(likely.model, trace) as ahead:
                     progress = await self._prepare(turn, trace, ahead, likely)
-                    progress.held = held
+                    progress.held, progress.marks = held, marks
                     progress.same(likely)
                     await self._next(progress)
             return await self._run_begun(progress, sink)
+
+    async def go_on(
+        self,
+        turn: Turn,
+        trace: Trace,
+        sink: EventSink,
+        bookmark: Bookmark,
+        marks: Marks,
+        recall: Callable[[Sequence[Event]], None],
+    ) -> TurnFinished:
+        """`run` a turn behind its bookmark. `recall` gets the events that were told before, as far as what follows
+        depends on them.
+
+        Raises CannotGoOn besides; also where a model that is here does not write what was told.
+        """
+        with ExitStack() as held:
+            with self.turns.doing():
+                candidate = self._router.lineup.candidates.get(bookmark.model)
+                if candidate is None:
+                    raise CannotGoOn(f"there is no model {bookmark.model} here")
+                await candidate.ready(trace, held)
+                with Prefetch(candidate.model, trace) as ahead:
+                    progress = self._reopened(turn, trace, bookmark, candidate, ahead)
+                    progress.held, progress.marks = held, marks
+                    progress.same(candidate)
+                    events = await self._recall(progress, candidate, bookmark)
+                    self._mark(progress)
+            recall(events)
+            return await self._run_begun(progress, sink)
+
+    def _reopened(
+        self, turn: Turn, trace: Trace, bookmark: Bookmark, candidate: Candidate, ahead: Prefetch
+    ) -> Progress:
+        budget = Budget(turn.limits, now_ns(), self._prices)
+        budget.spend(bookmark.budget, now_ns())
+        stores = turn.file_search.vector_store_ids if turn.file_search else ()
+        return Progress(
+            turn,
+            trace,
+            self._offer(turn, candidate),
+            budget,
+            ToolContext(turn.tenant_id, stores, list(bookmark.sources)),
+            ahead,
+            in_prompt=bookmark.in_prompt,
+            concluding=bookmark.concluding,
+            output=bookmark.output[: bookmark.before],
+            usage=bookmark.usage,
+            goes_on=True,
+        )
+
+    async def _recall(self, progress: Progress, candidate: Candidate, bookmark: Bookmark) -> list[Event]:
+        """Bring the turn to its newest step, and that to where it stood. Returns what was told of both."""
+        turn, written = progress.turn, bookmark.written
+        asked = turn.sampling.at_most(progress.budget.remaining_tokens)
+        sampling = await self._held(asked, progress, candidate, bookmark.thinking)
+        over = bookmark.finish or (Finish.LENGTH if len(written) >= sampling.max_tokens else None)
+        try:
+            texts = candidate.model.say(written, sampling.stop, over=over is not None)
+        except InferenceError as error:
+            raise CannotGoOn(str(error)) from error
+        generation: Generation
+        if over is not None:
+            answer = CachedAnswer("", tuple(written), over, bookmark.stop_string)
+            generation = CachedGeneration.over(answer, len(bookmark.prompt))
+        else:
+            generation = candidate.model.generate(
+                bookmark.prompt,
+                sampling,
+                salt=turn.salt,
+                priority=turn.priority,
+                due=turn.due.begun,
+                deadline_ns=progress.budget.deadline_ns(concluding=progress.concluding is not None),
+                traceparent=progress.trace.traceparent,
+                written=written,
+            )
+        step = self._step(progress, candidate, generation, bookmark.prompt, bookmark.thinking, known=bookmark.told)
+        progress.step = step
+        try:
+            return self._retold(progress, bookmark, texts)
+        except BaseException:
+            step.cancel()
+            raise
+
+    @staticmethod
+    def _retold(progress: Progress, bookmark: Bookmark, texts: Sequence[str]) -> list[Event]:
+        step, output = progress.step, bookmark.output
+        before = [_told(index, item) for index, item in enumerate(progress.output)]
+        behind = output[bookmark.before + len(bookmark.told) :] if bookmark.ended else []
+        step.calls.answered, step.calls.lost = len(behind), True
+        told = step.recall(texts)
+        if bookmark.ended:
+            told += step.end(fallback=_fallback(progress))
+        step.calls.lost = False
+        if (len(step.reply.told), step.reply.open_chars) != (len(bookmark.told), bookmark.chars):
+            raise CannotGoOn("its tokens do not say here what was told")
+        if bookmark.ended:
+            progress.add(step)
+            progress.output += behind
+        return [*before, *told, *(_told(len(output) - len(behind) + n, item) for n, item in enumerate(behind))]
+
+    @staticmethod
+    def _mark(progress: Progress) -> None:
+        if progress.marks is not None:
+            step = progress.step
+            progress.marks.begin(progress, step, step.candidate.name, step.prompt, thinking=step.thinking)
 
     async def _run_begun(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
@@ -122,7 +228,8 @@ class Agent:
     async def _go_on(self, progress: Progress, sink: EventSink) -> None:
         """Step by step, until the model answers or nothing is left of the budget."""
         while True:
-            await self._run_step(progress, sink)
+            if not progress.step.ended:
+                await self._run_step(progress, sink)
             step = progress.step
             self._end(progress, sink)
             with Prefetch(step.candidate.model, progress.trace) as progress.ahead:
@@ -146,6 +253,7 @@ class Agent:
         )
         candidate = progress.same(self._router.candidate(decision.model))
         progress.step = await self._begin(progress, candidate, decision)
+        self._mark(progress)
 
     async def _run_step(self, progress: Progress, sink: EventSink) -> None:
         """To its end; one on trial until it is kept, or another model has taken it over."""
@@ -180,6 +288,7 @@ class Agent:
         step.cancel()
         progress.give_up(step)
         progress.step, progress.ahead = taken, Prefetch(other.model, progress.trace)
+        self._mark(progress)
         return True
 
     @staticmethod
@@ -193,6 +302,18 @@ class Agent:
         step, turn = progress.step, progress.turn
         if step.generation.finish is Finish.STOP and is_due(turn):
             await asyncio.to_thread(keep, turn, step.reply.items)
+
+    def unknown(self, turn: Turn) -> list[bytes]:
+        """The digests of its turns whose exact tokens another worker may know, and this one does not. Raises
+        InvalidTurn."""
+        model = self._router.likely(turn).model
+        if not model.shares_turns or turn.prompt:
+            return []
+        return model.unknown(assemble(turn), salt=turn.salt)
+
+    def learn(self, turn: Turn, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
+        """Take the tokens that were found of them."""
+        self._router.likely(turn).model.learn(turns)
 
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""
@@ -278,6 +399,8 @@ class Agent:
             return
         with progress.trace.span("tools", calls=len(calls)) as span:
             for number, (call, pending) in enumerate(calls):
+                if number < step.calls.answered:
+                    continue
                 if number and step.goes_on and await takes_long(pending):
                     await self._read_results(progress, missing=len(calls) - number)
                 result = await settled(pending)
@@ -326,6 +449,23 @@ class Agent:
             deadline_ns=budget.deadline_ns(concluding=progress.concluding is not None),
             traceparent=progress.trace.traceparent,
         )
+        step = self._step(progress, candidate, generation, prompt, thinking, segments)
+        step.trial = trial
+        if not isinstance(generation, CachedGeneration):
+            step.cache_key, step.similar = key, asked_like
+        return step
+
+    def _step(
+        self,
+        progress: Progress,
+        candidate: Candidate,
+        generation: Generation,
+        prompt: Sequence[int],
+        thinking: bool,
+        segments: Sequence[Segment] = (),
+        known: Sequence[tuple[str, str]] = (),
+    ) -> Step:
+        turn, model = progress.turn, candidate.model
         return Step(
             candidate,
             generation,
@@ -336,21 +476,24 @@ class Agent:
                 self._calls_max(progress, candidate),
                 exact=candidate.dialect.keeps_tokens and not turn.prompt,
                 verbatim=bool(turn.prompt),
+                known=known,
             ),
-            RunningCalls(self._toolbox, progress.offer.server, progress.context, budget),
+            RunningCalls(
+                *(self._toolbox, progress.offer.server, progress.context, progress.budget),
+                stored=progress.marks.stored if progress.marks else None,
+            ),
             StepSpans(
                 progress.trace,
                 generation,
-                lambda: candidate.model.verdict(segments, generation, salt=turn.salt),
+                lambda: model.verdict(segments, generation, salt=turn.salt) if segments else None,
                 candidate.name if self._names_models else "",
                 turn.priority,
             ),
             progress.offer,
-            trial,
-            turn.sampling.top_logprobs,
-            None if isinstance(generation, CachedGeneration) else key,
-            None if isinstance(generation, CachedGeneration) else asked_like,
             flaw=lambda said, is_whole: flaw_of(turn, progress.context.sources, said, is_whole=is_whole),
+            top_logprobs=turn.sampling.top_logprobs,
+            prompt=prompt,
+            thinking=thinking,
         )
 
     def _key(self, progress: Progress, candidate: Candidate, prompt: Sequence[int], sampling: Sampling) -> bytes | None:
@@ -505,13 +648,15 @@ class Agent:
         step = progress.step
         if step.ended:
             return
-        sink.write(step.end(fallback=NOTHING_LEFT if progress.concluding else _unread(step)))
+        sink.write(step.end(fallback=_fallback(progress)))
         progress.add(step)
         self._keep_answer(step)
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)
-            step.candidate.model.remember(message, step.generation.ids, salt=progress.turn.salt)
+            digest = step.candidate.model.remember(message, step.generation.ids, salt=progress.turn.salt)
+            if digest is not None:
+                progress.remembered.append((digest, tuple(step.generation.ids)))
 
     def _keep_answer(self, step: Step) -> None:
         """To be given again."""
@@ -534,6 +679,13 @@ class Agent:
         sink.write([ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)])
 
 
-def _unread(step: Step) -> str:
-    """A call that nobody asked for, where it is all that was written: better than an answer of nothing."""
-    return step.candidate.dialect.unthought(step.reply.written, thought=step.reply.thought)
+def _told(index: int, item: Item) -> Event:
+    return SourcesFound(index, item, ()) if isinstance(item, FileSearchCall) else ItemFinished(index, item)
+
+
+def _fallback(progress: Progress) -> str:
+    """In the place of an answer that would be empty: a call that nobody asked for, where it is all that was written, is
+    better than an answer of nothing."""
+    step = progress.step
+    unread = step.candidate.dialect.unthought(step.reply.written, thought=step.reply.thought)
+    return NOTHING_LEFT if progress.concluding else unread

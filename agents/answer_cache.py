@@ -116,6 +116,13 @@ class CachedGeneration:
         self.finish: Finish | None = None
         self._answer = answer
 
+    @classmethod
+    def over(cls, answer: CachedAnswer, prompt_tokens: int) -> CachedGeneration:
+        """One of which everything was told."""
+        generation = cls(answer, prompt_tokens)
+        generation.ids, generation.finish = list(answer.ids), answer.finish
+        return generation
+
     @property
     def stop_string(self) -> str | None:
         return self._answer.stop_string if self.finish is Finish.STOP else None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -72,6 +73,26 @@ class Budget:
     tool_s: float = 0.0
     circling: bool = False
     _seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def told(self, now_ns: int) -> dict[str, Any]:
+        """What is spent, as JSON."""
+        return {
+            "elapsed_ms": (now_ns - self.started_ns) / 1e6,
+            "steps": self.steps,
+            "calls": self.calls,
+            "tokens": self.tokens,
+            "cost": self.cost,
+            "tool_s": self.tool_s,
+            "circling": self.circling,
+            "seen": [[name, arguments, count] for (name, arguments), count in self._seen.items()],
+        }
+
+    def spend(self, told: Mapping[str, Any], now_ns: int) -> None:
+        """Take what a turn had spent where it was begun. Raises KeyError, TypeError and ValueError."""
+        self.started_ns = now_ns - int(told["elapsed_ms"] * 1e6)
+        self.steps, self.calls, self.tokens = told["steps"], told["calls"], told["tokens"]
+        self.cost, self.tool_s, self.circling = told["cost"], told["tool_s"], told["circling"]
+        self._seen = Counter({(name, arguments): count for name, arguments, count in told["seen"]})
 
     def admit(self, name: str, arguments: str) -> bool:
         """Whether one more tool call may run; counts it if so."""

@@ -121,6 +121,7 @@ class TurnFinished:
     error_code: str | None = None
     error_message: str | None = None
     stop_string: str | None = None  # that ended the answer
+    remembered: tuple[tuple[bytes, tuple[int, ...]], ...] = ()  # exact tokens of its turns, by their digests
 
     def open_calls(self, functions: Collection[str]) -> list[FunctionCall]:
         """Calls of these functions that wait for the caller."""

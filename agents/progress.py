@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from agents.bookmark import Marks
 from agents.budget import WALL_CLOCK, Budget
 from agents.citations import count_unknown
 from agents.constraint import Stage
@@ -45,6 +46,9 @@ class Progress:
     escalations: int = 0  # steps that another model took over
     models: dict[str, Candidate] = field(default_factory=dict)  # those that the turn has used, by name
     cascade_ns: int = 0  # of engines, for what was computed beside the answer: given up, or read in vain
+    marks: Marks | None = None  # where another worker may go on with the turn
+    remembered: list[tuple[bytes, tuple[int, ...]]] = field(default_factory=list)  # for other workers
+    goes_on: bool = False  # it was begun at another worker, which told its beginning
 
     @property
     def step(self) -> Step:
@@ -75,6 +79,8 @@ class Progress:
         self.turns_dropped += turns_dropped
 
     def opening(self) -> list[Event]:
+        if self.goes_on:
+            return []
         begun = TurnStarted(self.step.generation.prompt_tokens)
         match self.output:
             case [FileSearchCall() as search]:
@@ -175,4 +181,5 @@ class Progress:
             "firsttoken.citations": sum(len(message.citations) for message in messages),
             "firsttoken.citations_unknown": sum(count_unknown(m.text, self.context.sources) for m in messages),
         }
-        return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding)
+        remembered = tuple(self.remembered)
+        return TurnFinished(status, tuple(self.output), self.usage, reason, self.concluding, remembered=remembered)

@@ -29,6 +29,7 @@ class Reply:
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
     exact: bool = True  # the items contain exactly the generated text
     verbatim: bool = False  # white space at both ends is a part of the text
+    known: Sequence[tuple[str, str]] = ()  # the id, and the call_id, of its first items, which were told before
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -39,6 +40,16 @@ class Reply:
     @property
     def calls(self) -> list[FunctionCall]:
         return [item for item in self.items if isinstance(item, FunctionCall)]
+
+    @property
+    def told(self) -> list[Item]:
+        """The items that have begun."""
+        return [*self.items, *([self._open] if self._open else [])]
+
+    @property
+    def open_chars(self) -> int:
+        """Characters told of the item that is not finished."""
+        return sum(map(len, self._texts)) if self._open else 0
 
     @property
     def thinking(self) -> bool:
@@ -124,6 +135,9 @@ class Reply:
         return [*events, *self._close("failed")]
 
     def _start(self, item: Message | Reasoning | FunctionCall) -> list[Event]:
+        if len(self.items) < len(self.known):
+            id, call_id = self.known[len(self.items)]
+            item = replace(item, id=id, call_id=call_id) if isinstance(item, FunctionCall) else replace(item, id=id)
         self._open = item
         self._texts, self._logprobs = [], []
         return [ItemStarted(self._index, item)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,19 +22,26 @@ from inference.trace import Attribute, Span, Trace, now_ns
 
 # The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.
 MOMENT_S = 0.005
+LOST = "the worker that ran this call was lost; whether it was carried out is not known, so it was not repeated"
 
 Pending: TypeAlias = asyncio.Task[ToolResult] | ToolResult
 
 
 @dataclass(slots=True)
 class RunningCalls:
-    """The server-side calls of one step: each starts as soon as its arguments are complete, all run concurrently."""
+    """The server-side calls of one step: each starts as soon as its arguments are complete, all run concurrently.
+
+    Where the turn may go on at another worker, what must not be run twice starts once it is `stored` that it will be.
+    """
 
     toolbox: Toolbox
     offered: frozenset[str]
     context: ToolContext
     budget: Budget
     pending: list[tuple[FunctionCall, Pending]] = field(default_factory=list)  # in the order of the calls
+    stored: Callable[[], Awaitable[None]] | None = None
+    answered: int = 0  # of the first ones the results were told before
+    lost: bool = False  # those that come now were begun at a worker that was lost
 
     def start(self, call: FunctionCall) -> None:
         """Start a complete call. Where it may not run, its result is the reason."""
@@ -43,15 +50,17 @@ class RunningCalls:
             self.refuse(call, f"there is no tool named '{call.name}'")
         elif not self.budget.admit(call.name, call.arguments) or remaining_s <= 0:
             self.refuse(call, "not run, the tool budget is exhausted")
+        elif len(self.pending) < self.answered or (self.lost and not self.toolbox.repeats(call.name)):
+            self.refuse(call, LOST)
         else:
-            running = self.toolbox.run(
-                call.name,
-                call.arguments,
-                self.context,
-                timeout_s=min(limits.tool_timeout_s, remaining_s),
-                result_chars=limits.tool_result_chars,
-            )
+            running = self._run(call, min(limits.tool_timeout_s, remaining_s))
             self.pending.append((call, asyncio.create_task(running, name=f"tool:{call.name}")))
+
+    async def _run(self, call: FunctionCall, timeout_s: float) -> ToolResult:
+        if self.stored is not None and not self.toolbox.repeats(call.name):
+            await self.stored()
+        chars = self.budget.limits.tool_result_chars
+        return await self.toolbox.run(call.name, call.arguments, self.context, timeout_s=timeout_s, result_chars=chars)
 
     def refuse(self, call: FunctionCall, reason: str) -> None:
         self.pending.append((call, ToolResult.error(reason)))
@@ -170,8 +179,11 @@ class Step:
     heard: list[str] = field(default_factory=list)  # the text as it was generated, where it is kept
     flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # of an answer on trial; why it has one
     ended: bool = False
+    fed: int = 0  # tokens of the generation that it has
     reasoning_tokens: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
+    prompt: Sequence[int] = ()  # for whoever has to go on with it
+    thinking: bool = False  # the prompt ends within a thought
     _waiting: list[Event] = field(default_factory=list)
     _timer: asyncio.TimerHandle | None = None
 
@@ -197,6 +209,7 @@ class Step:
     def feed(self, delta: Delta) -> list[Event]:
         if not self.spans.told_prefill:
             self.spans.prefilled()
+        self.fed += delta.tokens
         if self.cache_key is not None or self.similar is not None:
             self.heard.append(delta.text)
         if self.trial is None:
@@ -205,6 +218,16 @@ class Step:
             events = self._tried(delta, self.trial)
         if self.reply.thinking:
             self.reasoning_tokens += delta.tokens
+        return events
+
+    def recall(self, texts: Sequence[str]) -> list[Event]:
+        """Come to where the step stood when its worker was lost, by the texts of the tokens that it had. The events are
+        those that were told."""
+        events: list[Event] = []
+        for text in texts:
+            events += self._started(self.reply.feed(text))
+            self.reasoning_tokens += self.reply.thinking
+        self.fed = len(self.generation.ids)
         return events
 
     def keep(self, reason: str, sink: EventSink) -> None:

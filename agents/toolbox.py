@@ -102,6 +102,10 @@ class Toolbox:
     def names(self) -> tuple[str, ...]:
         return tuple(self._tools)
 
+    def repeats(self, name: str) -> bool:
+        """Whether running it twice does what running it once does. A tool that is not there does nothing."""
+        return name not in self._tools or self._tools[name].idempotent
+
     def schemas(self, names: Sequence[str]) -> list[dict[str, Any]]:
         return [self._tools[name].schema for name in names]
 

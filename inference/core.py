@@ -291,7 +291,7 @@ class Generation(Protocol):
     """
 
     stamps: Stamps
-    ids: list[int]  # generated token ids, without the end-of-turn token
+    ids: list[int]  # generated token ids, without the end-of-turn token; from the first that was `written` on
     finish: Finish | None
 
     @property
@@ -416,6 +416,7 @@ class LanguageModel(Protocol):
     name: str
     context_length: int
     chat_template: str  # its text determines the format of tool calls
+    shares_turns: bool  # whether other workers may know turns of its conversations that this one does not
     measures: Mapping[str, int]  # of the file, by the names of llama.cpp: n_ctx_train, n_params, n_vocab, n_embd, size
 
     @property
@@ -451,6 +452,11 @@ class LanguageModel(Protocol):
         """The bytes of each token; control tokens by their marks. Raises UnknownToken."""
         ...
 
+    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+        """The text that an answer of these tokens has told with each of them; `over`: with what was told at its end.
+        Raises UnknownToken."""
+        ...
+
     def infill(self, before: str, behind: str) -> list[Segment] | None:
         """The prompt for what goes between two texts; None for a model that was not trained to fill in."""
         ...
@@ -478,10 +484,13 @@ class LanguageModel(Protocol):
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
         traceparent: str = "",
+        written: Sequence[int] = (),
     ) -> Generation:
         """Submit a prompt. Cached prefixes are only shared within one salt, and tenants of one priority get fair
         shares. At `deadline_ns`, on the monotonic clock, it ends with what there is. `traceparent` (W3C) is for
-        engines elsewhere, whose spans become part of the turn's trace.
+        engines elsewhere, whose spans become part of the turn's trace. Behind `written`, the tokens that an answer had
+        when whoever computed it was lost, it goes on as that would have: they count and stand in `ids`, and are not
+        told again.
 
         Raises PromptTooLong, QueueFull, Late, EngineStopped, here or when its admission is waited for.
         """
@@ -504,6 +513,15 @@ class LanguageModel(Protocol):
         """The prefix of prompts that holds nothing of any tenant: salts divide the cache only behind it."""
         ...
 
-    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
-        """Keep the exact tokens of an assistant turn, so that rendering it again never breaks the prefix."""
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
+        """Keep the exact tokens of an assistant turn, so that rendering it again never breaks the prefix. Where another
+        worker may continue the conversation, returns the digest under which it looks for them."""
+        ...
+
+    def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:
+        """The digests of turns whose tokens another worker may have remembered; each is told once."""
+        ...
+
+    def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
+        """Take what was remembered under these digests."""
         ...

@@ -35,6 +35,7 @@ class GeneratedTokens:
         self._kept: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # least recently used first
         self._unchecked: set[bytes] = set()  # out of a file: whether they fit shows when their message is there
         self._tokens = 0
+        self._asked: OrderedDict[bytes, None] = OrderedDict()  # keys that were looked for elsewhere
         self._lock = threading.Lock()
         self.changes = 0  # turns put so far
 
@@ -62,13 +63,26 @@ class GeneratedTokens:
             self._kept.move_to_end(key)
         return ids
 
-    def put(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
-        """Keep the tokens of a generated turn, unless there are none or they are not all of its text."""
+    def put(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
+        """Keep the tokens of a generated turn under the digest that is returned; None where there are none, or they are
+        not all of its text."""
         if not ids or not self._spells(ids, message):
-            return
+            return None
+        key = self._key(message, salt)
         with self._lock:
-            self._keep(self._key(message, salt), tuple(ids))
+            self._keep(key, tuple(ids))
             self.changes += 1
+        return key
+
+    def missing(self, messages: Iterable[ChatMessage], *, salt: str = "") -> list[bytes]:
+        """The digests of turns that are not known, each once: what is not found elsewhere is not looked for again."""
+        keys = [self._key(message, salt) for message in messages if message.role == "assistant"]
+        with self._lock:
+            new = [key for key in dict.fromkeys(keys) if key not in self._kept and key not in self._asked]
+            self._asked.update(dict.fromkeys(new))
+            while len(self._asked) > TURNS_MAX:
+                self._asked.popitem(last=False)
+        return new
 
     def dump(self) -> list[tuple[bytes, tuple[int, ...]]]:
         """Digests of messages with their tokens, those of other models too; the least recently used first."""

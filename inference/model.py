@@ -111,6 +111,7 @@ class ChatModel(TextModel):
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
         traceparent: str = "",
+        written: Sequence[int] = (),
     ) -> Handle:
         return self._engine.submit(
             prompt,
@@ -120,6 +121,7 @@ class ChatModel(TextModel):
             due=due,
             deadline_ns=deadline_ns,
             constraint=sampling.grammar.start() if sampling.grammar else None,
+            written=written,
         )
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import exp, log
@@ -64,6 +64,7 @@ class ScriptedGeneration:
         piece_chars: int,
         deadline_ns: int | None = None,
         logprobs: Sequence[float] = (0.0,),
+        written: Sequence[int] = (),
     ) -> None:
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = prompt_tokens
@@ -74,7 +75,7 @@ class ScriptedGeneration:
         self.hops: Sequence[Hop] = ()
         self.forecast: Forecast | None = None
         self.place: int | None = None
-        self.ids: list[int] = []
+        self.ids: list[int] = list(written)
         self.finish: Finish | None = None
         found = [(at, stop) for stop in sampling.stop if (at := text.find(stop)) >= 0]
         at, met = min(found, default=(len(text), ""))
@@ -100,7 +101,7 @@ class ScriptedGeneration:
         self.miss = Miss(0)
         self.stamps.admitted_ns = self.stamps.prefilled_ns = self.stamps.first_token_ns = now_ns()
         self.reading.count = self.reading.requests = 1
-        for piece in self._pieces:
+        for piece in self._pieces[len(self.ids) :]:
             await asyncio.sleep(0)  # a step: others run between two tokens
             if self._cancelled.is_set():
                 self.finish = Finish.CANCELLED
@@ -157,6 +158,8 @@ class ScriptedModel:
     grammars: list[ScriptedGrammar] = field(default_factory=list)  # prepared
     dues: list[Due] = field(default_factory=list)
     salts: set[str] = field(default_factory=set)  # the tenants that it was asked for
+    shares_turns: bool = False
+    learnt: dict[bytes, tuple[int, ...]] = field(default_factory=dict)  # turns that others remembered
 
     def render(
         self,
@@ -199,6 +202,18 @@ class ScriptedModel:
                 raise UnknownToken(f"the model has no token {id}")
         return [chr(id).encode() for id in ids]
 
+    @property
+    def _reply(self) -> str:
+        return self.replies[min(len(self.prompts), len(self.replies) - 1)]
+
+    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+        """As if they were of the reply that comes next."""
+        reply = self._reply[: min((at for each in stop if (at := self._reply.find(each)) >= 0), default=None)]
+        pieces = [reply[at : at + self.piece_chars] for at in range(0, len(reply), self.piece_chars)]
+        if len(ids) > len(pieces):
+            raise UnknownToken(f"the reply has no {len(ids)} tokens")
+        return [*pieces[: len(ids)], *([""] if over else [])]
+
     def infill(self, before: str, behind: str) -> list[Segment] | None:
         if not self.fills:
             return None
@@ -222,14 +237,17 @@ class ScriptedModel:
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
         traceparent: str = "",
+        written: Sequence[int] = (),
     ) -> ScriptedGeneration:
         self.salts.add(salt)
         self.dues.append(due)
         if len(prompt) >= self.context_length:
             raise PromptTooLong(f"{len(prompt)} tokens do not fit a context of {self.context_length}")
-        reply = self.replies[min(len(self.prompts), len(self.replies) - 1)]
+        reply = self._reply
         self.prompts.append("".join(map(chr, prompt)))
-        generation = ScriptedGeneration(reply, len(prompt), sampling, self.piece_chars, deadline_ns, self.logprobs)
+        generation = ScriptedGeneration(
+            *(reply, len(prompt), sampling, self.piece_chars, deadline_ns, self.logprobs, written)
+        )
         self.generations.append(generation)
         return generation
 
@@ -247,9 +265,21 @@ class ScriptedModel:
     def share(self, beginning: Sequence[int]) -> None:
         self.shared.append("".join(map(chr, beginning)))
 
-    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
         self.salts.add(salt)
         self.remembered.append(message)
+        return self._digest(message, salt) if self.shares_turns else None
+
+    def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:
+        said = [self._digest(message, salt) for message in messages if message.role == "assistant"]
+        return [digest for digest in said if digest not in self.learnt] if self.shares_turns else []
+
+    def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
+        self.learnt.update(turns)
+
+    @staticmethod
+    def _digest(message: ChatMessage, salt: str) -> bytes:
+        return f"{salt} {message.content}".encode()
 
 
 def scripted_token(prefix: Sequence[int], vocabulary: int) -> int:

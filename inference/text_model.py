@@ -5,12 +5,13 @@ Wherever the tokens are computed, it is in the process of those who ask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
 from inference.core import ChatMessage, Generation, Grammar, Part, Segment, Verdict
+from inference.engine.detokenizer import TextStream
 from inference.errors import UnknownToken
 from inference.generated_tokens import GeneratedTokens
 from inference.grammar.constraint import Vocabulary
@@ -27,6 +28,8 @@ class TextModel:
 
     Raises InvalidTemplate for a model that cannot chat.
     """
+
+    shares_turns = False  # whether other workers may know turns of its conversations that this one does not
 
     def __init__(self, weights: LlamaModel, fingerprint: bytes, context: int) -> None:
         self.name = weights.name
@@ -84,6 +87,11 @@ class TextModel:
             raise UnknownToken(f"the model has no token {unknown}; it has {len(self._pieces)}")
         return [self._pieces[id] or self._marks[id] for id in ids]
 
+    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+        self.spell(ids)
+        text = TextStream(self._pieces, stop)
+        return [*map(text.push, ids), *([text.flush()] if over else [])]
+
     def infill(self, before: str, behind: str) -> list[Segment] | None:
         marks = self._weights.infill
         if marks is None:
@@ -105,8 +113,15 @@ class TextModel:
             return None
         return judge(self._tokenizer.outline(segments, salt=salt), generation.miss, self._pieces)
 
-    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
-        self._turns.put(message, ids, salt=salt)
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
+        key = self._turns.put(message, ids, salt=salt)
+        return key if self.shares_turns else None
+
+    def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:
+        return self._turns.missing(messages, salt=salt) if self.shares_turns else []
+
+    def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
+        self._turns.load(turns)
 
     def prepare(self, grammar: str, begins: str = "") -> Grammar | None:
         opening = self._tokenizer.mark(begins) if begins else None

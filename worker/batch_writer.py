@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from worker.supervisor import Part, Supervised, Supervisor, Well
 
 GATHER_S = 0.25  # how long a batch collects: one commit for a busy moment
+HURRY_S = 0.01  # where somebody waits for it
 
 
 class NotStored(Exception):
@@ -23,15 +25,18 @@ class BatchWriter:
         self._part = part
         self._store = store
         self._notified = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._writing = asyncio.Lock()
         self._task: Supervised | None = None
 
     def start(self, supervisor: Supervisor) -> None:
         self._task = supervisor.start(self._part, self._write, expected=(NotStored,))
 
-    def notify(self) -> None:
+    def notify(self, *, hurry: bool = False) -> None:
         """There is something to store. Costs less than a microsecond."""
         self._notified.set()
+        if hurry:
+            self._hurried.set()
 
     async def flush(self) -> bool:
         """Store what waits now; whether that was anything. Raises what `store` raises."""
@@ -47,8 +52,9 @@ class BatchWriter:
     async def _write(self, well: Well) -> None:
         while True:
             await self._notified.wait()
-            await asyncio.sleep(GATHER_S)
+            await self._gather()
             self._notified.clear()
+            self._hurried.clear()
             try:
                 stored = await self.flush()
             except BaseException:
@@ -56,3 +62,9 @@ class BatchWriter:
                 raise
             if stored:
                 well()
+
+    async def _gather(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_S):
+                await self._hurried.wait()
+                await asyncio.sleep(HURRY_S)

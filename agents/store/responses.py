@@ -32,6 +32,7 @@ class ResponseRecord:
     output: tuple[Item, ...] = ()
     conversation_id: str | None = None
     previous_response_id: str | None = None
+    remembered: tuple[tuple[bytes, tuple[int, ...]], ...] = ()  # exact tokens of its turns, by their digests
 
 
 class ResponseStore:

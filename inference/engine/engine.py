@@ -109,12 +109,15 @@ class Engine:
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
         constraint: Constraint | None = None,
+        written: Sequence[int] = (),
     ) -> Handle:
-        """Queue a prompt. Raises PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped."""
+        """Queue a prompt, and the tokens of its answer that are `written` already: it goes on as one that was preempted
+        behind them. Raises PromptTooLong, UnknownToken, QueueFull, Late, EngineStopped, and GrammarFailed for what
+        cannot have been written."""
         if self._closing or self._failed or self._outbox is None:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
-        if not prompt or room < 1:
+        if not prompt or room < 1 + len(written):
             raise PromptTooLong(
                 f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
             )
@@ -132,8 +135,9 @@ class Engine:
         request = Request(
             prompt=list(prompt),
             max_tokens=min(sampling.max_tokens, room),
-            sampler=Sampler(sampling, constraint),
+            sampler=Sampler(sampling, constraint, written),
             text=TextStream(self._pieces, sampling.stop),
+            generated=list(written),
             scope=scope,
             priority=priority,
             due_ns=due.at_ns,
@@ -141,6 +145,8 @@ class Engine:
             forecast=self._forecasts.check(uncached, due, salt, priority, now_ns()),
             deadline_ns=deadline_ns,
         )
+        for token in written:
+            request.text.push(token)
         self._scheduler.load.add(request, uncached)
         return self._enter(request)
 

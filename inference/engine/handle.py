@@ -39,6 +39,7 @@ class Handle(Delivery):
         self._place_of = place_of
         self.stamps = request.stamps
         self.hops: Sequence[Hop] = ()
+        self.ids = list(request.generated)
 
     @property
     def prompt_tokens(self) -> int:
@@ -46,7 +47,7 @@ class Handle(Delivery):
 
     @property
     def cached_tokens(self) -> int:
-        return self._request.reused
+        return min(self._request.reused, len(self._request.prompt))  # the cache may have some of its answer too
 
     @property
     def forecast(self) -> Forecast | None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from math import log
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,9 +96,14 @@ def is_in_nucleus(value: np.float32, likelier: NDArray[np.float32], row: NDArray
 
 
 class Sampler:
-    """Draws the tokens of one request; remembers what it drew where penalties need it."""
+    """Draws the tokens of one request; remembers what it drew where penalties need it.
 
-    def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
+    With a seed, what is drawn at a place of the answer depends on the seed, the place and the row, and on no earlier
+    draw: so an answer goes on elsewhere, behind the tokens that are `written`, as it would have gone on here.
+    Raises GrammarFailed where these break the constraint.
+    """
+
+    def __init__(self, sampling: Sampling, constraint: Constraint | None = None, written: Sequence[int] = ()) -> None:
         self._sampling = sampling
         self._constraint = constraint
         self._penalises = bool(
@@ -111,15 +117,38 @@ class Sampler:
         self.takes_most_likely = (
             sampling.temperature <= 0 and not adjusts and constraint is None and sampling.top_logprobs is None
         )
+        seeded = sampling.seed is not None or sampling.deterministic
+        self._repeats = seeded and sampling.temperature > 0
+        self._place = len(written)  # of the next token in the answer
+        if self._penalises:
+            self._counts.update(written)
+        for token in written if constraint else ():
+            if constraint is None or not constraint.allows(token):
+                raise GrammarFailed("what is written breaks the required format")
+            constraint.accept(token)
 
     @cached_property
     def _random(self) -> np.random.Generator:
         """Made at the first draw: it takes as long as parsing a request, which the event loop need not wait for."""
-        unseeded = 0 if self._sampling.deterministic else secrets.randbits(64)
-        return np.random.default_rng(self._sampling.seed if self._sampling.seed is not None else unseeded)
+        if not self._repeats:
+            return np.random.default_rng(secrets.randbits(64))
+        return np.random.Generator(np.random.Philox(key=self._sampling.seed or 0))
+
+    @cached_property
+    def _stretches(self) -> dict[str, Any]:
+        """The state of a generator whose numbers are counted: a stretch of them is for each place."""
+        return dict(self._random.bit_generator.state)
+
+    def _turn_to_place(self) -> None:
+        stretch = self._stretches
+        stretch["state"]["counter"] = np.array([0, self._place, 0, 0], np.uint64)
+        self._random.bit_generator.state = stretch
 
     def draw(self, logits: NDArray[np.float32]) -> int:
         """logits [vocabulary], left unchanged -> token id. Raises GrammarFailed when no token fits the grammar."""
+        if self._repeats:
+            self._turn_to_place()
+        self._place += 1
         row = self._adjusted(logits)
         token = self._pick(row)
         if self._constraint:

@@ -10,7 +10,11 @@ from inference.errors import InferenceError
 
 
 class RunFailed(InferenceError):
-    """The process died, gave up or did not end; the message is its reason in one line."""
+    """The process died, gave up or did not end; the message is its reason in one line. `crashed`: by a signal."""
+
+    def __init__(self, reason: str, *, crashed: bool = False) -> None:
+        super().__init__(reason)
+        self.crashed = crashed
 
 
 def run_apart(module: str, *arguments: str, timeout_s: float) -> str:
@@ -21,7 +25,7 @@ def run_apart(module: str, *arguments: str, timeout_s: float) -> str:
     except subprocess.TimeoutExpired:
         raise RunFailed(f"did not finish within {timeout_s:.0f} s") from None
     if done.returncode < 0:
-        raise RunFailed(f"killed by {signal.Signals(-done.returncode).name}")
+        raise RunFailed(f"killed by {signal.Signals(-done.returncode).name}", crashed=True)
     if done.returncode:
         raise RunFailed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
     return done.stdout

@@ -1,9 +1,10 @@
 """What steps cost with each attention, as JSON.
 
-`python -m inference.provisioning.attention_bench MODEL [--threads N] [--gpu-layers N]`
+`python -m inference.provisioning.attention_bench MODEL [--threads N] [--gpu-layers N] [--only KIND]`
 
 For a subprocess, as `speed` is. The kinds take turns, so that what else the machine does slows them alike, and the
-fastest step of each counts.
+fastest step of each counts. Where that crashes, each is measured in a process of its own, and those that crash there
+have no pace: no worker should use them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -20,7 +22,7 @@ from inference.attention import ALL, Attention
 from inference.backend import Rows
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.apart import run_apart
+from inference.provisioning.apart import RunFailed, run_apart
 
 STREAMS = (1, 8, 16)
 PROMPTS, PROMPT_ROWS = 2, 60  # no multiple of the kernels' tiles, which questions are not either
@@ -49,7 +51,7 @@ def fastest(paces: Sequence[Pace]) -> Pace:
     return min(paces, key=lambda pace: pace.slower_than(paces[0]))
 
 
-def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
+def measure(path: Path, *, threads: int, gpu_layers: int, kinds: Sequence[Attention] = ALL) -> list[Pace]:
     """Blocks for seconds, or for a minute with a large model. Raises InferenceError."""
     model = LlamaModel.load(path, gpu_layers=gpu_layers)
     made = {
@@ -61,11 +63,14 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
             threads=threads,
             attention=attention,
         )
-        for attention in ALL
+        for attention in kinds
     }
     held = _fill(list(made.values()))
-    steps = {_streams(n): [Rows(slot, held, [slot]) for slot in range(n)] for n in STREAMS}
-    steps[f"{PROMPTS} prompts of {PROMPT_ROWS}"] = [Rows(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
+    prompts = [Rows(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
+    # The largest first: where llama.cpp's memory for intermediate results on a Vulkan device grows in a later step, it
+    # submits what it has recorded twice, and drivers may crash.
+    steps = {f"{PROMPTS} prompts of {PROMPT_ROWS}": prompts}
+    steps |= {_streams(n): [Rows(slot, held, [slot]) for slot in range(n)] for n in reversed(STREAMS)}
     best = {attention: dict.fromkeys(steps, float("inf")) for attention in made}
     began = perf_counter()
     for _ in range(ROUNDS):
@@ -81,10 +86,20 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
 
 
 def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
-    """The same in a separate process. Raises RunFailed."""
-    return read(
-        run_apart("inference.provisioning.attention_bench", *arguments(path, threads, gpu_layers), timeout_s=TIMEOUT_S)
-    )
+    """The same in a separate process, without the kinds that crash. Raises RunFailed where none can be measured."""
+    module, given = "inference.provisioning.attention_bench", arguments(path, threads, gpu_layers)
+    try:
+        return read(run_apart(module, *given, timeout_s=TIMEOUT_S))
+    except RunFailed as failure:
+        if not failure.crashed:
+            raise
+        paces: list[Pace] = []
+        for kind in range(len(ALL)):
+            with suppress(RunFailed):
+                paces += read(run_apart(module, *given, "--only", str(kind), timeout_s=TIMEOUT_S))
+        if not paces:
+            raise
+        return paces
 
 
 def arguments(path: Path, threads: int, gpu_layers: int) -> list[str]:
@@ -127,6 +142,9 @@ if __name__ == "__main__":
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--gpu-layers", type=int, default=-1)
+    parser.add_argument("--only", type=int, choices=range(len(ALL)), help="a kind by its place in ALL")
     options = parser.parse_args()
-    paces = measure(options.model, threads=options.threads or default_threads(), gpu_layers=options.gpu_layers)
+    kinds = ALL if options.only is None else [ALL[options.only]]
+    threads = options.threads or default_threads()
+    paces = measure(options.model, threads=threads, gpu_layers=options.gpu_layers, kinds=kinds)
     print(json.dumps([asdict(pace) for pace in paces]))

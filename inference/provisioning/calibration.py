@@ -29,9 +29,10 @@ KEPT_MAX = 64  # models and settings; the oldest go first
 
 
 def chosen(paces: Sequence[Pace], rule: Attention) -> Attention:
-    """The fastest, unless the one by rule is about as fast: with that, answers can be deterministic."""
-    best, ours = fastest(paces), next(pace for pace in paces if pace.attention == rule)
-    return best.attention if ours.slower_than(best) > SLOWDOWN_MIN else rule
+    """The fastest, unless the one by rule is about as fast: with that, answers can be deterministic. One without a pace
+    crashes here."""
+    best, ours = fastest(paces), next((pace for pace in paces if pace.attention == rule), None)
+    return best.attention if ours is None or ours.slower_than(best) > SLOWDOWN_MIN else rule
 
 
 def affordable(config: EngineConfig) -> bool:

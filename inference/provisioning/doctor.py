@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from inference.attention import Attention
+from inference.attention import ALL, Attention
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
@@ -260,11 +260,15 @@ def _on_gpu(config: EngineConfig) -> bool:
 
 
 def attention_finding(paces: Sequence[Pace], used: Attention) -> Finding:
-    """A choice that is only a little slower is kept: so much is noise."""
-    ours, best = next(each for each in paces if each.attention == used), attention_bench.fastest(paces)
-    text = "\n".join([f"{used}; milliseconds of a step with", *map(str, paces)])
-    slower = ours.slower_than(best)
+    """A choice that is only a little slower is kept: so much is noise. One without a pace crashed."""
+    measured, best = [pace.attention for pace in paces], attention_bench.fastest(paces)
+    lines = [f"{used}; milliseconds of a step with", *map(str, paces)]
+    lines += [f"{each!s:<29} | crashes on this machine" for each in ALL if each not in measured]
+    text = "\n".join(lines)
     numbers = {f"{each.attention} {step}_ms": ms for each in paces for step, ms in each.steps_ms.items()}
+    if used not in measured:
+        return Finding("attention", Level.PROBLEM, text, f"a worker would crash: {best.attention.flags}", numbers)
+    slower = paces[measured.index(used)].slower_than(best)
     if slower > SLOWDOWN_MIN:
         todo = f"{best.attention} takes {100 / slower:.0f} % of the time: {best.attention.flags}"
         return Finding("attention", Level.WARNING, text, todo, numbers)

@@ -56,6 +56,11 @@ class Fleet:
     def up(self) -> list[Upstream]:
         return [each for each in self.upstreams if each.is_up]
 
+    @property
+    def has_ours(self) -> bool:
+        """Whether any engine is of this project, also one that is away."""
+        return any(each.facts is not None and each.facts.ours for each in self.upstreams)
+
     def pick(self, session: bytes, without: Collection[Upstream] = (), *, ours: bool = False) -> Upstream | None:
         """The engine of a session, or the next one in its order that has room. `ours`: of this project only."""
         able = [each for each in self.up if each not in without and (not ours or (each.facts and each.facts.ours))]

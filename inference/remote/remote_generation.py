@@ -52,8 +52,11 @@ class RemoteGeneration(Delivery):
         end_tokens: frozenset[int],
         deadline_ns: int | None,
         left: Callable[[RemoteGeneration], None],
+        written: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        self.ids = list(written)
+        self._written = len(written)
         self.stamps = Stamps(submitted_ns=now_ns())
         self.prompt_tokens = len(ask.prompt)
         self.cached_tokens = self.drafted = self.accepted = 0
@@ -67,6 +70,8 @@ class RemoteGeneration(Delivery):
         self._ask, self._fleet, self._transport = ask, fleet, transport
         self._pieces, self._end_tokens = pieces, end_tokens
         self._text = TextStream(pieces, ask.sampling.stop)
+        for token in written:
+            self._text.push(token)
         self._events = Events()
         self._session = session_of(ask.prompt, ask.salt)
         self._tried: list[Upstream] = []
@@ -89,7 +94,7 @@ class RemoteGeneration(Delivery):
 
     async def admitted(self) -> None:
         await self._answered.wait()
-        if self._error is not None and not self.ids:
+        if self._error is not None and len(self.ids) == self._written:
             raise self._error
 
     @property
@@ -159,7 +164,8 @@ class RemoteGeneration(Delivery):
     def _begin(self) -> None:
         """Ask the next engine. Raises EnginesAway and NotDeterministic."""
         exact = self._ask.sampling.deterministic
-        upstream = self._fleet.pick(self._session, self._tried, ours=exact)
+        bound = bool(self.ids) and not self._ask.goes_on_anywhere
+        upstream = self._fleet.pick(self._session, self._tried, ours=exact or bound)
         if upstream is None:
             if exact and self._fleet.up and not self._tried:
                 raise NotDeterministic("none of the engines can give deterministic answers")
@@ -181,7 +187,7 @@ class RemoteGeneration(Delivery):
             self._conclude()
             self.flush()
             return
-        if self.ids and not self._ask.can_be_continued:
+        if self.ids and not (self._ask.goes_on_anywhere or self._fleet.has_ours):
             self._fail(InferenceError("the engine was lost in the middle of the answer"))
             return
         try:

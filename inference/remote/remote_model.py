@@ -30,7 +30,8 @@ LOOK_TIMEOUT_S = 2.0
 # Looks in a row without an answer after which an engine's streams are begun elsewhere: a busy machine may miss one.
 MISSES_MAX = 3
 TOTALS = ("generated_tokens", "prompt_tokens", "cached_tokens", "continued")
-FINGERPRINT = b"remote"  # generated turns are kept in memory only, where no other model's are
+FINGERPRINT = b"remote %d %b"  # vocabulary and name: workers that share engines share generated turns
+FINGERPRINT_BYTES_MAX = 64  # of the key of a digest
 
 
 class RemoteModel(TextModel):
@@ -38,6 +39,8 @@ class RemoteModel(TextModel):
 
     `digest` makes of a tenant's salt what engines are told in its place: the same for all workers that share caches.
     """
+
+    shares_turns = True
 
     def __init__(
         self,
@@ -47,7 +50,8 @@ class RemoteModel(TextModel):
         digest: Callable[[str], str],
         context: int = 0,
     ) -> None:
-        super().__init__(weights, FINGERPRINT, context or min(weights.context_length, CONTEXT_DEFAULT))
+        fingerprint = (FINGERPRINT % (weights.vocabulary_size, weights.name.encode()))[:FINGERPRINT_BYTES_MAX]
+        super().__init__(weights, fingerprint, context or min(weights.context_length, CONTEXT_DEFAULT))
         self._context_max = self.context_length
         self._fleet = Fleet(urls)
         self._transport, self._digest = transport, digest
@@ -107,16 +111,17 @@ class RemoteModel(TextModel):
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
         traceparent: str = "",
+        written: Sequence[int] = (),
     ) -> RemoteGeneration:
         """Raises EnginesAway besides."""
         room = self.context_length - len(prompt)
-        if not prompt or room < 1:
+        if not prompt or room < 1 + len(written):
             raise PromptTooLong(f"the prompt has {len(prompt)} tokens; this model takes 1 to {self.context_length - 1}")
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")
         held = sampling.at_most(room).kept_from(self._end_tokens)
-        return self._send(prompt, held, salt, priority, due, deadline_ns, traceparent)
+        return self._send(prompt, held, salt, priority, due, deadline_ns, traceparent, written)
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         """What engines expect is known to them alone. Raises EnginesAway."""
@@ -163,6 +168,7 @@ class RemoteModel(TextModel):
         due: Due,
         deadline_ns: int | None,
         traceparent: str = "",
+        written: Sequence[int] = (),
     ) -> RemoteGeneration:
         ask = Ask(
             id=random_id(128),
@@ -175,7 +181,7 @@ class RemoteModel(TextModel):
             traceparent=traceparent,
         )
         generation = RemoteGeneration(
-            ask, self._fleet, self._transport, self._pieces, self._end_tokens, deadline_ns, self._left
+            *(ask, self._fleet, self._transport, self._pieces, self._end_tokens, deadline_ns, self._left, written)
         )
         self._going.add(generation)
         return generation

@@ -45,9 +45,11 @@ class Ask:
     traceparent: str = ""  # a header: see `Transport.post`
 
     @property
-    def can_be_continued(self) -> bool:
-        """Whether another engine may go on behind what was generated, as if nothing had happened: what is drawn next
-        depends on nothing but the tokens so far."""
+    def goes_on_anywhere(self) -> bool:
+        """Whether any engine may go on behind what was generated, as if nothing had happened: what is drawn next
+        depends on nothing but the tokens so far. For the others an engine has to know which tokens are the answer's:
+        ours do.
+        """
         s = self.sampling
         penalises = s.presence_penalty or s.frequency_penalty or s.repeat_penalty != 1.0
         drawn = s.temperature > 0 and s.seed is not None
@@ -84,6 +86,7 @@ class Ask:
             "deterministic": s.deterministic or None,
             "ahead": self.priority is Priority.AHEAD or None,
             "shared": self.shared or None,
+            "written": len(generated) or None,
             "marked_grammar": {"text": grammar.text, "begins": grammar.begins} if grammar and grammar.begins else None,
         }
         body = {

@@ -32,6 +32,8 @@ CONTEST_TIMEOUT_S = 10.0
 CONTESTED = ("lock file", "shared memory")
 POLL_S = 0.02
 SPACE_BYTES_MIN = 16 * 2**20  # a segment of the write-ahead log; with less even the log of the server stays empty
+# Servers that this process started and others still use: Python calls a child that nobody refers to forgotten.
+_LEFT: list[subprocess.Popen[bytes]] = []
 
 
 class EmbeddedPostgres:
@@ -183,6 +185,9 @@ class EmbeddedPostgres:
                 self._shut_down(placement_of(self._home))
             finally:
                 self._users.release()
+        elif self._process is not None:
+            _LEFT[:] = [each for each in (*_LEFT, self._process) if each.poll() is None]
+            self._process = None
 
     def _shut_down(self, place: Placement) -> None:
         """A fast shutdown: sessions end, nothing is lost."""

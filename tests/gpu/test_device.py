@@ -57,10 +57,13 @@ def test_every_attention_computes_what_it_does_on_the_cpu(mode: Attention, kv_on
 
 
 @pytest.mark.parametrize("kv_type", [Q8_0, Q4_0])
-def test_small_keys_and_values_differ_on_the_gpu_no_more_than_they_do_on_the_cpu(kv_type: str) -> None:
+def test_small_keys_and_values_lose_no_more_on_the_gpu_than_they_do_on_the_cpu(kv_type: str) -> None:
     flash = Attention(unified=True, flash=True)
-    difference = first_row(-1, attention=flash, kv_type=kv_type) - first_row(0, attention=flash, kv_type=kv_type)
-    assert np.abs(difference).max() < TOLERANCE
+    there, here = (
+        np.abs(first_row(layers, attention=flash, kv_type=kv_type) - first_row(layers, attention=flash)).max()
+        for layers in (-1, 0)
+    )
+    assert 0 < there < here + TOLERANCE  # a CPU rounds what it multiplies keys with, too
 
 
 @pytest.mark.parametrize("mode", ALL, ids=str)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -14,6 +15,8 @@ from inference.config import EngineConfig
 from inference.core import ChatMessage, Sampling
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
+from inference.provisioning import attention_bench
+from inference.provisioning.apart import RunFailed
 from inference.provisioning.attention_bench import Pace, fastest
 from inference.provisioning.doctor import Level, attention_finding
 from inference.provisioning.memory import Footprint, Proportions
@@ -116,3 +119,37 @@ def test_a_mode_that_is_clearly_slower_than_another_is_a_warning_with_the_flags_
     finding = attention_finding(far, STREAMS)
     assert finding.level is Level.WARNING and "--kv-layout streams --flash-attention on" in finding.todo
     assert fastest(far) is far[1]
+
+
+def test_a_kind_that_crashes_is_left_out_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    crashing = ALL[3]
+
+    def run(_module: str, *arguments: str, timeout_s: float) -> str:
+        wanted = ALL if "--only" not in arguments else [ALL[int(arguments[-1])]]
+        if crashing in wanted:
+            raise RunFailed("killed by SIGSEGV", crashed=True)
+        return json.dumps([asdict(pace(mode, 5, 10)) for mode in wanted])
+
+    monkeypatch.setattr(attention_bench, "run_apart", run)
+    paces = attention_bench.measure_apart(CHAT_MODEL, threads=1, gpu_layers=-1)
+    assert [each.attention for each in paces] == ALL[:3]
+    told = attention_finding(paces, STREAMS)
+    assert told.level is Level.OK and f"{crashing} | crashes on this machine" in " ".join(told.text.split())
+    problem = attention_finding(paces, crashing)
+    assert problem.level is Level.PROBLEM and "--kv-layout" in problem.todo
+
+
+@pytest.mark.parametrize(("crashed", "tries"), [(True, 1 + len(ALL)), (False, 1)])
+def test_where_nothing_can_be_measured_the_first_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch, crashed: bool, tries: int
+) -> None:
+    tried: list[tuple[str, ...]] = []
+
+    def run(_module: str, *arguments: str, timeout_s: float) -> str:
+        tried.append(arguments)
+        raise RunFailed(f"reason {len(tried)}", crashed=crashed)
+
+    monkeypatch.setattr(attention_bench, "run_apart", run)
+    with pytest.raises(RunFailed, match="reason 1"):
+        attention_bench.measure_apart(CHAT_MODEL, threads=1, gpu_layers=-1)
+    assert len(tried) == tries

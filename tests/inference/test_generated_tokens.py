@@ -141,3 +141,15 @@ def test_what_was_read_is_given_out_only_where_it_spells_the_message() -> None:
     forged = restarted(known("hello"), pieces=silent)
     assert forged.get(said("hello")) is None
     assert len(forged) == 0
+
+
+def test_what_is_not_known_is_looked_for_once_and_found_under_the_same_digest_elsewhere() -> None:
+    here, there = known("hello"), known()
+    asked = ChatMessage("user", "hello")
+    assert here.missing([asked, said("hello")]) == []
+    (digest,) = there.missing([asked, said("hello"), said("hello")])
+    assert there.missing([said("hello")]) == []
+    assert here.put(said("hello"), ids("hello")) == digest != here.put(said("hello"), ids("hello"), salt="another")
+    there.load([(digest, ids("hello"))])
+    assert there.get(said("hello")) == ids("hello")
+    assert here.put(said("hello"), ids("other")) is None

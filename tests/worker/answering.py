@@ -60,8 +60,10 @@ class ShelfRetriever:
 class StallingGeneration(ScriptedGeneration):
     """Says its text and then stands still, until it is released or cancelled."""
 
-    def __init__(self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int) -> None:
-        super().__init__(text, prompt_tokens, sampling, piece_chars)
+    def __init__(
+        self, text: str, prompt_tokens: int, sampling: Sampling, piece_chars: int, written: Sequence[int] = ()
+    ) -> None:
+        super().__init__(text, prompt_tokens, sampling, piece_chars, written=written)
         self.released = asyncio.Event()
         self.stopped = asyncio.Event()
 
@@ -85,9 +87,11 @@ class StallingModel(ScriptedModel):
     running: list[StallingGeneration] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+    def generate(
+        self, prompt: Sequence[int], sampling: Sampling, *, written: Sequence[int] = (), **_options: Any
+    ) -> ScriptedGeneration:
         self.prompts.append("".join(map(chr, prompt)))
-        self.running.append(StallingGeneration(self.replies[0], len(prompt), sampling, self.piece_chars))
+        self.running.append(StallingGeneration(self.replies[0], len(prompt), sampling, self.piece_chars, written))
         self.started.set()
         return self.running[-1]
 

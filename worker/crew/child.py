@@ -119,6 +119,7 @@ class Child:
                     task.cancel()
                 if process.returncode is None:
                     process.kill()
+                    await process.wait()
         finally:
             self._line.close()
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -10,6 +10,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from aiohttp import web
 
 from agents.work import Work
 from inference.core import Due, Generation, Grammar, Priority
-from inference.errors import EngineStopped, InvalidSchema
+from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
 from inference.model import ChatModel
 from inference.remote.answer_stream import spell_nothing
 from inference.remote.request_body import MODELS_PATH, PATH
@@ -141,21 +142,29 @@ async def _grammar(asked: GenerateRequest, model: ChatModel) -> Grammar | None:
 
 def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None) -> Generation | None:
     """None: there is nothing to do. Raises InferenceError and ApiError 400."""
-    own, prompt = asked.firsttoken, asked.token_ids
+    own, end = asked.firsttoken, len(asked.token_ids) - asked.firsttoken.written
+    prompt, written = asked.token_ids[:end], asked.token_ids[end:]
+    if end < 1:
+        raise ApiError(400, "Invalid 'firsttoken.written': nothing is left of the prompt.", param="firsttoken.written")
     if own.shared:
         model.share(prompt[: own.shared])
     if own.ahead:
         return model.read_ahead(prompt, salt=asked.cache_salt, exact=own.deterministic)
     if asked.priority == Priority.AHEAD:
         raise ApiError(400, "Invalid 'priority': this class is for reading ahead.", param="priority")
-    return model.generate(
-        prompt,
-        asked.sampling(grammar),
-        salt=asked.cache_salt,
-        priority=Priority(asked.priority),
-        due=Due(_at_ns(own.due_ms), own.waits, own.pace_ms and own.pace_ms / 1e3),
-        deadline_ns=_at_ns(own.deadline_ms),
-    )
+    sampling = asked.sampling(grammar)
+    try:
+        return model.generate(
+            prompt,
+            replace(sampling, max_tokens=sampling.max_tokens + len(written)),
+            salt=asked.cache_salt,
+            priority=Priority(asked.priority),
+            due=Due(_at_ns(own.due_ms), own.waits, own.pace_ms and own.pace_ms / 1e3),
+            deadline_ns=_at_ns(own.deadline_ms),
+            written=written,
+        )
+    except GrammarFailed as error:
+        raise ApiError(400, f"Invalid 'firsttoken.written': {error}.", param="firsttoken.written") from None
 
 
 def _at_ns(in_ms: float | None) -> int | None:

@@ -63,7 +63,8 @@ class MarkedGrammar(Strict):
 
 class Own(Strict):
     """The first token is due in `due_ms`, each further one `pace_ms` after the last; what `waits` is taken however late
-    it will be. `ahead`: the prompt is only prefilled. `shared` tokens at its beginning hold nothing of any tenant."""
+    it will be. `ahead`: the prompt is only prefilled. `shared` tokens at its beginning hold nothing of any tenant,
+    and `written` ones at the end of `token_ids` belong to the answer, which goes on behind them."""
 
     deadline_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
     due_ms: Annotated[float, Field(gt=0, le=DEADLINE_MS_MAX)] | None = None
@@ -72,6 +73,7 @@ class Own(Strict):
     deterministic: bool = False
     ahead: bool = False
     shared: Annotated[int, Field(ge=0, le=PROMPT_TOKENS_MAX)] = 0
+    written: Annotated[int, Field(ge=0, lt=PROMPT_TOKENS_MAX)] = 0
     marked_grammar: MarkedGrammar | None = None
 
 

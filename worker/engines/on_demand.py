@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
@@ -46,6 +46,7 @@ class OnDemandModel:
         self.context_length = text.context_length
         self.chat_template = text.chat_template
         self.measures: Mapping[str, int] = text.measures
+        self.shares_turns = False
         self.share_loaded = 0.0  # from 0 to 1, while it is loaded
         self.used_at = float("-inf")  # on the monotonic clock
         self._left_at = float("-inf")  # on the monotonic clock
@@ -187,6 +188,9 @@ class OnDemandModel:
     def spell(self, ids: Sequence[int]) -> list[bytes]:
         return self._text.spell(ids)
 
+    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+        return self._text.say(ids, stop, over=over)
+
     def infill(self, before: str, behind: str) -> list[Segment] | None:
         return self._text.infill(before, behind)
 
@@ -206,6 +210,7 @@ class OnDemandModel:
         due: Due = WHENEVER,
         deadline_ns: int | None = None,
         traceparent: str = "",
+        written: Sequence[int] = (),
     ) -> Generation:
         if self._model is None:
             raise EngineStopped(f"the model {self.name} is not loaded")
@@ -217,6 +222,7 @@ class OnDemandModel:
             due=due,
             deadline_ns=deadline_ns,
             traceparent=traceparent,
+            written=written,
         )
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
@@ -233,9 +239,15 @@ class OnDemandModel:
         if self._model is not None:
             self._model.share(beginning)
 
-    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> None:
+    def remember(self, message: ChatMessage, ids: Sequence[int], *, salt: str = "") -> bytes | None:
+        return self._model.remember(message, ids, salt=salt) if self._model else None
+
+    def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:
+        return []
+
+    def learn(self, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
         if self._model is not None:
-            self._model.remember(message, ids, salt=salt)
+            self._model.learn(turns)
 
     @property
     def failed(self) -> str | None:

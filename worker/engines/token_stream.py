@@ -29,7 +29,7 @@ class TokenStream:
         self._response = web.StreamResponse(headers=HEADERS)
         self._generation = generation
         self._id = id
-        self._told = 0  # ids
+        self._told = len(generation.ids)  # those that the worker has
         self._began = False
         self._chunked = True
 

@@ -83,7 +83,10 @@ async def _start(
         return await request.app[RUNS].backlog.enqueue(principal, body, dialect, id)
     on_disconnect = Disconnect.parse(request.headers.get(HEADER), usual)
     runs, trace = request.app[RUNS], request[TRACE]
-    return await runs.create(principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id)
+    goes_on = HEADER in request.headers and on_disconnect.grace_s > 0
+    return await runs.create(
+        principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id, goes_on=goes_on
+    )
 
 
 async def _tell(
@@ -115,16 +118,24 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:
     stream = EventStream(request)
+    runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
     try:
-        await read_run(run, stream, number)
+        number = await read_run(run, stream, number)
+        if run.lost:  # another worker goes on with it
+            await read_stored(runs.services, stream, tenant_id, run.id, number - 1, runs.get)
     except ClientGone:
         return stream.response
-    return await stream.close(*(() if run.left else (sse.DONE,)))
+    return await stream.close(*(() if run.left and not run.lost else (sse.DONE,)))
 
 
 async def _whole(request: web.Request, run: Run) -> web.Response:
     with run.reading():
         await run.wait()
+    if run.lost:
+        tenant_id = request[PRINCIPAL].tenant_id
+        await request.app[RUNS].ended(tenant_id, run.id)
+        record = await request.app[SERVICES].responses.get(tenant_id, run.id)
+        return reply(shown_response(record.body, run.turn.frame.request.with_results))
     if run.error is not None:
         raise run.error
     return reply(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from agents.errors import NotFound
-from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY, certain
-from worker.auth.principal import Principal, Via
-from worker.auth.seals import opened
+from worker.auth.principal import Principal
 from worker.checks import check_model
 from worker.errors import BROKE
 from worker.failures import to_api_error
-from worker.runs.ledger import Ledger
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Taken
-from worker.runs.turn import ResponseTurn, hydrate, record_of
+from worker.runs.turn import hydrate, record_of
 from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
-from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
-from worker.wire.options import entitled, priority_of, rank_of
+from worker.wire.options import entitled, rank_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -39,37 +34,8 @@ STORE_S = 5.0
 BUSY = frozenset({429, 503})  # not the fault of the request: it may be started elsewhere, or later
 
 
-# Runs a turn to its end, after the events that were sent before; raises the errors that refuse it.
-Complete: TypeAlias = Callable[[ResponseTurn, Ledger, Sequence[WireEvent]], Awaitable[None]]
-
-
-async def run_queued(services: RunServices, taken: Taken, complete: Complete) -> None:
-    """Run a response that this worker took from the queue.
-
-    Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, and NotFound.
-    """
-    tenant_id, response_id = taken.tenant_id, taken.response_id
-    job = await services.queue.job(tenant_id, response_id)
-    via, subject = cast(Via, job.caller["via"]), job.caller["subject"]
-    principal = await services.authenticator.again(tenant_id, via, subject)
-    record = await services.responses.get(tenant_id, response_id)
-    model = check_model(record.body["model"], services)
-    frame = ResponseFrame(
-        ResponseRequest.model_validate(job.request),
-        model,
-        response_id,
-        record.body["created_at"],
-        Dialect(job.caller["dialect"]),
-    )
-    trace = Trace(attributes={"background": True})
-    with trace.span("hydrate"):
-        items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
-        turn = replace(await hydrate(services, principal, frame), items=items)
-        told = (await services.running.read(tenant_id, response_id, -1)).events
-    request = frame.request
-    priority = priority_of(request.service_tier, watched=principal.is_watching)
-    ledger = Ledger(services, principal, trace, response_id, turn.conversation_id, model, request.metadata, priority)
-    await complete(turn, ledger, told)
+# Runs a response that was taken to its end; raises the errors that refuse it.
+Run: TypeAlias = Callable[[Taken], Awaitable[None]]
 
 
 class Backlog:
@@ -79,10 +45,10 @@ class Backlog:
     library for queues would bring a second driver and its own tables, and still not know which events were sent.
     """
 
-    def __init__(self, services: RunServices, places: int, complete: Complete) -> None:
+    def __init__(self, services: RunServices, places: int, run: Run) -> None:
         self._services = services
         self._places = places
-        self._complete = complete
+        self._run = run
         self._making: dict[asyncio.Task[None], Taken] = {}
         self._queued = asyncio.Event()
         self._stopped = False
@@ -171,7 +137,7 @@ class Backlog:
 
     async def _make(self, taken: Taken) -> None:
         try:
-            await run_queued(self._services, taken, self._complete)
+            await self._run(taken)
         except NotFound:
             log.info("%s was deleted before it started", taken.response_id)
         except Exception as error:  # the boundary: any error that prevents the start of a response ends it, or waits

@@ -13,6 +13,7 @@ from agents.store import ResponseRecord
 from migrations.pool import DATABASE_AWAY
 from worker.batch_writer import BatchWriter, NotStored
 from worker.errors import BROKE
+from worker.runs.continuation import Continuation
 from worker.runs.running_store import Batch, End, RunningStore, Taken
 from worker.supervisor import Supervisor
 from worker.wire import sse
@@ -37,12 +38,23 @@ class Journal:
     stored: int = 0  # of the frames, from the first on
     last: bool = False  # nothing follows
     end: End | None = None  # where it could not be stored before it was told
+    continuation: Continuation | None = None  # where another worker may go on
+    on_stored: Callable[[], None] = lambda: None
+    on_lost: Callable[[], None] = lambda: None  # the response is in other hands
 
     def batch(self, further: Sequence[bytes] = (), *, skipped: int = 0) -> Batch:
         """What is not known to be stored, and frames that are about to be told after `skipped` others."""
         frames = [*self.frames[self.stored :], *further]
         number = self.first + len(self.frames) + len(further) + skipped - 1
-        return Batch(self.response_id, list(map(sse.data_of, frames)), number, self.last, self.end)
+        marks = self.continuation.beside(number) if self.continuation and not further else ()
+        return Batch(self.response_id, list(map(sse.data_of, frames)), number, self.last, self.end, marks)
+
+    def keep(self, batch: Batch) -> None:
+        """The batch is stored."""
+        self.stored = batch.number + 1 - self.first
+        if self.continuation:
+            self.continuation.keep()
+        self.on_stored()
 
     def drop(self) -> None:
         """Give up what is not stored, except for the end of a response, and its memory where nobody reads it."""
@@ -82,10 +94,10 @@ class EventLog:
             return False
         return True
 
-    def note(self, journal: Journal) -> None:
-        """There is something new in it."""
+    def note(self, journal: Journal, *, waited_for: bool = False) -> None:
+        """There is something new in it; `waited_for`: somebody waits until it is stored."""
         self._waiting[journal.response_id] = journal
-        self._writer.notify()
+        self._writer.notify(hurry=waited_for)
 
     def knows(self, response_id: str) -> bool:
         """Whether something of it waits to be stored."""
@@ -120,7 +132,7 @@ class EventLog:
         if done:
             for tenant_id, journals in by_tenant.items():
                 for journal, batch in zip(journals, batches[tenant_id], strict=True):
-                    journal.stored = batch.number + 1 - journal.first
+                    journal.keep(batch)
                     self._done(journal, last=batch.last)
             if self._waiting:  # what was noted meanwhile
                 self._writer.notify()
@@ -146,10 +158,11 @@ class EventLog:
         held = await self.store.append(tenant_id, batches, self.worker, followed)
         for journal, batch in zip(journals, batches, strict=True):
             if journal.response_id in held:
-                journal.stored = batch.number + 1 - journal.first
+                journal.keep(batch)
                 self._done(journal, last=batch.last)
             elif not await self._begun_again(journal):
                 self._done(journal, last=True)
+                journal.on_lost()
 
     async def _begun_again(self, journal: Journal) -> bool:
         """Whether it had been lost in a crash of the server, which takes the latest beginnings along."""

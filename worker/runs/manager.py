@@ -12,18 +12,23 @@ from uuid import UUID
 
 from aiohttp import web
 
+from agents.bookmark import CannotGoOn
 from agents.errors import STOPPED
 from agents.message import Item, new_id
 from inference.trace import Trace
+from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.checks import check_model
-from worker.runs.background import Backlog
+from worker.failures import to_api_error
+from worker.runs.again import job_of, run_queued, turn_again
+from worker.runs.background import BUSY, RETRY_S, Backlog
 from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.event_log import EventLog
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Taken
+from worker.runs.running_store import NoRoom, Taken
+from worker.runs.torn import Torn
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
@@ -42,6 +47,9 @@ CANCEL_S = 5.0  # how long another worker may take to stop before the client get
 POLL_S = 2.0  # between two looks at a response without notifications
 ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may miss the first request
 NO_EVENTS = 2**31 - 1  # above every number of an event
+SILENT_WORKER_S = 45.0  # three times what a worker takes to say that it is there
+GOING_ON_MAX = 8  # answers of workers that are gone, at once: about what a machine answers at once
+GO_ON_S = 60.0  # how long one waits for an engine, or for room
 WORKER_GONE = {"code": "server_error", "message": STOPPED}
 
 
@@ -53,11 +61,12 @@ class Runs:
         after the end of their response.
         """
         self.services = services
-        self.backlog = Backlog(services, background, self._complete)
+        self.backlog = Backlog(services, background, self._run_queued)
         self._event_log = EventLog(services.running, services.presence.worker, services.presence.is_followed)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
         self._suspects: set[Taken] = set()
+        self._going_on: dict[asyncio.Task[None], str] = {}
         self._forgot_at = float("-inf")
         self._janitor: Supervised | None = None
 
@@ -76,6 +85,8 @@ class Runs:
         self.backlog.stop()
         if self._janitor:
             await self._janitor.stop()
+        for task in self._going_on:
+            task.cancel()
         for run in self._runs.values():
             (run.leave if run.in_background else run.cancel)()
         await self.idle(CLOSE_S)
@@ -107,9 +118,11 @@ class Runs:
         on_disconnect: Disconnect,
         id: str | None = None,
         remembered: tuple[Item, ...] | None = None,
+        goes_on: bool = False,
     ) -> Run:
         """Start the response to a validated request. `id` is that of the response, by default a new one; `remembered`
-        the items that precede the request, where they need not be read. Raises the errors that refuse the request.
+        the items that precede the request, where they need not be read. One that `goes_on` does so at another worker
+        when this one is lost. Raises the errors that refuse the request.
         """
         services = self.services
         body = entitled(body, principal.best_class)
@@ -123,10 +136,14 @@ class Runs:
                 turn = await hydrate(services, principal, frame, remembered)
                 span.attributes["items"] = len(turn.history)
             held = places.pop_all()
-        return await self._begin(turn, ledger, held, on_disconnect)
+        job = job_of(turn, on_disconnect.grace_s) if goes_on and body.stored else None
+        return await self._begin(turn, ledger, held, on_disconnect, job=job)
+
+    async def _run_queued(self, taken: Taken) -> None:
+        await run_queued(self.services, taken, self._complete)
 
     async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
-        run = await self._begin(turn, ledger, ExitStack(), GO_ON, told)
+        run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(turn, GO_ON.grace_s))
         await run.wait()
 
     async def _begin(
@@ -136,9 +153,12 @@ class Runs:
         held: ExitStack,
         on_disconnect: Disconnect,
         told: Sequence[WireEvent] = (),
+        job: dict[str, Any] | None = None,
+        torn: Torn | None = None,
     ) -> Run:
-        """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events."""
-        run = Run(self.services, turn, ledger, self._event_log, told)
+        """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events. See
+        `Run` for the others."""
+        run = Run(self.services, turn, ledger, self._event_log, told, job, torn)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
@@ -203,11 +223,64 @@ class Runs:
             return
         if is_ours:
             await self.services.running.withdraw(taken.tenant_id, taken.response_id, taken.worker)
+        if await self._adopt(taken):
+            return
         await self.services.running.give_up(taken, WORKER_GONE)
+
+    async def _adopt(self, taken: Taken) -> bool:
+        """Go on with an answer of a worker that is gone; whether it does, now or in one of the next looks."""
+        worker, has_room = self.services.presence.worker, len(self._going_on) < GOING_ON_MAX
+        try:
+            torn = await self.services.running.adopt(taken, worker, has_room=has_room)
+        except NoRoom:
+            return True
+        except CannotGoOn as reason:
+            log.info("%s cannot go on: %s", taken.response_id, reason)
+            return False
+        if torn is None:
+            return False
+        going_on = self._go_on(Taken(taken.tenant_id, taken.response_id, worker), torn)
+        task = asyncio.create_task(going_on, name="go on")
+        self._going_on[task] = taken.response_id
+        task.add_done_callback(self._going_on.pop)
+        return True
+
+    async def _go_on(self, taken: Taken, torn: Torn) -> None:
+        try:
+            run = await self._resume(taken, torn)
+        except CannotGoOn as reason:
+            log.info("%s cannot go on: %s", taken.response_id, reason)
+        except Exception:  # the boundary: whatever keeps it from going on ends it
+            log.exception("%s cannot go on", taken.response_id)
+        else:
+            log.info("%s goes on here behind event %d", taken.response_id, len(torn.events) - 1)
+            await run.wait()
+            return
+        with suppress(*DATABASE_AWAY):  # it is in these hands: the next look sees to it
+            await self.services.running.give_up(taken, WORKER_GONE)
+
+    async def _resume(self, taken: Taken, torn: Torn) -> Run:
+        """Begin behind what was told, once there is an engine and room. Raises CannotGoOn, and what refuses it."""
+        job, give_up_at = torn.job, time.monotonic() + GO_ON_S
+        policy = GO_ON if job["grace_s"] is None else Disconnect(job["grace_s"])
+        asked = (taken.tenant_id, taken.response_id, job["request"], job["caller"], job["history"])
+        while True:
+            try:
+                turn, ledger = await turn_again(self.services, *asked)
+                run = await self._begin(turn, ledger, ExitStack(), policy, torn.events, dict(job), torn)
+            except Exception as error:  # the boundary: what passes is waited for
+                answer = to_api_error(error)
+                if answer is None or answer.status not in BUSY or time.monotonic() >= give_up_at:
+                    raise
+                await asyncio.sleep(RETRY_S)
+            else:
+                run.expect_reader()
+                return run
 
     def _makes(self, taken: Taken) -> bool:
         id = taken.response_id
-        return id in self._runs or self._event_log.knows(id) or self.backlog.holds(taken)
+        here = id in self._runs or id in self._going_on.values()
+        return here or self._event_log.knows(id) or self.backlog.holds(taken)
 
     async def _keep_looking(self, well: Well) -> None:
         while True:
@@ -220,6 +293,8 @@ class Runs:
         await self.services.claims.settle_all()
         running, worker = self.services.running, self.services.presence.worker
         is_janitor = await running.be_janitor(worker)
+        if is_janitor:
+            await running.end_silent(SILENT_WORKER_S)
         listed = await running.abandoned(worker, of_others=is_janitor)
         abandoned = {taken for taken in listed if not self._makes(taken)}
         for taken in abandoned & self._suspects:

@@ -29,15 +29,16 @@ class Reader:
 
     def push(self) -> None:
         stream, frames = self._stream, self._run.frames
-        while self.sent < len(frames) and stream.has_room:
-            batch = frames[self.sent : self.sent + BATCH_FRAMES]
+        while self.sent < (told := self._run.told) and stream.has_room:
+            batch = frames[self.sent : min(told, self.sent + BATCH_FRAMES)]
             stream.send(batch)
             self.sent += len(batch)
         self._run.went_out(self.sent)
 
 
-async def read_run(run: Run, stream: Stream, number: int = 0) -> None:
-    """Send the frames from this number on until the response has ended. Raises ClientGone."""
+async def read_run(run: Run, stream: Stream, number: int = 0) -> int:
+    """Send the frames from this number on until the response has ended; returns the number of the next one. Raises
+    ClientGone."""
     reader = Reader(run, stream, number)
     with run.reading():
         await stream.open()
@@ -45,10 +46,11 @@ async def read_run(run: Run, stream: Stream, number: int = 0) -> None:
         try:
             with run.followed_by(reader):
                 await run.wait()
-                while reader.sent < len(run.frames):
+                while reader.sent < run.told:
                     await stream.room()
         finally:
             stream.on_room.remove(reader.push)
+    return reader.sent
 
 
 async def read_stored(
@@ -64,13 +66,15 @@ async def read_stored(
     `find_run` finds the run of a response that this worker takes from the queue during that time.
     """
     async with aclosing(_follow(services, tenant_id, response_id, after)) as chapters:
-        async for events in chapters:
+        async for chapter in chapters:
+            events = [event for event in chapter if event["sequence_number"] > after]  # a run here may have told more
             await stream.open()
             await stream.write([*map(sse.encode, events)])
             after = events[-1]["sequence_number"] if events else after
             if run := find_run(tenant_id, response_id):
-                await read_run(run, stream, after + 1)
-                return
+                after = await read_run(run, stream, after + 1) - 1
+                if not run.lost:
+                    return
 
 
 async def _follow(

@@ -1,6 +1,8 @@
 """One response while this worker makes it: it goes on for as long as somebody reads it or its policy says.
 
-One of the background is in the store before it is begun, and can be begun again until something of it is told.
+One of the background is in the store before it is begun, and can be begun again until something of it is told. From
+then on, and where its client means to come back, another worker goes on with it if this one is lost: it is told what is
+stored, and nothing else, so that nothing can be told in two ways.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from agents.bookmark import Marks
+from agents.errors import NotFound
 from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
 from migrations.pool import DATABASE_AWAY, certain
 from worker.errors import BROKE
 from worker.failures import refusal, to_api_error
+from worker.runs.continuation import Continuation
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.event_log import EventLog, Journal
 from worker.runs.ledger import Ledger
@@ -24,7 +29,8 @@ from worker.runs.record import mark_first_token
 from worker.runs.replay import finished_half
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import End
-from worker.runs.turn import ResponseTurn, begin, begun, finish, record_of, run_turn, settle, withdraw
+from worker.runs.torn import Torn
+from worker.runs.turn import ResponseTurn, begin, begun, finish, learn_turns, record_of, run_turn, settle, withdraw
 from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.narrator import Narrator
@@ -62,10 +68,18 @@ class Run:
         ledger: Ledger,
         event_log: EventLog,
         told: Sequence[WireEvent] = (),
+        job: dict[str, Any] | None = None,
+        torn: Torn | None = None,
     ) -> None:
+        """`job` is what another worker needs to go on with it, if one is to. `torn`: this one goes on with it."""
         self.turn = turn
         self.frames: list[bytes] = list(map(sse.encode, told))
-        self._journal = Journal(turn.tenant_id, turn.frame.id, self.frames, begun(turn), stored=len(told))
+        beginning = None if torn else begun(turn)
+        self._journal = Journal(turn.tenant_id, turn.frame.id, self.frames, beginning, stored=len(told))
+        self._journal.on_stored, self._journal.on_lost = self._stored, self._lose
+        self._marks = Marks(self._until_stored)
+        self._job, self._torn = job, torn
+        self.lost = False  # another worker has it
         self.snapshot: dict[str, Any] = turn.frame.started()
         self.error: Exception | None = None
         self.on_disconnect: Disconnect = STOP
@@ -76,10 +90,12 @@ class Run:
         self._held = ExitStack()
         self._began = False
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled: list[Event] | None = [] if self.in_background else None
+        self._unsettled: list[Event] | None = [] if self.in_background and torn is None else None
         self._settling: asyncio.Task[None] | None = None
-        self._first_token: int | None = None  # the number of the frame that has it
-        self._marked = False  # in the trace, when that frame went out
+        self._first_token: int | None = None if torn is None else 0  # the number of the frame that has it
+        self._marked = torn is not None  # in the trace, when that frame went out
+        self._over = False  # its end was told
+        self._kept = asyncio.Event()  # more of it is stored
         self._readers = 0
         self._followers: list[Follower] = []
         self._moved = asyncio.Event()  # a follower has sent something, or left
@@ -95,6 +111,13 @@ class Run:
     def output(self) -> tuple[Item, ...]:
         """The items told so far."""
         return self._narrator.output
+
+    @property
+    def told(self) -> int:
+        """How many of its frames may be sent."""
+        if self._journal.continuation is None or self._over:
+            return len(self.frames)
+        return min(len(self.frames), self._journal.stored)
 
     @property
     def in_background(self) -> bool:
@@ -155,6 +178,11 @@ class Run:
             if not self._readers and not self.ended and self.on_disconnect is not GO_ON:
                 asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self._stop_unread)
 
+    def expect_reader(self) -> None:
+        """Nobody reads yet: the policy decides how long that may be."""
+        if self.on_disconnect is not GO_ON:
+            asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self._stop_unread)
+
     def _stop_unread(self) -> None:
         if not self._readers:
             self.cancel()
@@ -178,8 +206,9 @@ class Run:
 
     async def open(self) -> None:
         """Store that the response is being made before anybody is told. Meanwhile the engine reads the prompt."""
-        self._began = True
-        await certain(lambda: begin(self._services, self.turn), BEGIN_S)
+        if self._torn is None:
+            self._began = True
+            await certain(lambda: begin(self._services, self.turn), BEGIN_S)
         self._accepted.set_result(None)
 
     def write(self, events: Sequence[Event]) -> None:
@@ -196,6 +225,29 @@ class Run:
         while self._followers and all(follower.sent < len(self.frames) for follower in self._followers):
             self._moved.clear()
             await self._moved.wait()
+
+    def _stored(self) -> None:
+        if self._journal.continuation is not None:
+            self._kept.set()
+            for follower in self._followers:
+                follower.push()
+
+    async def _until_stored(self) -> None:
+        """Return when all that was told so far is stored."""
+        while self._unsettled is not None or self._journal.stored < len(self.frames):
+            self._event_log.note(self._journal, waited_for=True)
+            self._kept.clear()
+            await self._kept.wait()
+
+    def _lose(self) -> None:
+        if self._journal.continuation is not None:
+            self.lost = True
+            self.leave()
+
+    def _recall(self, events: Sequence[Event]) -> None:
+        """What was told at the worker that was lost."""
+        for event in events:
+            self._narrator.recall(event)
 
     async def _settle(self) -> None:
         """Something of the answer is about to be told: from here on it cannot be begun again."""
@@ -254,7 +306,17 @@ class Run:
     async def _run_turn(self) -> TurnFinished:
         """What the turn raises before it is accepted refuses it."""
         try:
-            return await run_turn(self._services, self._ledger.applied(self.turn.turn), self._ledger.trace, self)
+            turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
+            if self._job is not None and turn.compacting is None and turn.sampling.top_logprobs is None:
+                self._journal.continuation = Continuation(self._job, self._marks, lambda: self._unsettled is None)
+            if self._torn is not None:
+                turn = replace(turn, tells_place=False)
+                return await self._services.agent.go_on(
+                    turn, trace, self, self._torn.bookmark, self._marks, self._recall
+                )
+            marks = self._marks if self._journal.continuation else None
+            await learn_turns(self._services, turn)
+            return await run_turn(self._services, turn, trace, self, marks)
         except Exception:  # the boundary: once a turn was accepted, whatever breaks it must still end it well
             if not self._accepted.done():
                 raise
@@ -281,11 +343,13 @@ class Run:
 
     def _publish(self, frames: list[bytes], *, last: bool = False) -> None:
         self.frames += frames
+        self._over = last
         for follower in self._followers:
             follower.push()
         if self.turn.frame.request.stored:
             self._journal.last = last
-            self._event_log.note(self._journal)
+            waited_for = self._journal.continuation is not None and bool(self._followers)
+            self._event_log.note(self._journal, waited_for=waited_for)
 
     async def _conclude(self, finished: TurnFinished) -> str:
         """Store the end before it is told, so that what was acknowledged survives. A failure to do so is the end."""
@@ -294,13 +358,16 @@ class Run:
             await asyncio.wait([self._settling])
         with self._ledger.trace.span("flush"):
             snapshot = self.turn.snapshot(finished)
-            record = record_of(self.turn, snapshot, finished.output)
+            record = replace(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
             held = self._released()
             end = self._encoded_end(snapshot)
             events = self._journal.batch(held + end, skipped=int(self._narrator.tells_trace))
             try:
                 await certain(lambda: finish(self._services, self.turn, record, events), END_S)
             except Exception as error:  # the boundary: events are out, so the last one must say what happened
+                if isinstance(error, NotFound) and self._journal.continuation is not None:
+                    self._left = self.lost = True
+                    return "cancelled"
                 log.warning("a response could not be stored: %r", error)
                 finished, snapshot = self._failed(finished, error)
                 end = self._encoded_end(snapshot)

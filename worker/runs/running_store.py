@@ -6,6 +6,7 @@ is more to read: the payload is `news` and the response's id.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from agents.store.responses import ResponseRecord
 from migrations.pool import Act, Database
 from worker.runs.gathered import Gathered
 from worker.runs.replay import exact, finished_half, last_words, rebuilt
+from worker.runs.torn import Torn
 from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
@@ -62,10 +64,12 @@ class Batch:
     number: int  # of the last one
     last: bool = False
     end: End | None = None
+    marks: Sequence[Mapping[str, Any]] = ()  # where another worker may go on behind them
 
     @property
-    def payload(self) -> str:
-        return (b'{"events":[%b]}' % b",".join(self.events)).decode()
+    def payload(self) -> bytes:
+        marks = b',"marks":%b' % orjson.dumps(self.marks) if self.marks else b""
+        return b'{"events":[%b]%b}' % (b",".join(self.events), marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,10 @@ class Taken:
     tenant_id: UUID
     response_id: str
     worker: int
+
+
+class NoRoom(Exception):
+    """An answer can go on, and has to wait for a place."""
 
 
 class RunningStore:
@@ -237,9 +245,21 @@ class RunningStore:
             if row is None:
                 raise NotFound("response", record.id)
             await _insert_events(connection, tenant_id, [events])
+            if record.remembered and row["ended_before"] is None:
+                await _insert_turns(connection, tenant_id, record)
             if record.conversation_id is not None and row["ended_before"] is None:
                 items = (*record.input, *record.output)
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
+
+    async def generated_turns(self, tenant_id: UUID, digests: Sequence[bytes]) -> list[tuple[bytes, tuple[int, ...]]]:
+        """The exact tokens of those of these turns that are known."""
+        async with self._database.tenant(tenant_id) as connection:
+            rows = await connection.fetch(
+                "select digest, tokens from generated_turns where tenant_id = $1 and digest = any($2::bytea[])",
+                tenant_id,
+                list(digests),
+            )
+        return [(row["digest"], tuple(array("I", row["tokens"]))) for row in rows]
 
     async def be_janitor(self, asker: int) -> bool:
         """Whether this worker is the one that sees to the responses of those that are gone."""
@@ -254,6 +274,41 @@ class RunningStore:
                 "select tenant_id, id, worker from abandoned_responses($1, $2)", asker, of_others
             )
         return [Taken(row["tenant_id"], row["id"], row["worker"]) for row in rows]
+
+    async def adopt(self, taken: Taken, worker: int, *, has_room: bool) -> Torn | None:
+        """Take an unfinished response from a worker that is gone, for this one to go on with. None: there is nothing to
+        go on with, as it has ended or somebody else has it.
+
+        Raises CannotGoOn, and NoRoom where it could but for that; both leave it where it was.
+        """
+        tenant_id, response_id = taken.tenant_id, taken.response_id
+        async with self._database.tenant(tenant_id) as connection:
+            makers = await connection.fetchval(
+                """update responses set worker = $4, makers = makers + 1
+                   where tenant_id = $1 and id = $2 and worker = $3 and completed_at is null returning makers - 1""",
+                tenant_id,
+                response_id,
+                taken.worker,
+                worker,
+            )
+            if makers is None:
+                return None
+            rows = await connection.fetch(
+                """select payload from response_events where tenant_id = $1 and response_id = $2
+                   order by sequence_number""",
+                tenant_id,
+                response_id,
+            )
+            torn = Torn.read([row["payload"] for row in rows], makers)
+            if not has_room:
+                raise NoRoom
+            return torn
+
+    async def end_silent(self, silent_s: float) -> None:
+        """End the connections of workers that hold responses and have not spoken for so long: they stand still, and
+        what they hold is free then."""
+        async with self._database.anonymous() as connection:
+            await connection.execute("select end_silent_workers($1)", timedelta(seconds=silent_s))
 
     async def give_up(self, taken: Taken, error: Mapping[str, Any]) -> None:
         """End a response that nobody makes any more: as failed, unless it had ended and only its events were missing.
@@ -312,8 +367,7 @@ def _beginning_row(record: ResponseRecord) -> dict[str, Any]:
 def _batch_rows(batches: Sequence[Batch], followed: Collection[str]) -> bytes:
     """A JSON array; the events are as they were sent."""
     return b"[%b]" % b",".join(
-        b'{"payload":{"events":[%b]},%b' % (b",".join(batch.events), _batch_facts(batch, followed)[1:])
-        for batch in batches
+        b'{"payload":%b,%b' % (batch.payload, _batch_facts(batch, followed)[1:]) for batch in batches
     )
 
 
@@ -353,7 +407,19 @@ async def _insert_events(connection: Connection, tenant_id: UUID, batches: Seque
         tenant_id,
         [batch.response_id for batch in written],
         [batch.number for batch in written],
-        [batch.payload for batch in written],
+        [batch.payload.decode() for batch in written],
+    )
+
+
+async def _insert_turns(connection: Connection, tenant_id: UUID, record: ResponseRecord) -> None:
+    await connection.execute(
+        """insert into generated_turns (tenant_id, digest, response_id, tokens)
+           select $1, digest, $2, tokens from unnest($3::bytea[], $4::bytea[]) as new (digest, tokens)
+           on conflict do nothing""",
+        tenant_id,
+        record.id,
+        [digest for digest, _ in record.remembered],
+        [array("I", tokens).tobytes() for _, tokens in record.remembered],
     )
 
 

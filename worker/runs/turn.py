@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from agents.bookmark import Marks
 from agents.compaction import run_compacted, since_compaction
 from agents.errors import NotFound
 from agents.events import EventSink, TurnFinished
@@ -17,6 +19,7 @@ from agents.message import Item
 from agents.store import ResponseRecord
 from agents.turn import Turn
 from inference.trace import Trace
+from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.auth.seals import opened, sealed
 from worker.canary.canaries import Chosen
@@ -25,6 +28,8 @@ from worker.runs.run_services import RunServices
 from worker.runs.running_store import Batch, Taken
 from worker.wire.response import ResponseFrame
 from worker.wire.shown import shown
+
+LEARN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +90,21 @@ async def hydrate(
     return ResponseTurn(principal, frame, items, history, services.choose)
 
 
-async def run_turn(services: RunServices, turn: Turn, trace: Trace, sink: EventSink) -> TurnFinished:
+async def learn_turns(services: RunServices, turn: Turn) -> None:
+    """Where another worker made the turns before this one: look up their exact tokens, once. Without them the prompt is
+    as good, only less of it is cached, so nothing waits for a database that is slow. Raises InvalidTurn."""
+    if unknown := services.agent.unknown(turn):
+        with suppress(*DATABASE_AWAY):
+            async with asyncio.timeout(LEARN_S):
+                services.agent.learn(turn, await services.running.generated_turns(turn.tenant_id, unknown))
+
+
+async def run_turn(
+    services: RunServices, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None
+) -> TurnFinished:
     """Run it to its end, its history summed up first where that was asked for. Raises what refuses it."""
     if turn.compacting is None:
-        return await services.agent.run(turn, trace, sink)
+        return await services.agent.run(turn, trace, sink, marks)
     seal = partial(sealed, services.seals, turn.tenant_id)
     model = services.model_of(turn.model)
     return await run_compacted(services.agent, model, turn, trace, seal, sink)

@@ -71,6 +71,11 @@ class Narrator:
         [spelled] = self._frame.dialect.spelled(delta)
         return self._templates.setdefault(event.item_id, sse.Template(sse.encode(spelled)))
 
+    def recall(self, event: Event) -> None:
+        """What was told before, by a worker that died."""
+        for _ in self._narrate(event):
+            pass
+
     @property
     def tells_trace(self) -> bool:
         return self._frame.request.includes(TRACE)

@@ -229,3 +229,16 @@ def test_the_row_is_left_as_it_was() -> None:
     row = ROW.copy()
     draws(Sampling(logit_bias={0: 5.0}, presence_penalty=1.0, seed=1), 5, row)
     assert np.array_equal(row, ROW)
+
+
+@pytest.mark.parametrize("change", [{}, {"top_p": 0.9}, {"top_k": 100}, {"presence_penalty": 0.5}])
+def test_with_a_seed_the_rest_of_an_answer_is_drawn_as_it_was_behind_the_tokens_so_far(change: dict[str, Any]) -> None:
+    sampling, random = Sampling(seed=11, **change), np.random.default_rng(0)
+    rows = [random.normal(0, 2, 3000).astype(np.float32) for _ in range(12)]
+    sampler = Sampler(sampling)
+    drawn = [sampler.draw(row) for row in rows]
+    for place in (1, 6, 11):
+        again = Sampler(sampling, written=drawn[:place])
+        assert [again.draw(row) for row in rows[place:]] == drawn[place:]
+    assert len({Sampler(replace(sampling, seed=seed)).draw(rows[0]) for seed in range(30)}) > 5
+    assert len(set(draws(sampling, 50, rows[0]))) > 5  # its places differ

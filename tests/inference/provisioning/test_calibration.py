@@ -28,6 +28,11 @@ def test_the_rule_stays_where_another_way_is_hardly_faster(other_ms: float, best
     assert chosen(paces(other=other_ms), RULE) == best
 
 
+def test_a_rule_that_crashes_on_the_machine_is_not_kept() -> None:
+    alive = [pace for pace in paces() if pace.attention != OTHER]
+    assert chosen(alive, OTHER) in [pace.attention for pace in alive]
+
+
 def test_what_was_measured_is_used_from_then_on(tmp_path: Path) -> None:
     calibrations, config = Calibrations(tmp_path / "calibrations.json"), EngineConfig()
     assert calibrations.applied(config).attention(gpu=False) == RULE

@@ -15,6 +15,7 @@ from inference.bundled import CHAT_MODEL
 from inference.core import Delta, Due, Finish, Sampling
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
 from inference.remote import remote_generation
+from inference.remote.fleet import Facts
 from inference.remote.remote_model import RemoteModel
 from inference.remote.transport import Answer, Receiver
 from inference.trace import Trace
@@ -175,7 +176,7 @@ async def test_an_answer_goes_on_from_its_exact_tokens(model: RemoteModel, netwo
         Sampling(temperature=0, grammar=object()),  # type: ignore[arg-type]
     ],
 )
-async def test_an_answer_that_would_become_another_one_fails_with_its_half(
+async def test_an_answer_that_would_become_another_one_fails_with_its_half_unless_an_engine_is_ours(
     model: RemoteModel, network: Network, sampling: Sampling
 ) -> None:
     generation = model.generate(PROMPT, sampling)
@@ -184,6 +185,16 @@ async def test_an_answer_that_would_become_another_one_fails_with_its_half(
     with pytest.raises(InferenceError, match="in the middle"):
         await generation.stream(lambda delta: None)
     assert (generation.ids, generation.finish, len(network.posts)) == ([350], Finish.ERROR, 1)
+
+    for upstream in model._fleet.upstreams:
+        upstream.facts, upstream.away = Facts(512, ours=True), None
+    generation = model.generate(PROMPT, sampling)
+    network.last.receiver.received(tokens(350))
+    network.last.receiver.lost("killed", reached=True)
+    assert network.last.body["token_ids"] == [*PROMPT, 350]
+    assert network.last.body["firsttoken"]["written"] == 1
+    before = network.posts[-2].body["sampling_params"]["max_tokens"]
+    assert network.last.body["sampling_params"]["max_tokens"] == before - 1
 
 
 async def test_a_begun_answer_waits_for_an_engine_that_comes_back_and_is_full_at_first(

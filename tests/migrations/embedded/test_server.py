@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -100,6 +101,20 @@ def test_four_starters_at_once_share_one_server_and_the_last_one_out_stops_it(ho
         assert is_running(home)
     assert postmaster_pid(home) == pid
     holders[3].close()
+    assert not is_running(home)
+
+
+def test_a_server_that_others_still_use_is_left_to_them_and_not_forgotten(home: Path) -> None:
+    """Python warns of a child that nobody refers to while it runs, and warnings are errors here."""
+    starter = EmbeddedPostgres(home)
+    starter.start()
+    other = Holder(home)
+    other.wait_ready()
+    starter.stop()
+    del starter
+    gc.collect()
+    assert is_running(home)
+    other.close()
     assert not is_running(home)
 
 

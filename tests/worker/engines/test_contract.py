@@ -127,6 +127,36 @@ async def test_the_same_question_gives_the_same_tokens_and_text_everywhere(
     assert there.prompt_tokens == here.prompt_tokens
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        replace(GREEDY, temperature=1.0, seed=7),
+        replace(GREEDY, temperature=0.8, seed=7, top_p=0.9, top_k=40),
+        replace(GREEDY, repeat_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3),
+    ],
+    ids=["greedy", "seed", "nucleus", "penalties"],
+)
+async def test_an_answer_goes_on_behind_what_is_written_as_it_went_on(model: Model, sampling: Sampling) -> None:
+    await goes_on(model, replace(sampling, logit_bias={0: -100, 2: -100}))
+
+
+async def test_an_answer_that_is_held_to_a_schema_goes_on_within_it(model: Model) -> None:
+    await goes_on(model, Sampling(temperature=0, max_tokens=60, grammar=model.prepare(json_grammar(PERSON))))
+
+
+async def goes_on(model: Model, sampling: Sampling) -> None:
+    whole = model.generate(prompt_of(model), sampling, salt="a")
+    text = text_of(await read(whole))
+    for count in (1, len(whole.ids) // 2, len(whole.ids) - 1):
+        rest = model.generate(prompt_of(model), sampling, salt="a", written=whole.ids[:count])
+        told = "".join(model.say(whole.ids[:count]))
+        assert told + text_of(await read(rest)) == text
+        assert (rest.ids, rest.finish, rest.prompt_tokens) == (whole.ids, whole.finish, whole.prompt_tokens)
+        assert rest.cached_tokens <= rest.prompt_tokens
+    assert "".join(model.say(whole.ids, over=True)) == text
+
+
 async def test_what_is_cached_is_told_and_belongs_to_one_tenant(model: Model) -> None:
     segments = model.render(ASK)
     prompt = model.encode(segments)

@@ -75,6 +75,12 @@ def own(**fields: Any) -> dict[str, Any]:
         (sampling(structured_outputs={"regex": "a"}), "sampling_params.structured_outputs.grammar"),
         (own(deadline_ms=0), "firsttoken.deadline_ms"),
         (own(shared=-1), "firsttoken.shared"),
+        (own(written=-1), "firsttoken.written"),
+        (own(written=len(GOOD["token_ids"])), "firsttoken.written"),
+        (
+            {**sampling(structured_outputs={"grammar": 'start: "x"'}), "firsttoken": {"written": 1}},
+            "firsttoken.written",
+        ),
         (own(unheard_of=1), "firsttoken.unheard_of"),
     ],
 )

@@ -1,0 +1,35 @@
+"""What another worker needs to go on with an answer, kept beside its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agents.bookmark import Marks
+
+
+@dataclass(slots=True)
+class Continuation:
+    """The `job` once, then the marks of the turn, as long as `is_told`: of an answer that is held back nothing is."""
+
+    job: dict[str, Any]
+    marks: Marks
+    is_told: Callable[[], bool]
+    _job_kept: bool = False
+    _number: int = -1  # of the last event that the newest marks stand beside
+    _newest: list[dict[str, Any]] | None = None
+
+    def beside(self, number: int) -> list[dict[str, Any]]:
+        """The marks that are kept with the events up to this one: the same when that has to be tried again."""
+        if self._newest is None or number != self._number:
+            job = [] if self._job_kept else [{"job": self.job}]
+            self._number, self._newest = number, [*job, *self.marks.take()] if self.is_told() else []
+        return self._newest
+
+    def keep(self) -> None:
+        """What was last beside events is kept."""
+        if self._newest:
+            self._job_kept = True
+            self.marks.keep()
+        self._newest = None
