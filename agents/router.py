@@ -76,11 +76,19 @@ class Router:
                 len(generation.ids),
                 max(0, stamps.last_token_ns - stamps.first_token_ns) / 1e9,
             )
-        if len(self.lineup.candidates) > 1 and (key := _last_said(turn, items)) is not None:
-            self._wrote.setdefault(key[0], set()).add(candidate.version)
-            self._wrote.move_to_end(key[0])
-            if len(self._wrote) > CONVERSATIONS_MAX:
-                self._wrote.popitem(last=False)
+        self._note(_last_said(turn, items), candidate)
+
+    def wrote(self, turn: Turn, candidate: Candidate) -> None:
+        """At another worker, what was said last before the turn."""
+        self._note(_last_said(turn, (*turn.history, *turn.input)), candidate)
+
+    def _note(self, said: tuple[int, int] | None, candidate: Candidate) -> None:
+        if said is None or len(self.lineup.candidates) == 1:
+            return
+        self._wrote.setdefault(said[0], set()).add(candidate.version)
+        self._wrote.move_to_end(said[0])
+        if len(self._wrote) > CONVERSATIONS_MAX:
+            self._wrote.popitem(last=False)
 
     def _situation(
         self,
