@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -303,17 +303,24 @@ class Agent:
         if step.generation.finish is Finish.STOP and is_due(turn):
             await asyncio.to_thread(keep, turn, step.reply.items)
 
-    def unknown(self, turn: Turn) -> list[bytes]:
-        """The digests of its turns whose exact tokens another worker may know, and this one does not. Raises
-        InvalidTurn."""
-        model = self._router.likely(turn).model
-        if not model.shares_turns or turn.prompt:
-            return []
-        return model.unknown(assemble(turn), salt=turn.salt)
+    def unknown(self, turn: Turn) -> Mapping[bytes, Candidate]:
+        """The digests of its turns whose exact tokens another worker may know, and this one does not, each with the
+        model that would have written it. Raises InvalidTurn."""
+        sharing = [each for each in self._router.named(turn) if each.model.shares_turns]
+        if not sharing or turn.prompt:
+            return {}
+        messages = assemble(turn)
+        return {digest: each for each in sharing for digest in each.model.unknown(messages, salt=turn.salt)}
 
-    def learn(self, turn: Turn, turns: Iterable[tuple[bytes, tuple[int, ...]]]) -> None:
-        """Take the tokens that were found of them."""
-        self._router.likely(turn).model.learn(turns)
+    def learn(
+        self, turn: Turn, unknown: Mapping[bytes, Candidate], turns: Iterable[tuple[bytes, tuple[int, ...]]]
+    ) -> None:
+        """Take the tokens that were found of them: who wrote what was said last has the conversation in its cache."""
+        for digest, ids in turns:
+            candidate = unknown[digest]
+            candidate.model.learn([(digest, ids)])
+            if digest == [each for each in unknown if unknown[each] is candidate][-1]:
+                self._router.wrote(turn, candidate)
 
     async def count(self, turn: Turn) -> int:
         """Tokens of the first prompt of this turn, without passages. Raises InvalidTurn, InvalidTemplate."""

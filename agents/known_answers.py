@@ -40,7 +40,8 @@ class Ask:
         strict = [function.strict for function in turn.functions]
         schema = turn.answer_format.schema if turn.answer_format else None
         held = (sorted(self.offer.callable), turn.tool_choice, strict, schema, self.calls_max)
-        return AnswerCache.key(turn.salt, self.candidate.name, prompt, self.sampling, repr((held, bool(self.steps))))
+        model = f"{self.candidate.name} {self.candidate.version}"
+        return AnswerCache.key(turn.salt, model, prompt, self.sampling, repr((held, bool(self.steps))))
 
     @property
     def question(self) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Protocol
 
 from agents.budget import ANSWER_TOKENS
@@ -15,6 +16,8 @@ from agents.routing.speed import Speed
 from inference.core import LanguageModel
 from inference.switches import NO_SWITCHES, Value
 from inference.trace import Trace
+
+VERSIONS = count()
 
 
 class OnDemand(Protocol):
@@ -39,13 +42,15 @@ class OnDemand(Protocol):
 @dataclass
 class Candidate:
     """A model with what the agent loop derives from it. `engine_second` is the price of a second of its engine, in the
-    operator's unit; it counts in the place of that of all engines where it `is_priced`."""
+    operator's unit; it counts in the place of that of all engines where it `is_priced`. Another model that takes the
+    place of this one has another `version`: what is known of this one says nothing about it."""
 
     model: LanguageModel
     engine_second: float = 1.0
     switches: Mapping[str, Value] = field(default_factory=lambda: NO_SWITCHES)  # where a request sets none
     on_demand: OnDemand | None = None
     is_priced: bool = False
+    version: int = field(default_factory=VERSIONS.__next__)
 
     def __post_init__(self) -> None:
         self.speed = Speed.of_size(self.model.measures.get("n_params", 0))

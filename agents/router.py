@@ -25,7 +25,7 @@ class Router:
     def __init__(self, lineup: Lineup) -> None:
         self.lineup = lineup
         # Who wrote what a model said last: what stands before it is in the prompt cache there.
-        self._wrote: OrderedDict[int, set[str]] = OrderedDict()
+        self._wrote: OrderedDict[int, set[int]] = OrderedDict()  # versions of candidates
 
     def candidate(self, name: str) -> Candidate:
         return self.lineup.candidates[name]
@@ -76,11 +76,19 @@ class Router:
                 len(generation.ids),
                 max(0, stamps.last_token_ns - stamps.first_token_ns) / 1e9,
             )
-        if len(self.lineup.candidates) > 1 and (key := _last_said(turn, items)) is not None:
-            self._wrote.setdefault(key[0], set()).add(candidate.name)
-            self._wrote.move_to_end(key[0])
-            if len(self._wrote) > CONVERSATIONS_MAX:
-                self._wrote.popitem(last=False)
+        self._note(_last_said(turn, items), candidate)
+
+    def wrote(self, turn: Turn, candidate: Candidate) -> None:
+        """At another worker, what was said last before the turn."""
+        self._note(_last_said(turn, (*turn.history, *turn.input)), candidate)
+
+    def _note(self, said: tuple[int, int] | None, candidate: Candidate) -> None:
+        if said is None or len(self.lineup.candidates) == 1:
+            return
+        self._wrote.setdefault(said[0], set()).add(candidate.version)
+        self._wrote.move_to_end(said[0])
+        if len(self._wrote) > CONVERSATIONS_MAX:
+            self._wrote.popitem(last=False)
 
     def _situation(
         self,
@@ -97,7 +105,7 @@ class Router:
         )
         chars = len(turn.instructions or "") + sum(map(_chars, items))
         said = _last_said(turn, items)
-        wrote: Collection[str] = self._wrote.get(said[0], ()) if said else ()
+        wrote: Collection[int] = self._wrote.get(said[0], ()) if said else ()
         known = chars - sum(map(_chars, items[said[1] + 1 :])) if said else 0
         return Situation(
             question_chars=len(question),
@@ -106,7 +114,7 @@ class Router:
             offers_tools=bool(offer and offer.callable),
             step=step,
             guess=lambda: language_of(question),
-            costs={name: self._cost(name, chars, known, warm=name in wrote) for name in models},
+            costs={name: self._cost(name, chars, known, warm=self.candidate(name).version in wrote) for name in models},
         )
 
     def _cost(self, name: str, chars: int, known: int, *, warm: bool) -> Cost:

@@ -52,6 +52,15 @@ async def test_the_same_prompt_of_a_tenant_gets_the_same_answer_without_the_mode
     assert cache.stats()["answer_cache_saved_tokens_total"] == first.finished.usage.output_tokens
 
 
+async def test_a_model_that_takes_the_place_of_another_gives_its_own_answers() -> None:
+    models = Lineup.of(ScriptedModel(["Paris."]))
+    agent = Agent(models, None, Toolbox([double]), answers=AnswerCache(100_000))
+    first = await run(agent, asked(sampling=GREEDY))
+    models.replace(Lineup.of(ScriptedModel(["Rome."])))
+    second = await run(agent, asked(sampling=GREEDY))
+    assert (first.answer, second.answer) == ("Paris.", "Rome.")
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -24,7 +24,7 @@ from agents.routing.policy import Policy
 from agents.surface import Surface
 from agents.toolbox import Toolbox
 from agents.turn import AnswerFormat, FileSearch, Turn
-from inference.core import Sampling, Spent
+from inference.core import ChatMessage, Sampling, Spent
 from inference.errors import EngineStopped, InferenceError, NoRoom
 from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Span, Trace
@@ -39,6 +39,13 @@ SIZE = {"n_params": 1_000_000}
 
 def model(name: str, *replies: str, **rest: Any) -> ScriptedModel:
     return ScriptedModel(list(replies), name=name, measures=SIZE, **rest)
+
+
+class KeyedModel(ScriptedModel):
+    """Its digests are its own, as those of real models are."""
+
+    def unknown(self, messages: Sequence[ChatMessage], *, salt: str = "") -> list[bytes]:
+        return [self.name.encode() + digest for digest in super().unknown(messages, salt=salt)]
 
 
 def lineup(small: ScriptedModel, large: ScriptedModel, route: dict[str, Any], **of_large: Any) -> Lineup:
@@ -275,6 +282,21 @@ async def test_a_conversation_stays_with_the_model_that_knows_it_where_that_is_c
     assert routes_of(known)[0].attributes["warm.large"] is True
     other = replace(asked(), tenant_id=UUID(int=9), history=history)
     assert routes_of(await run(models, other, agent))[0].attributes["warm.large"] is False
+
+
+async def test_what_another_worker_had_from_a_model_is_warm_on_that_one_here() -> None:
+    """Engines are shared: only workers do not know of each other."""
+    small, large = (KeyedModel(["Fine."], name=name, measures=SIZE, shares_turns=True) for name in ("small", "large"))
+    models = lineup(small, large, CASCADE)
+    agent = Agent(models, None, Toolbox())
+    turn = Turn(asked().tenant_id, (user("And?"),), history=(user("Hello"), Message("assistant", "Paris.")))
+    unknown = agent.unknown(turn)
+    assert sorted(candidate.name for candidate in unknown.values()) == ["large", "small"]
+    stored = [(digest, (1, 2)) for digest, candidate in unknown.items() if candidate.name == "large"]
+    agent.learn(turn, unknown, stored)
+    assert (small.learnt, large.learnt) == ({}, dict(stored))
+    (route,) = routes_of(await run(models, turn, agent))
+    assert (route.attributes["warm.small"], route.attributes["warm.large"]) == (False, True)
 
 
 @pytest.mark.parametrize(

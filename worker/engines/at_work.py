@@ -216,8 +216,9 @@ class _Several:
         self.served.clear()
         self.served.update({name: now[name] for name in file.models})
         for name, candidate in offered.candidates.items():
-            if name not in changed:  # what was learned of it still holds
-                candidate.speed = self.lineup.candidates[name].speed
+            if name not in changed:  # what was learned of it still holds, and so do its answers
+                known = self.lineup.candidates[name]
+                candidate.speed, candidate.version = known.speed, known.version
         self.lineup.replace(offered)
         self.file = file
         return changed

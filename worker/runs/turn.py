@@ -96,7 +96,8 @@ async def learn_turns(services: RunServices, turn: Turn) -> None:
     if unknown := services.agent.unknown(turn):
         with suppress(*DATABASE_AWAY):
             async with asyncio.timeout(LEARN_S):
-                services.agent.learn(turn, await services.running.generated_turns(turn.tenant_id, unknown))
+                found = await services.running.generated_turns(turn.tenant_id, list(unknown))
+                services.agent.learn(turn, unknown, found)
 
 
 async def run_turn(

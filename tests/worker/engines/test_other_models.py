@@ -124,6 +124,7 @@ async def test_what_concerns_no_engine_changes_at_once_and_nothing_is_loaded(tmp
     async with opened(settings(tmp_path, ONE)) as engines:
         before = on_demand(engines, "small")
         engines.lineup.candidates["small"].speed.answer = 7.0
+        version = engines.lineup.candidates["small"].version
         more = '\nprice = { engine_second = 0.5 }\n[routes.way]\npolicy = "fixed"\nmodel = "small"\n'
         (tmp_path / "models.toml").write_text(f'default = "way"\n{ONE}{more}')
         warmed = Warmed(engines)
@@ -131,7 +132,7 @@ async def test_what_concerns_no_engine_changes_at_once_and_nothing_is_loaded(tmp
         assert on_demand(engines, "small") is before and before.state == "loaded"
         assert engines.lineup.names == ["way", "small"]
         candidate = engines.lineup.candidates["small"]
-        assert (candidate.engine_second, candidate.speed.answer) == (0.5, 7.0)
+        assert (candidate.engine_second, candidate.speed.answer, candidate.version) == (0.5, 7.0, version)
 
 
 async def test_a_model_that_is_loaded_at_use_comes_and_one_that_is_gone_leaves(tmp_path: Path) -> None:
