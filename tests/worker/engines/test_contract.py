@@ -81,7 +81,8 @@ async def plain(address: str) -> AsyncIterator[RemoteModel]:
 async def any_model(
     request: pytest.FixtureRequest, inside: ChatModel, outside: RemoteModel, plain: RemoteModel, address: str
 ) -> Model:
-    chosen: Model = {"inside": inside, "outside": outside, "plain": plain}[request.param]
+    models: dict[str, Model] = {"inside": inside, "outside": outside, "plain": plain}
+    chosen = models[request.param]
     await rest(chosen, address)
     return chosen
 
