@@ -3,12 +3,14 @@
     python -m benchmarks.fanout                       # the table of benchmarks/README.md
     python -m benchmarks.fanout --only open --api chat --streams 1000 --rate 20
     python -m benchmarks.fanout --only storing        # what storing costs a busy real model
+    python -m benchmarks.fanout --only workers        # what two workers do of what one does
 
 The worker is real in all parts but its model, which gives every stream a token at a fixed rate. `open` has so many
 streams that never end: microseconds per token. `closed` asks anew as soon as an answer ends, with answers of two
 lengths: what they differ by is the tokens, and what is left is the request. `burst` asks for all streams in one moment:
 the time until each has its first token, and those that were refused. `storing` has the bundled model answer the
-same clients stored and not stored, in turns: a ratio of throughputs.
+same clients stored and not stored, in turns: a ratio of throughputs. `workers` has two workers with one database, alone
+and beside each other: how many workers' work two of them do, in processor time.
 
 Processor time is that of one thread in /proc/*/schedstat, so it means the same on a busy machine. With --check the
 command fails where microseconds or counts miss their goals; it never judges wall time.
@@ -25,7 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,8 @@ ENDLESS = 100_000 - 4_000
 START_MAX_S = 120.0
 BEGIN_MAX_S = 60.0
 SETTLED_MS, SETTLE_MAX = 250.0, 20
+SETTLE_S = 1.0
+FAN_OUT_GOAL = 1.8  # of two workers
 
 
 def threads_s(pid: int) -> dict[int, float]:
@@ -149,38 +154,77 @@ def storing(ready: Ready, count: int, rounds: int, seconds: float) -> dict[str, 
     return {"kind": "storing", "streams": count, "stored_to_unstored": round(statistics.median(ratios), 3)}
 
 
+def beside(workers: Sequence[Ready], count: int, rounds: int, seconds: float) -> dict[str, Any]:
+    """What a token costs the event loop of a worker alone, and of two beside each other, each with so many streams. How
+    many workers' work the two do is told by that: how much they wait for processors is the machine's."""
+    alone_us: list[float] = []
+    both_us: list[float] = []
+    for number in range(rounds):
+        for loaded in (workers[:1], workers) if number % 2 else (workers, workers[:1]):
+            (both_us if len(loaded) > 1 else alone_us).extend(_token_us(loaded, count, seconds))
+    alone, both = statistics.median(alone_us), statistics.median(both_us)
+    return {
+        "kind": "workers",
+        "api": "stored",
+        "streams": count,
+        "loop_us_per_token_alone": round(alone, 1),
+        "loop_us_per_token_of_two": round(both, 1),
+        "fan_out": round(len(workers) * alone / both, 2),
+    }
+
+
+def _token_us(workers: Sequence[Ready], count: int, seconds: float) -> list[float]:
+    """Of each of them, while all of them have so many streams."""
+    streams = [Streams(ready, "stored", count, ENDLESS) for ready in workers]
+    for each in streams:
+        each.open()
+    tallies = [Tally() for _ in workers]
+    with ThreadPoolExecutor(len(workers)) as readers:
+        list(readers.map(lambda each: each.read(SETTLE_S, Tally()), streams))
+        before = [threads_s(ready["pid"])[ready["pid"]] for ready in workers]
+        list(readers.map(lambda each, tally: each.read(seconds, tally), streams, tallies))
+        spent = [threads_s(ready["pid"])[ready["pid"]] - s for ready, s in zip(workers, before, strict=True)]
+    for each in streams:
+        each.close()
+    time.sleep(0.5)
+    return [s / max(1, tally.tokens) * 1e6 for s, tally in zip(spent, tallies, strict=True)]
+
+
 @contextlib.contextmanager
 def worker_at(rate: float) -> Iterator[Ready]:
-    with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as folder:
+    with workers_at(rate, 1) as (ready,):
+        yield ready
+
+
+@contextlib.contextmanager
+def workers_at(rate: float, count: int) -> Iterator[list[Ready]]:
+    """Workers that share a database."""
+    with contextlib.ExitStack() as undo:
+        folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True))
         os.chmod(folder, 0o711)
-        ready = Path(folder) / "ready.json"
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.fanout",
-            "--serve",
-            folder,
-            "--ready",
-            str(ready),
-            "--rate",
-            str(rate),
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        yield [undo.enter_context(_worker(folder, f"ready-{number}.json", rate)) for number in range(count)]
+
+
+@contextlib.contextmanager
+def _worker(folder: str, name: str, rate: float) -> Iterator[Ready]:
+    ready = Path(folder) / name
+    command = [sys.executable, "-m", "benchmarks.fanout", "--serve", folder, "--ready", str(ready)]
+    process = subprocess.Popen([*command, "--rate", str(rate)], stdout=subprocess.DEVNULL)
+    try:
+        began = time.monotonic()
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() - began > START_MAX_S:
+                raise SystemExit("the worker did not start")
+            time.sleep(0.1)
+        time.sleep(0.5)
+        yield json.loads(ready.read_text())
+    finally:
+        process.terminate()
         try:
-            began = time.monotonic()
-            while not ready.exists():
-                if process.poll() is not None or time.monotonic() - began > START_MAX_S:
-                    raise SystemExit("the worker did not start")
-                time.sleep(0.1)
-            time.sleep(0.5)
-            yield json.loads(ready.read_text())
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def missed(row: dict[str, Any]) -> list[str]:
@@ -193,6 +237,8 @@ def missed(row: dict[str, Any]) -> list[str]:
         problems.append(f"{name}: {row['loop_cores']} of a core, not {MANY_GOALS[api]}")
     if row["kind"] == "closed" and row["loop_us_per_request"] > REQUEST_GOALS_US.get(api, float("inf")):
         problems.append(f"{name}: {row['loop_us_per_request']} µs a request, not {REQUEST_GOALS_US[api]}")
+    if row["kind"] == "workers" and row["fan_out"] < FAN_OUT_GOAL:
+        problems.append(f"{name}: two workers do the work of {row['fan_out']}, not of {FAN_OUT_GOAL}")
     return problems
 
 
@@ -213,6 +259,10 @@ def rows_of(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for api in apis:
                 with worker_at(args.rate) as ready:
                     yield at_once(ready, api, count)
+    if args.only == "workers":
+        with workers_at(args.rate, 2) as workers:
+            for count in counts:
+                yield beside(workers, count, args.rounds, args.seconds)
     if args.only == "storing":
         with worker_at(0.0) as ready:
             yield storing(ready, 32, args.rounds, args.seconds)
@@ -223,13 +273,13 @@ def main() -> int:
         prog="python -m benchmarks.fanout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", choices=["", "open", "closed", "burst", "storing"], help="one kind of load"
+        "--only", default="", choices=["", "open", "closed", "burst", "storing", "workers"], help="one kind of load"
     )
     parser.add_argument("--api", default="chat,stored,unstored", help=f"{', '.join(APIS)}; commas between")
-    parser.add_argument("--streams", default="64", help="streams at once of `open`; commas between (default 64)")
+    parser.add_argument("--streams", default="64", help="streams at once, of each worker; commas between (default 64)")
     parser.add_argument("--rate", type=float, default=20.0, help="tokens per second of each stream (default 20)")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement (default 6)")
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of `storing` (default 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of `storing` and `workers` (default 5)")
     parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)  # the worker's own process: its home

@@ -253,12 +253,11 @@ class RemoteGeneration(Delivery):
         stamps.arrived_ns = max(stamps.submitted_ns, stamps.admitted_ns - round(queue_ms * 1e6))
 
     def _accept(self, told: Told) -> None:
-        stamps, now = self.stamps, now_ns()
-        if not stamps.first_token_ns:
-            if not stamps.admitted_ns:  # it tells no durations: all that it took since it had the request
-                self._stamp(0.0, (now - (self.hops[-1].taken_ns or stamps.submitted_ns)) / 1e6)
-            stamps.first_token_ns = now
-        stamps.last_token_ns = now
+        stamps = self.stamps
+        if not stamps.admitted_ns:  # it tells no durations: all that it took since it had the request
+            self._stamp(0.0, (now_ns() - (self.hops[-1].taken_ns or stamps.submitted_ns)) / 1e6)
+        stamps.last_token_ns = now_ns()
+        stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
         self._give_up_at = float("inf")
         for token, logprob in zip_longest(told.ids, told.logprobs):
             if token is None or token in self._end_tokens or self._text.stopped:

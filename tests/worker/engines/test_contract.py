@@ -1,4 +1,5 @@
-"""What a chat model promises, wherever its tokens are computed: in this process, or in one of an engine."""
+"""What a chat model promises, wherever its tokens are computed: in this process, in one of an engine, or in one that
+speaks vLLM's wire alone. `make test-vllm` asks a real vLLM for the promises that its wire can keep."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from typing import TypeAlias
 
 import pytest
 
+from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.core import Cause, ChatMessage, Delta, Finish, Sampling, Segment
 from inference.engine.handle import Handle
-from inference.errors import InvalidSchema, PromptTooLong, QueueFull, UnknownToken
+from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
@@ -23,6 +25,7 @@ from inference.remote.remote_model import RemoteModel
 from inference.trace import now_ns
 from tests.engines import reaching
 from tests.worker.engines.conftest import QUEUE, STREAMS, TOKEN
+from tests.worker.engines.plain import PlainTransport
 from worker.engines.exchange import EngineTransport
 
 Model: TypeAlias = ChatModel | RemoteModel
@@ -33,6 +36,7 @@ ASK = [
     ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6),
     ChatMessage("user", "what is 12 times 7"),
 ]
+LONG = [replace(ASK[0], content=ASK[0].content * 5), ASK[1]]  # vLLM on a CPU caches blocks of 128 tokens
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "maximum": 150}},
@@ -62,6 +66,30 @@ async def model(request: pytest.FixtureRequest, inside: ChatModel, outside: Remo
     chosen: Model = inside if request.param == "inside" else outside
     await rest(chosen, address)
     return chosen
+
+
+@pytest.fixture(scope="module")
+async def plain(address: str) -> AsyncIterator[RemoteModel]:
+    transport = PlainTransport(EngineTransport(TOKEN))
+    model = await asyncio.to_thread(RemoteModel.load, CHAT_MODEL, [address], transport, "another salt of {}".format)
+    await model.start()
+    yield model
+    await model.close()
+
+
+@pytest.fixture(params=["inside", "outside", "plain"])
+async def any_model(
+    request: pytest.FixtureRequest, inside: ChatModel, outside: RemoteModel, plain: RemoteModel, address: str
+) -> Model:
+    models: dict[str, Model] = {"inside": inside, "outside": outside, "plain": plain}
+    chosen = models[request.param]
+    await rest(chosen, address)
+    return chosen
+
+
+def is_for_any(test: object) -> bool:
+    """Whether it is a promise that vLLM makes, too."""
+    return callable(test) and "any_model" in getattr(test, "__annotations__", ())
 
 
 def prompt_of(model: Model, messages: Sequence[ChatMessage] = ASK) -> list[int]:
@@ -116,11 +144,9 @@ async def busy(model: Model, streams: int) -> AsyncIterator[None]:
         yield
 
 
-async def test_the_same_question_gives_the_same_tokens_and_text_everywhere(
-    inside: ChatModel, outside: RemoteModel
-) -> None:
-    assert prompt_of(inside) == prompt_of(outside)
-    here, there = (each.generate(prompt_of(each), GREEDY, salt="same") for each in (inside, outside))
+async def test_the_same_question_gives_the_same_tokens_and_text_everywhere(inside: ChatModel, any_model: Model) -> None:
+    assert prompt_of(inside) == prompt_of(any_model)
+    here, there = (each.generate(prompt_of(each), GREEDY, salt="same") for each in (inside, any_model))
     texts = [text_of(await read(generation)) for generation in (here, there)]
     assert texts[0] == texts[1] != "" and here.ids == there.ids
     assert here.finish is there.finish
@@ -166,24 +192,30 @@ async def test_what_is_cached_is_told_and_belongs_to_one_tenant(model: Model) ->
     assert verdict is not None and verdict.cause is Cause.FIRST_USE
 
 
-async def test_the_stamps_are_in_order(model: Model) -> None:
-    generation = model.generate(prompt_of(model), GREEDY, salt="stamps")
+async def test_a_prompt_is_cached_for_its_tenant_alone(any_model: Model) -> None:
+    prompt = prompt_of(any_model, LONG)
+    first, again, other = [await asked(any_model, prompt, f"cached {salt}") for salt in ("one", "one", "two")]
+    assert again.cached_tokens > len(prompt) // 2 and first.cached_tokens == other.cached_tokens < len(prompt) // 8
+
+
+async def test_the_stamps_are_in_order(any_model: Model) -> None:
+    generation = any_model.generate(prompt_of(any_model), GREEDY, salt="stamps")
     await read(generation)
     stamps = generation.stamps
     order = [stamps.submitted_ns, stamps.admitted_ns, stamps.prefilled_ns, stamps.first_token_ns, stamps.last_token_ns]
     assert order == sorted(order) and 0 < order[0] < order[-1] <= now_ns()
 
 
-async def test_an_answer_stays_within_its_schema(model: Model) -> None:
-    sampling = Sampling(max_tokens=200, seed=1, grammar=model.prepare(json_grammar(PERSON)))
-    generation = model.generate(prompt_of(model), sampling)
+async def test_an_answer_stays_within_its_schema(any_model: Model) -> None:
+    sampling = Sampling(max_tokens=200, seed=1, grammar=any_model.prepare(json_grammar(PERSON)))
+    generation = any_model.generate(prompt_of(any_model), sampling)
     assert json.loads(text_of(await read(generation))).keys() == {"name", "age"}
 
 
-async def test_a_forced_call_is_a_call(model: Model) -> None:
+async def test_a_forced_call_is_a_call(any_model: Model) -> None:
     grammar = tool_grammar([CallableFunction("save_person", PERSON, strict=True)], required=True, calls_max=1)
-    sampling = Sampling(max_tokens=200, seed=1, grammar=model.prepare(grammar))
-    text = text_of(await read(model.generate(prompt_of(model), sampling)))
+    sampling = Sampling(max_tokens=200, seed=1, grammar=any_model.prepare(grammar))
+    text = text_of(await read(any_model.generate(prompt_of(any_model), sampling)))
     assert json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))["name"] == "save_person"
 
 
@@ -204,8 +236,8 @@ async def test_a_schema_that_is_none_is_refused_before_anything_is_asked(model: 
         model.prepare("start: nothing")
 
 
-async def test_log_probabilities_are_those_of_the_tokens(model: Model) -> None:
-    deltas = await read(model.generate(prompt_of(model), replace(GREEDY, max_tokens=4, top_logprobs=2)))
+async def test_log_probabilities_are_those_of_the_tokens(any_model: Model) -> None:
+    deltas = await read(any_model.generate(prompt_of(any_model), replace(GREEDY, max_tokens=4, top_logprobs=2)))
     told = [logprob for delta in deltas for logprob in delta.logprobs]
     assert len(told) == sum(delta.tokens for delta in deltas) == 4
     assert b"".join(each.token for each in told).decode() == text_of(deltas)
@@ -213,22 +245,22 @@ async def test_log_probabilities_are_those_of_the_tokens(model: Model) -> None:
         assert each.top[0] == (each.token, each.logprob) and each.top[1][1] <= each.logprob <= 0
 
 
-async def test_a_stop_string_ends_the_answer_and_is_no_part_of_it(model: Model) -> None:
-    whole = text_of(await read(model.generate(prompt_of(model), GREEDY)))
+async def test_a_stop_string_ends_the_answer_and_is_no_part_of_it(any_model: Model) -> None:
+    whole = text_of(await read(any_model.generate(prompt_of(any_model), GREEDY)))
     stop = whole[4:7]
-    generation = model.generate(prompt_of(model), replace(GREEDY, stop=(stop,)))
+    generation = any_model.generate(prompt_of(any_model), replace(GREEDY, stop=(stop,)))
     assert text_of(await read(generation)) == whole[: whole.index(stop)]
     assert generation.finish is Finish.STOP
 
 
-async def test_the_limit_of_tokens_ends_the_answer(model: Model) -> None:
-    generation = model.generate(prompt_of(model), replace(GREEDY, max_tokens=3))
+async def test_the_limit_of_tokens_ends_the_answer(any_model: Model) -> None:
+    generation = any_model.generate(prompt_of(any_model), replace(GREEDY, max_tokens=3))
     await read(generation)
     assert (generation.finish, len(generation.ids)) == (Finish.LENGTH, 3)
 
 
-async def test_a_deadline_ends_the_answer_with_what_there_is(model: Model) -> None:
-    generation = model.generate(prompt_of(model), ENDLESS, deadline_ns=now_ns() + 400_000_000)
+async def test_a_deadline_ends_the_answer_with_what_there_is(any_model: Model) -> None:
+    generation = any_model.generate(prompt_of(any_model), ENDLESS, deadline_ns=now_ns() + 400_000_000)
     await read(generation)
     assert generation.finish is Finish.DEADLINE and len(generation.ids) < ENDLESS.max_tokens
 
@@ -246,11 +278,23 @@ async def test_a_cancelled_answer_costs_the_engine_nothing_more(model: Model, ad
     assert await told(model, address, "generated_tokens_total") - before < ENDLESS.max_tokens / 2
 
 
+async def test_an_answer_that_is_cancelled_ends_at_once(any_model: Model) -> None:
+    generation = any_model.generate(prompt_of(any_model), ENDLESS, salt="ends")
+    async for _ in generation:
+        generation.cancel()
+    assert generation.finish is Finish.CANCELLED and len(generation.ids) < ENDLESS.max_tokens / 2
+
+
 async def test_a_full_queue_refuses_before_the_first_event(model: Model) -> None:
     async with busy(model, STREAMS + QUEUE):
         with pytest.raises(QueueFull) as refused:
             await model.generate(prompt_of(model), GREEDY).admitted()
         assert refused.value.retry_after_s > 0
+
+
+async def test_an_engine_that_is_not_known_to_be_ours_gets_no_deterministic_requests(plain: RemoteModel) -> None:
+    with pytest.raises(NotDeterministic):
+        plain.generate(prompt_of(plain), Sampling(deterministic=True))
 
 
 async def test_what_no_engine_could_compute_is_refused(model: Model) -> None:
@@ -289,12 +333,12 @@ async def test_what_the_platform_says_is_cached_for_all_tenants(model: Model) ->
     assert [(await asked(model, prompt, salt)).cached_tokens for salt in ("three", "four")] == [0, 80]
 
 
-async def test_what_a_reader_raises_is_raised_to_it_alone(model: Model) -> None:
+async def test_what_a_reader_raises_is_raised_to_it_alone(any_model: Model) -> None:
     def broken(delta: Delta) -> None:
         raise RuntimeError("the reader broke")
 
-    generation = model.generate(prompt_of(model), GREEDY)
+    generation = any_model.generate(prompt_of(any_model), GREEDY)
     with pytest.raises(RuntimeError, match="the reader broke"):
         await generation.stream(broken)
     generation.cancel()
-    assert text_of(await read(model.generate(prompt_of(model), GREEDY)))
+    assert text_of(await read(any_model.generate(prompt_of(any_model), GREEDY)))
