@@ -31,6 +31,7 @@ from agents.progress import Progress
 from agents.promise import is_due, keep
 from agents.prompt import answer_message, assemble, question
 from agents.reply import CALLS_MAX, Reply
+from agents.rewriting import Rewriting, rewritten
 from agents.router import Router
 from agents.routing.decision import Decision
 from agents.routing.trial import Trial, judged
@@ -370,9 +371,9 @@ class Agent:
         """Check the turn and search for passages."""
         offer = self._offer(turn, likely)
         budget = Budget(turn.limits, now_ns(), self._prices)
-        sources = await self._search(turn, likely, trace, ahead) if turn.file_search else []
+        asked, sources = await self._search(turn, likely, trace, ahead) if turn.file_search else (None, [])
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
-        return Progress(
+        progress = Progress(
             turn,
             trace,
             offer,
@@ -382,21 +383,30 @@ class Agent:
             in_prompt=len(sources),
             concluding=budget.spent(now_ns()) if offer.server else None,
         )
+        if asked is not None:
+            progress.add_rewriting(asked)
+        return progress
 
-    async def _search(self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch) -> list[Passage]:
+    async def _search(
+        self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch
+    ) -> tuple[Rewriting, list[Passage]]:
         """Search while the model prefills what precedes the passages. The search starts first: the database works while
         the prompt is built.
         """
-        searching = asyncio.create_task(search(turn, self._retriever, trace))
+        searching = asyncio.create_task(self._find(turn, trace))
         try:
             await asyncio.sleep(0)  # lets it send its first query
             if self._retriever and question(turn):
                 with suppress(TextTooLong):  # something may be left out of it
                     prefix = await self._prefix(turn, likely)
                     ahead.read(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
-            return list(await searching)
+            return await searching
         finally:
             searching.cancel()
+
+    async def _find(self, turn: Turn, trace: Trace) -> tuple[Rewriting, list[Passage]]:
+        asked = await rewritten(turn, self._router.rewriter(turn), trace)
+        return asked, await search(turn, self._retriever, trace, asked.query, after_ms=asked.took_ms)
 
     async def _results(self, progress: Progress, sink: EventSink) -> None:
         """Wait for the results of the step's calls and write them, in the order of the calls."""
@@ -437,7 +447,7 @@ class Agent:
         end = segments[-1].text if segments and segments[-1].trusted else ""
         thinking = candidate.dialect.opens_thought(end)
         if turn.file_search and not progress.output:
-            progress.output = [found(turn, progress.passages)]
+            progress.output = [found(progress.query, progress.passages)]
         asked = turn.sampling.at_most(budget.remaining_tokens)
         sampling = await self._held(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking

@@ -15,6 +15,7 @@ from agents.lineup import Candidate
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
 from agents.offer import Offer
 from agents.prefetch import Prefetch
+from agents.rewriting import Rewriting
 from agents.routing.refusal import DECLINED, begins_like
 from agents.step import Step
 from agents.tool import ToolContext
@@ -42,6 +43,7 @@ class Progress:
     _step: Step | None = None
     turns_dropped: int = 0  # oldest turns of the conversation, where the context was too small
     grammars: dict[tuple[str, Stage], Grammar | None] = field(default_factory=dict)  # compiled once per model and stage
+    query: str = ""  # of the search before the answer
     held: ExitStack = field(default_factory=ExitStack)  # keeps the models of the turn loaded
     escalations: int = 0  # steps that another model took over
     models: dict[str, Candidate] = field(default_factory=dict)  # those that the turn has used, by name
@@ -109,6 +111,13 @@ class Progress:
         self.budget.add_unused(Usage(spent=spent), candidate.own_price)
         self.usage += Usage(spent=spent)
         self.cascade_ns += 0 if took_over else spent.engine_ns
+
+    def add_rewriting(self, rewriting: Rewriting) -> None:
+        """What was searched for; its tokens cost, and nobody is told them."""
+        self.query = rewriting.query
+        if rewriting.candidate is not None:
+            self.budget.add_unused(rewriting.usage, rewriting.candidate.own_price)
+            self.usage += Usage(spent=rewriting.usage.spent)
 
     def tell_cost(self) -> None:
         """Note in the trace what the turn took, also of a step that was abandoned. To be called once, at its end."""

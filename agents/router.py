@@ -10,7 +10,7 @@ from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, M
 from agents.offer import Offer
 from agents.routing.decision import Decision, decide
 from agents.routing.language import language_of
-from agents.routing.policy import Fixed, named_by
+from agents.routing.policy import Fixed, Steps, named_by
 from agents.routing.situation import Cost, Situation
 from agents.turn import Turn
 from inference.core import Generation
@@ -37,6 +37,11 @@ class Router:
     def named(self, turn: Turn) -> list[Candidate]:
         """All models that may do a step of the turn."""
         return [self.candidate(name) for name in named_by(self.lineup.route(turn.model))]
+
+    def rewriter(self, turn: Turn) -> Candidate | None:
+        """The model that makes a search query of a question that leans on others."""
+        route = self.lineup.route(turn.model)
+        return self.candidate(route.queries) if isinstance(route, Steps) and route.queries else None
 
     def decide(
         self,

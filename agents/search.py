@@ -13,12 +13,15 @@ from retrieval.passage import Passage
 from retrieval.query import Query, Searcher
 
 
-async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Passage]:
-    """Passages for the newest user message; none without a question, or when nothing is relevant enough.
+async def search(
+    turn: Turn, searcher: Searcher | None, trace: Trace, query: str | None = None, *, after_ms: float = 0.0
+) -> list[Passage]:
+    """Passages for a query, by default the newest user message; none without a question, or when nothing is relevant
+    enough. `after_ms` of the time for it have passed.
 
     Raises InvalidTurn without a searcher, StoreNotFound for an unknown store.
     """
-    query, asked = question(turn), turn.file_search
+    query, asked = question(turn) if query is None else query, turn.file_search
     if asked is None or not query:
         return []
     if searcher is None:
@@ -31,12 +34,11 @@ async def search(turn: Turn, searcher: Searcher | None, trace: Trace) -> list[Pa
         asked.score_threshold,
         asked.filters,
     )
-    return await searcher.retrieve(wanted, trace, turn.limits.retrieval_ms)
+    return await searcher.retrieve(wanted, trace, turn.limits.retrieval_ms - after_ms)
 
 
-def found(turn: Turn, passages: Sequence[Passage]) -> FileSearchCall:
+def found(query: str, passages: Sequence[Passage]) -> FileSearchCall:
     """The search as an item."""
-    query = question(turn)
     return FileSearchCall((query,) if query else (), tuple(map(_result, passages)))
 
 

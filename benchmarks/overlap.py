@@ -24,7 +24,7 @@ from agents.agent import Agent
 from agents.lineup import Candidate
 from agents.message import Message
 from agents.prefetch import Prefetch
-from agents.search import search
+from agents.rewriting import Rewriting
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from benchmarks.engine.synthetic import WORDS
@@ -50,8 +50,10 @@ FAR_S = 0.05
 class SerialAgent(Agent):
     """As if there was no reading ahead."""
 
-    async def _search(self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch) -> list[Passage]:
-        return await search(turn, self._retriever, trace)
+    async def _search(
+        self, turn: Turn, likely: Candidate, trace: Trace, ahead: Prefetch
+    ) -> tuple[Rewriting, list[Passage]]:
+        return await self._find(turn, trace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,11 +63,13 @@ class Fixed(Table):
 
 
 class Steps(Table):
-    """Steps that call tools on one model, the answer on another. What a step becomes shows in its first tokens."""
+    """Steps that call tools on one model, the answer on another. What a step becomes shows in its first tokens. With
+    `queries`, a model makes a question that leans on others one that can be searched for."""
 
     policy: Literal["steps"]
     tools: Name
     answer: Name
+    queries: Name | None = None
     hold: Hold = Hold()
 
 
@@ -130,7 +132,7 @@ def named_by(policy: Policy) -> tuple[str, ...]:
         case Fixed():
             found = names(policy.model)
         case Steps():
-            found = (policy.tools, policy.answer)
+            found = (*filter(None, [policy.queries]), policy.tools, policy.answer)
         case Rules():
             found = (*(name for rule in policy.rules for name in names(rule.model)), *names(policy.otherwise))
         case Cascade():
@@ -144,7 +146,8 @@ def described(policy: Policy) -> str:
         case Fixed():
             return " or ".join(names(policy.model))
         case Steps():
-            return f"{policy.tools} calls tools, {policy.answer} answers"
+            rewrites = f"{policy.queries} rewrites questions, " if policy.queries else ""
+            return f"{rewrites}{policy.tools} calls tools, {policy.answer} answers"
         case Rules():
             chosen = [" or ".join(names(rule.model)) for rule in policy.rules]
             return f"{', '.join(chosen)} by {len(chosen)} rules, otherwise {' or '.join(names(policy.otherwise))}"
