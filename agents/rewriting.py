@@ -68,13 +68,18 @@ async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Re
             if generation is not None:
                 generation.cancel()
         query = " ".join("".join(said).split())
-        reason = reason or ("" if 0 < len(query) <= QUERY_CHARS_MAX else "no question")
+        reason = reason or ("" if _may_be_question(query) else "no question")
         span.attributes |= {"used": not reason, **({"reason": reason} if reason else {})}
     return Rewriting(asked if reason else query, _usage(generation), candidate, (now_ns() - began_ns) / 1e6)
 
 
 def _hear(said: list[str], delta: Delta) -> None:
     said.append(delta.text)
+
+
+def _may_be_question(text: str) -> bool:
+    """A model that is too small for the task repeats the conversation."""
+    return 0 < len(text) <= QUERY_CHARS_MAX and not text.startswith(("user:", "assistant:"))
 
 
 def _ask(turn: Turn, candidate: Candidate, before: Sequence[Message], asked: str) -> Generation:

@@ -85,6 +85,7 @@ class FullModel(ScriptedModel):
     ("small", "reason"),
     [
         (model("small", " \n"), "no question"),
+        (model("small", "user: Is there a red bicycle? assistant: Yes."), "no question"),
         (model("small", "It costs a lot. " * 20), "length"),
         (FullModel(["No."], name="small"), "QueueFull"),
     ],
