@@ -67,8 +67,8 @@ def measure(path: Path, *, threads: int, gpu_layers: int, kinds: Sequence[Attent
     }
     held = _fill(list(made.values()))
     prompts = [Rows(slot, held, range(PROMPT_ROWS)) for slot in range(PROMPTS)]
-    # The largest first: where llama.cpp's memory for intermediate results on a Vulkan device grows in a later step, it
-    # submits what it has recorded twice, and drivers may crash.
+    # The largest first: where llama.cpp's memory for intermediate results on a Vulkan device grows in a later step,
+    # drivers may crash.
     steps = {f"{PROMPTS} prompts of {PROMPT_ROWS}": prompts}
     steps |= {_streams(n): [Rows(slot, held, [slot]) for slot in range(n)] for n in reversed(STREAMS)}
     best = {attention: dict.fromkeys(steps, float("inf")) for attention in made}
