@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import shutil
@@ -34,6 +35,14 @@ POLL_S = 0.02
 SPACE_BYTES_MIN = 16 * 2**20  # a segment of the write-ahead log; with less even the log of the server stays empty
 # Servers that this process started and others still use: Python calls a child that nobody refers to forgotten.
 _LEFT: list[subprocess.Popen[bytes]] = []
+
+
+@atexit.register
+def _forget_left() -> None:
+    """They outlive this process, and whoever inherits them waits for them."""
+    for process in _LEFT:
+        if process.poll() is None:
+            process.returncode = 0
 
 
 class EmbeddedPostgres:

@@ -118,6 +118,28 @@ def test_a_server_that_others_still_use_is_left_to_them_and_not_forgotten(home: 
     assert not is_running(home)
 
 
+LEAVES = """
+import sys, warnings
+from pathlib import Path
+from migrations.embedded import EmbeddedPostgres
+warnings.simplefilter("error")
+with EmbeddedPostgres(Path(sys.argv[1])):
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_process_that_leaves_its_server_to_others_ends_in_silence(home: Path) -> None:
+    command = [sys.executable, "-c", LEAVES, str(home)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout and first.stdout.readline() == "ready\n"
+        with EmbeddedPostgres(home) as server:
+            _, said = first.communicate("\n", timeout=30)
+            assert (first.returncode, said) == (0, "") and server.is_running
+
+
 def test_a_server_whose_owner_was_killed_is_adopted_and_then_stopped(home: Path) -> None:
     owner = Holder(home)
     owner.wait_ready()
