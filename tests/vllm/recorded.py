@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 FILE = Path(__file__).with_name("recorded.jsonl")
-FASTER = 50  # than the server was: what came after what is kept, not how long it took
+PAUSE_S = 0.005  # between two pieces: what came after what is kept, not how long it took
 BYTES_MAX = 2**20  # of a request
 DONE = "data: [DONE]"  # who reads it may leave before the server does
 ONCE = " of run "  # what follows it in a salt is of one run of the tests
@@ -25,11 +24,10 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Exchange:
-    """A request, and its answer in the pieces that came, each with the milliseconds since the request. An answer that
-    is not `whole` was ended by who read it."""
+    """A request, and its answer in the pieces that came. One that is not `whole` was ended by who read it."""
 
     asked: str
-    pieces: list[tuple[float, str]] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
     whole: bool = False
 
 
@@ -60,18 +58,18 @@ async def recording(url: str, **about: str) -> AsyncIterator[str]:
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_request(reader)
-        exchange, began = Exchange(asked_of(request)), time.monotonic()
+        exchange = Exchange(asked_of(request))
         exchanges.append(exchange)
         answer, server = await asyncio.open_connection(there.hostname, there.port)
         server.write(request)
         leaving = asyncio.create_task(_gone(reader, server))
         with suppress(ConnectionError):
             while data := await answer.read(BYTES_MAX):
-                exchange.pieces.append((round((time.monotonic() - began) * 1e3, 1), data.decode("latin-1")))
+                exchange.pieces.append(data.decode("latin-1"))
                 writer.write(data)
                 await writer.drain()
             exchange.whole = not leaving.done()
-        exchange.whole |= any(DONE in piece for _, piece in exchange.pieces)
+        exchange.whole |= any(DONE in piece for piece in exchange.pieces)
         leaving.cancel()
         writer.close()
         server.close()
@@ -101,10 +99,8 @@ async def replaying() -> AsyncIterator[str]:
         leaving = asyncio.create_task(_gone(reader, writer))
         exchange = exchanges[asked][told[asked] % len(exchanges[asked])] if asked in exchanges else _unknown()
         told[asked] += 1
-        told_ms = 0.0
-        for at_ms, piece in exchange.pieces:
-            await asyncio.sleep((at_ms - told_ms) / 1e3 / FASTER)
-            told_ms = at_ms
+        for piece in exchange.pieces:
+            await asyncio.sleep(PAUSE_S)
             writer.write(piece.encode("latin-1"))
         if exchange.whole:
             with suppress(ConnectionError):
@@ -134,4 +130,4 @@ async def _gone(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def _unknown() -> Exchange:
     body = json.dumps({"error": {"message": f"nobody asked vLLM this: record it anew, {FILE.parent.name} says how"}})
     head = f"HTTP/1.1 400 Bad Request\r\nContent-Length: {len(body)}\r\n\r\n"
-    return Exchange("", [(0.0, head + body)], whole=True)
+    return Exchange("", [head + body], whole=True)
