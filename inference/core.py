@@ -192,6 +192,10 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[bytes, float], ...] = ()
 
+    def with_top(self, count: int) -> TokenLogprob:
+        """The same, with at most so many of the most likely ones."""
+        return self if len(self.top) <= count else replace(self, top=self.top[:count])
+
 
 class Delta(NamedTuple):
     """A piece of generated text (never half a character, never part of a stop string) and its token count.

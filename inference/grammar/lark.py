@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+# In a rule: a pattern, which stays as it is, or a text in quotes.
+_QUOTED = re.compile(r'/(?:\\.|[^/\\\n])+/|"(?:\\.|[^"\\])*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +45,29 @@ def up_to(mark: str, begin: str = "") -> str:
 def value_of(document: Mapping[str, Any]) -> str:
     """JSON of a schema, as `restated` has it."""
     return f"%json {json.dumps(document, ensure_ascii=False)}"
+
+
+def by_token(grammar: str, marks: Mapping[str, int]) -> str:
+    """The same grammar for tokenizers that tell control tokens from a text that looks like them, as those of Hugging
+    Face do: `marks` in its texts are told by their ids. JSON and patterns stay as they are."""
+    if not marks:
+        return grammar
+    found = re.compile("(" + "|".join(map(re.escape, sorted(marks, key=len, reverse=True))) + ")")
+    return "\n".join(_rule_by_token(rule, found, marks) for rule in grammar.split("\n"))
+
+
+def _rule_by_token(rule: str, found: re.Pattern[str], marks: Mapping[str, int]) -> str:
+    def told(quoted: re.Match[str]) -> str:
+        if quoted[0].startswith("/"):
+            return quoted[0]
+        parts = [part for part in found.split(json.loads(quoted[0])) if part]
+        if marks.keys().isdisjoint(parts):
+            return quoted[0]
+        return "(" + " ".join(f"<[{marks[part]}]>" if part in marks else literal(part) for part in parts) + ")"
+
+    if "%json" in rule:
+        return rule
+    changed = _QUOTED.sub(told, rule)
+    # A lazy rule is one lexeme, which has no place for a token. No text before the token can hold it, so the rule ends
+    # with the first one all the same.
+    return rule if changed == rule else changed.replace("[lazy]:", ":", 1)

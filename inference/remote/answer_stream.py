@@ -16,7 +16,7 @@ from inference.core import Finish, Forecast, Generation, Miss, Spent, Steps, Tok
 EVENT_BYTES_MAX = 2**20  # a step of one answer: some tokens, with twenty alternatives each some kilobytes
 DONE = b"[DONE]"
 END = b"data: [DONE]\n\n"
-TOKEN_ID = "token_id:"  # how vLLM spells a token that it does not turn into text
+TOKEN_ID = "token_id:"  # how some vLLM spell a token that they do not turn into text
 _REASONS = {"stop": Finish.STOP, "length": Finish.LENGTH, "deadline": Finish.DEADLINE, "error": Finish.ERROR}
 _SPELLED = {finish: reason for reason, finish in _REASONS.items()}
 
@@ -116,14 +116,21 @@ def _chosen(choice: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
 
 
 def _logprob(told: Mapping[str, Any], pieces: Sequence[bytes]) -> TokenLogprob:
-    top = tuple((_piece(each, pieces), float(each["logprob"])) for each in told.get("top_logprobs") or ())
-    return TokenLogprob(_piece(told, pieces), float(told["logprob"]), top)
+    top = [(_piece(each, pieces), float(each["logprob"])) for each in told.get("top_logprobs") or ()]
+    top.sort(key=_likelihood, reverse=True)  # vLLM puts the token that was drawn first
+    return TokenLogprob(_piece(told, pieces), float(told["logprob"]), tuple(top))
+
+
+def _likelihood(told: tuple[bytes, float]) -> float:
+    return told[1]
 
 
 def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
     """The bytes of a token, which are told by themselves or by its id."""
-    spelled = told.get("bytes")
-    return bytes(spelled) if spelled is not None else pieces[_count(int(told["token"].removeprefix(TOKEN_ID)))]
+    if (spelled := told.get("bytes")) is not None:
+        return bytes(spelled)
+    id = told.get("token_id")  # of vLLM 0.32; others spell it
+    return pieces[_count(int(told["token"].removeprefix(TOKEN_ID)) if id is None else id)]
 
 
 def _placement(own: Mapping[str, Any]) -> Placement:

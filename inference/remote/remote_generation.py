@@ -175,7 +175,8 @@ class RemoteGeneration(Delivery):
         upstream.streams += 1
         self.hops.append(Hop(upstream.url, now_ns()))
         self._events = Events()
-        body = self._ask.body(now_ns(), self.ids, self._deadline_ns)
+        ours = upstream.facts is not None and upstream.facts.ours
+        body = self._ask.body(now_ns(), self.ids, self._deadline_ns, ours=ours)
         self._exchange = self._transport.post(upstream.url, PATH, body, self, self._ask.traceparent)
 
     def _go_elsewhere(self, error: InferenceError) -> None:
@@ -218,6 +219,8 @@ class RemoteGeneration(Delivery):
             self._release(f"error {status}")
             if status == 503:
                 self._go_elsewhere(EnginesAway(message))
+            elif 400 <= status < 500:  # vLLM looks at most of a request behind the head of its answer
+                self._fail(Refused(message[:REFUSAL_CHARS_MAX], status, "invalid_value", None))
             else:
                 self._fail(InferenceError(message))
             return
@@ -264,7 +267,8 @@ class RemoteGeneration(Delivery):
                 break
             self.ids.append(token)
             self.hops[-1].tokens += 1
-            self._deltas.append(Delta(self._text.push(token), 1, () if logprob is None else (logprob,)))
+            told_of = () if logprob is None else (logprob.with_top(self._ask.sampling.top_logprobs or 0),)
+            self._deltas.append(Delta(self._text.push(token), 1, told_of))
         if self._text.stopped:
             self._end(Finish.STOP)
 

@@ -12,9 +12,11 @@ from typing import Any
 import orjson
 
 from inference.config import CONTEXT_DEFAULT
+from inference.control_tokens import spoken
 from inference.core import WHENEVER, Due, Priority, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, UnknownToken
+from inference.grammar.lark import by_token
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.llama import LlamaModel
 from inference.remote.fleet import Facts, Fleet, Upstream
@@ -55,6 +57,8 @@ class RemoteModel(TextModel):
         self._context_max = self.context_length
         self._fleet = Fleet(urls)
         self._transport, self._digest = transport, digest
+        marks = {mark: self._tokenizer.mark(mark) for mark in sorted(spoken(self.chat_template))}
+        self._spoken = {mark: token for mark, token in marks.items() if token is not None}
         self._shared = SharedPrefixes()
         self._going: set[RemoteGeneration] = set()
         self._totals: Counter[str] = Counter()
@@ -99,7 +103,7 @@ class RemoteModel(TextModel):
 
     def prepare(self, grammar: str, begins: str = "") -> SentGrammar | None:
         compiled = super().prepare(grammar, begins)
-        return None if compiled is None else SentGrammar(grammar, begins, compiled)
+        return None if compiled is None else SentGrammar(grammar, begins, compiled, by_token(grammar, self._spoken))
 
     def generate(
         self,
@@ -179,6 +183,7 @@ class RemoteModel(TextModel):
             shared=self._shared.longest(prompt),
             due=due,
             traceparent=traceparent,
+            end_tokens=self._end_tokens,
         )
         generation = RemoteGeneration(
             *(ask, self._fleet, self._transport, self._pieces, self._end_tokens, deadline_ns, self._left, written)

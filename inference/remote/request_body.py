@@ -5,7 +5,7 @@ What only our own engine understands is in the object "firsttoken", which vLLM i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,21 @@ from inference.grammar.constraint import Constraint
 
 PATH = "/inference/v1/generate"
 MODELS_PATH = "/v1/models"
+# vLLM's limit, if nobody sets another. It counts the token that was drawn among the alternatives, so one more is asked
+# for as long as there is room.
+LOGPROBS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SentGrammar:
     """A grammar that was compiled here, so that a schema that is none is refused before anything is sent, and is held
-    to by the engine. `begins` is its mark: see `LanguageModel.prepare`."""
+    to by the engine. `begins` is its mark: see `LanguageModel.prepare`. `by_token` is the same for engines that are not
+    ours: see `inference.grammar.lark`."""
 
     text: str
     begins: str
     compiled: Grammar
+    by_token: str
 
     def start(self) -> Constraint:
         return self.compiled.start()
@@ -33,7 +38,8 @@ class SentGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`shared` tokens at the beginning of the prompt hold nothing of any tenant. `salt` is not the tenant's name."""
+    """`shared` tokens at the beginning of the prompt hold nothing of any tenant. `salt` is not the tenant's name.
+    `end_tokens` are told to engines that may know fewer of them."""
 
     id: str
     prompt: Sequence[int]
@@ -43,6 +49,7 @@ class Ask:
     shared: int = 0
     due: Due = WHENEVER
     traceparent: str = ""  # a header: see `Transport.post`
+    end_tokens: Collection[int] = ()
 
     @property
     def goes_on_anywhere(self) -> bool:
@@ -55,8 +62,11 @@ class Ask:
         drawn = s.temperature > 0 and s.seed is not None
         return not (penalises or drawn or s.grammar or s.deterministic)
 
-    def body(self, now_ns: int, generated: Sequence[int] = (), deadline_ns: int | None = None) -> bytes:
-        """Of the request for what follows the tokens that are `generated` already. Times are told as what is left."""
+    def body(
+        self, now_ns: int, generated: Sequence[int] = (), deadline_ns: int | None = None, *, ours: bool = True
+    ) -> bytes:
+        """Of the request for what follows the tokens that are `generated` already, to an engine of this project or
+        another one. Times are told as what is left."""
         s = self.sampling
         grammar = s.grammar if isinstance(s.grammar, SentGrammar) else None
         sampling: dict[str, Any] = {
@@ -75,9 +85,11 @@ class Ask:
         if s.logit_bias:
             sampling["logit_bias"] = {str(token): bias for token, bias in s.logit_bias.items()}
         if s.top_logprobs is not None:
-            sampling["logprobs"] = s.top_logprobs
+            sampling["logprobs"] = s.top_logprobs if ours else min(s.top_logprobs + 1, LOGPROBS_MAX)
         if grammar and not grammar.begins:
-            sampling["structured_outputs"] = {"grammar": grammar.text}
+            sampling["structured_outputs"] = {"grammar": grammar.text if ours else grammar.by_token}
+        if not ours:  # it may know one of its model's several, and would go on behind the others
+            sampling["stop_token_ids"] = sorted(self.end_tokens)
         own = {
             "deadline_ms": _left_ms(deadline_ns, now_ns),
             "due_ms": None if generated else _left_ms(self.due.at_ns, now_ns),

@@ -2,14 +2,23 @@
 
 VLLM_URL is its address, and VLLM_MODEL a GGUF file with the same weights and vocabulary, which is computed here beside
 it; VLLM_TOKEN its token, if it wants one. The promises are those of `tests/worker/engines/test_contract.py` that are
-made for any model.
+made for any model. With VLLM_RECORD=1 all that passes is written to recorded.jsonl, which the other tests are told in
+the place of a server. That has to be the bundled model, which this makes a folder for vLLM of:
+
+    python -m tests.vllm.weights FOLDER
+    vllm serve FOLDER --served-model-name demo --dtype float32 --max-num-seqs 4 --enable-scale-out \\
+        --enable-prompt-tokens-details --scheduling-policy priority
+
+Record it anew when requests change, or the bundled model.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +28,8 @@ from inference.core import Sampling
 from inference.errors import NotDeterministic
 from inference.model import ChatModel
 from inference.remote.remote_model import RemoteModel
+from inference.trace import random_id
+from tests.vllm.recorded import ONCE, recording
 from tests.worker.engines import test_contract as contract
 from worker.engines.exchange import EngineTransport
 
@@ -34,12 +45,22 @@ def given(name: str) -> str:
 
 @pytest.fixture(scope="module")
 async def any_model() -> AsyncIterator[RemoteModel]:
-    path, transport = Path(given("VLLM_MODEL")), EngineTransport(os.environ.get("VLLM_TOKEN"))
-    model = await asyncio.to_thread(RemoteModel.load, path, [given("VLLM_URL")], transport, "salt of {}".format)
-    await model.start()
-    assert model.failed is None, model.away
-    yield model
-    await model.close()
+    path, transport, url = Path(given("VLLM_MODEL")), EngineTransport(os.environ.get("VLLM_TOKEN")), given("VLLM_URL")
+    digest = ("salt of {}" + ONCE + random_id(64)).format  # nothing is cached of the run before
+    async with AsyncExitStack() as stack:
+        if os.environ.get("VLLM_RECORD"):
+            version = json.loads((await transport.get(url, "/version", 5)).body)["version"]
+            url = await stack.enter_async_context(recording(url, vllm=version))
+        model = await asyncio.to_thread(RemoteModel.load, path, [url], transport, digest)
+        await model.start()
+        assert model.failed is None, model.away
+        yield model
+        await model.close()
+
+
+@pytest.fixture(scope="module")
+def vllm(any_model: RemoteModel) -> RemoteModel:
+    return any_model
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +75,21 @@ async def inside() -> AsyncIterator[ChatModel]:
 async def test_what_it_cannot_promise_is_refused(any_model: RemoteModel) -> None:
     with pytest.raises(NotDeterministic):
         any_model.generate(contract.prompt_of(any_model), Sampling(deterministic=True))
+
+
+async def test_a_cancelled_answer_costs_it_nothing_more(any_model: RemoteModel) -> None:
+    generation = any_model.generate(contract.prompt_of(any_model), contract.ENDLESS, salt="cancel")
+    async for _ in generation:
+        break
+    assert await running() == 1
+    generation.cancel()
+    async with asyncio.timeout(2):
+        while await running():  # noqa: ASYNC110 -- it is another process
+            await asyncio.sleep(0.05)
+
+
+async def running() -> float:
+    body = (await EngineTransport(os.environ.get("VLLM_TOKEN")).get(given("VLLM_URL"), "/metrics", 5)).body
+    return sum(
+        float(line.rsplit(b" ", 1)[1]) for line in body.splitlines() if line.startswith(b"vllm:num_requests_running{")
+    )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference.bundled import CHAT_MODEL
 from inference.errors import InvalidSchema
 from inference.grammar.constraint import Vocabulary
-from inference.grammar.lark import Thought
+from inference.grammar.lark import Thought, by_token, grammar, up_to
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.llama import LlamaModel
@@ -211,3 +211,23 @@ def test_a_thought_may_come_first() -> None:
     begun = json_grammar({"const": 1}, Thought("<think>", "</think>", begun=True))
     assert fits(free, "1") and fits(free, "<think>a < b</think>\n\n1") and not fits(free, "hm</think>1")
     assert fits(begun, "hm</think>1") and not fits(begun, "1")
+
+
+def test_control_tokens_in_texts_are_told_by_their_ids_and_in_json_and_patterns_stay() -> None:
+    rules = {"body": r'"\n{" arguments "}\n</call>"', "arguments": '%json {"const": "<call>"}', "ID": r'/"<call>"/'}
+    told = by_token(grammar('"<call>" body ID', rules), {"<call>": 3, "</call>": 4})
+    assert told.splitlines()[:4] == [
+        r'body: "\n{" arguments ("}\n" <[4]>)',
+        'arguments: %json {"const": "<call>"}',
+        r'ID: /"<call>"/',
+        "start: (<[3]>) body ID",
+    ]
+
+
+def test_what_ends_with_a_control_token_needs_not_be_lazy() -> None:
+    written = grammar("answer", {"before[lazy]": up_to("<call>"), "said[lazy]": up_to('"')})
+    assert by_token(written, {"<call>": 3}).splitlines()[:2] == [
+        "before: ANYTHING (<[3]>)",
+        r'said[lazy]: ANYTHING "\""',
+    ]
+    assert by_token(written, {}) == written

@@ -38,6 +38,10 @@ data: [DONE]
 LIKELY = b"""{"request_id":"r","choices":[{"index":0,"logprobs":{"content":[{"token":"token_id:1","logprob":-0.5,\
 "bytes":null,"top_logprobs":[{"token":"token_id:1","logprob":-0.5,"bytes":null},\
 {"token":"token_id:2","logprob":-1.5,"bytes":null}]}]},"finish_reason":null,"token_ids":[1]}]}"""
+# Of vLLM 0.32, which puts the token that was drawn first.
+DRAWN = b"""{"request_id":"r","usage":null,"output_mode":"tokens","choices":[{"index":0,"finish_reason":null,\
+"stop_reason":null,"token_ids":[0],"logprobs":{"content":[{"token_id":0,"logprob":-7.5,"rank":47,"top_logprobs":[\
+{"token_id":0,"logprob":-7.5,"rank":47},{"token_id":1,"logprob":-0.5,"rank":1}]}]}}]}"""
 FAILED = b'{"error":{"message":"the engine core died","type":"InternalServerError","param":null,"code":500}}'
 
 
@@ -69,6 +73,8 @@ def test_comments_other_fields_and_other_line_ends_are_understood() -> None:
 def test_token_ids_stand_for_the_text_of_likely_tokens() -> None:
     (told,) = read(LIKELY, PIECES).logprobs
     assert told == TokenLogprob(b" one", -0.5, ((b" one", -0.5), (b" two", -1.5)))
+    (told,) = read(DRAWN, PIECES).logprobs
+    assert told == TokenLogprob(b"zero", -7.5, ((b" one", -0.5), (b"zero", -7.5)))
 
 
 def test_errors_and_answers_that_were_given_up_are_told() -> None:
@@ -88,6 +94,8 @@ def test_errors_and_answers_that_were_given_up_are_told() -> None:
         b'{"choices":[{"token_ids":["1"]}]}',
         b'{"choices":[{"token_ids":[true]}]}',
         b'{"choices":[{"token_ids":[1],"logprobs":{"content":[{"token":"token_id:9","logprob":0}]}}]}',
+        b'{"choices":[{"token_ids":[1],"logprobs":{"content":[{"token_id":9,"logprob":0}]}}]}',
+        b'{"choices":[{"token_ids":[1],"logprobs":{"content":[{"token_id":-1,"logprob":0}]}}]}',
         b'{"choices":[],"usage":{"prompt_tokens_details":{"cached_tokens":-5}}}',
         b'{"choices":[],"firsttoken":{"queue_ms":"soon","prefill_ms":1}}',
     ],

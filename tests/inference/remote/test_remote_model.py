@@ -256,6 +256,35 @@ async def test_what_is_wrong_with_a_request_is_not_tried_elsewhere(model: Remote
     assert len(network.posts) == len(answers) and model.stats()["engines_up"] == 2
 
 
+async def test_what_is_found_wrong_with_a_request_behind_the_head_of_an_answer_is_told_as_it_is(
+    model: RemoteModel, network: Network
+) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.begun()
+    network.last.receiver.received(b'data: {"error":{"message":"out of vocabulary","param":null,"code":400}}\n\n')
+    with pytest.raises(Refused, match="out of vocabulary") as refused:
+        await generation.stream(lambda delta: None)
+    assert refused.value.status == 400 and len(network.posts) == 1
+
+
+async def test_only_engines_of_others_are_told_what_ours_know(model: RemoteModel, network: Network) -> None:
+    grammar = model.prepare('start: "<tool_call>"')
+    asked = Sampling(temperature=0, top_logprobs=3, grammar=grammar)
+    model.generate(PROMPT, asked)
+    others = network.last.body["sampling_params"]
+    assert (others["stop_token_ids"], others["logprobs"]) == ([0, 2], 4)
+    assert "<[3]>" in others["structured_outputs"]["grammar"]
+    model.generate(PROMPT, Sampling(top_logprobs=20))
+    assert network.last.body["sampling_params"]["logprobs"] == 20  # vLLM takes no more
+
+    for upstream in model._fleet.upstreams:
+        upstream.facts = Facts(512, ours=True)
+    model.generate(PROMPT, asked)
+    ours = network.last.body["sampling_params"]
+    assert "stop_token_ids" not in ours and ours["logprobs"] == 3
+    assert ours["structured_outputs"] == {"grammar": 'start: "<tool_call>"'}
+
+
 async def test_a_full_engine_passes_a_request_on_and_stays_in_use(model: RemoteModel, network: Network) -> None:
     generation = model.generate(PROMPT, GREEDY)
     for _ in URLS:

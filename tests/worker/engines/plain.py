@@ -30,6 +30,7 @@ class PlainTransport:
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
         asked: dict[str, Any] = json.loads(body)
         asked.pop(OURS, None)
+        asked["sampling_params"].pop("stop_token_ids", None)  # our engine knows all of its model's
         return self._transport.post(url, path, json.dumps(asked).encode(), PlainReceiver(receiver), traceparent)
 
 

@@ -1,5 +1,5 @@
-"""What a chat model promises, wherever its tokens are computed: in this process, in one of an engine, or in one that
-speaks vLLM's wire alone. `make test-vllm` asks a real vLLM for the promises that its wire can keep."""
+"""What a chat model promises, wherever its tokens are computed: in this process, in one of an engine, in one that
+speaks vLLM's wire alone, or by vLLM, whose answers were recorded. `make test-vllm` asks a real one for the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inference.bundled import CHAT_MODEL
 from inference.config import EngineConfig
 from inference.core import Cause, ChatMessage, Delta, Finish, Sampling, Segment
 from inference.engine.handle import Handle
-from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, UnknownToken
+from inference.errors import InvalidSchema, NotDeterministic, PromptTooLong, QueueFull, Refused, UnknownToken
 from inference.grammar.schema import json_grammar
 from inference.grammar.tools import CallableFunction, tool_grammar
 from inference.model import ChatModel
@@ -24,6 +24,7 @@ from inference.remote.remote_generation import RemoteGeneration
 from inference.remote.remote_model import RemoteModel
 from inference.trace import now_ns
 from tests.engines import reaching
+from tests.vllm.recorded import replaying
 from tests.worker.engines.conftest import QUEUE, STREAMS, TOKEN
 from tests.worker.engines.plain import PlainTransport
 from worker.engines.exchange import EngineTransport
@@ -77,19 +78,36 @@ async def plain(address: str) -> AsyncIterator[RemoteModel]:
     await model.close()
 
 
-@pytest.fixture(params=["inside", "outside", "plain"])
+@pytest.fixture(scope="module")
+async def vllm() -> AsyncIterator[RemoteModel]:
+    """What a server of vLLM with the bundled model answered, told again."""
+    async with replaying() as url:
+        load = (CHAT_MODEL, [url], EngineTransport(), "salt of {}".format)
+        model = await asyncio.to_thread(RemoteModel.load, *load)
+        await model.start()
+        yield model
+        await model.close()
+
+
+@pytest.fixture(params=["inside", "outside", "plain", "vllm"])
 async def any_model(
-    request: pytest.FixtureRequest, inside: ChatModel, outside: RemoteModel, plain: RemoteModel, address: str
+    request: pytest.FixtureRequest,
+    inside: ChatModel,
+    outside: RemoteModel,
+    plain: RemoteModel,
+    vllm: RemoteModel,
+    address: str,
 ) -> Model:
-    models: dict[str, Model] = {"inside": inside, "outside": outside, "plain": plain}
+    models: dict[str, Model] = {"inside": inside, "outside": outside, "plain": plain, "vllm": vllm}
     chosen = models[request.param]
-    await rest(chosen, address)
+    if chosen is not vllm:
+        await rest(chosen, address)
     return chosen
 
 
 def is_for_any(test: object) -> bool:
     """Whether it is a promise that vLLM makes, too."""
-    return callable(test) and "any_model" in getattr(test, "__annotations__", ())
+    return callable(test) and not {"any_model", "vllm"}.isdisjoint(getattr(test, "__annotations__", ()))
 
 
 def prompt_of(model: Model, messages: Sequence[ChatMessage] = ASK) -> list[int]:
@@ -219,6 +237,23 @@ async def test_a_forced_call_is_a_call(any_model: Model) -> None:
     assert json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))["name"] == "save_person"
 
 
+async def test_an_answer_that_may_call_calls_as_its_schema_says(model: Model) -> None:
+    await may_call(model)
+
+
+async def test_an_answer_of_vllm_that_may_call_calls_as_its_schema_says(vllm: RemoteModel) -> None:
+    await may_call(vllm)
+
+
+async def may_call(model: Model) -> None:
+    grammar = model.prepare(tool_grammar([CallableFunction("save_person", PERSON, strict=True)]))
+    (mark,) = model.encode([Segment("<tool_call>", trusted=True)])
+    sampling = Sampling(max_tokens=48, temperature=0, logit_bias={mark: 100}, grammar=grammar)
+    text = text_of(await read(model.generate(prompt_of(model), sampling)))
+    call, _, _ = text.removeprefix("<tool_call>").partition("</tool_call>")
+    assert json.loads(call)["arguments"].keys() == {"name", "age"}
+
+
 async def test_a_grammar_behind_a_mark_holds_what_follows_it(model: Model) -> None:
     mark = "<tool_call>"
     sampling = Sampling(
@@ -243,6 +278,24 @@ async def test_log_probabilities_are_those_of_the_tokens(any_model: Model) -> No
     assert b"".join(each.token for each in told).decode() == text_of(deltas)
     for each in told:  # greedy: the token is the most likely one
         assert each.top[0] == (each.token, each.logprob) and each.top[1][1] <= each.logprob <= 0
+
+
+async def test_alternatives_are_the_most_likely_tokens_whatever_was_drawn(any_model: Model) -> None:
+    sampling = Sampling(temperature=2, seed=3, max_tokens=8, top_logprobs=3, logit_bias={0: -100, 2: -100})
+    deltas = await read(any_model.generate(prompt_of(any_model), sampling))
+    told = [logprob for delta in deltas for logprob in delta.logprobs]
+    assert any(each.logprob < each.top[-1][1] for each in told)  # drawn, but none of the most likely
+    for each in told:
+        likely = [logprob for _, logprob in each.top]
+        assert likely == sorted(likely, reverse=True) and len(likely) == 3
+        assert each.logprob >= likely[-1] or each.token not in dict(each.top)
+
+
+async def test_each_token_that_ends_a_turn_ends_the_answer(any_model: Model) -> None:
+    for token in (0, 2):
+        generation = any_model.generate(prompt_of(any_model), replace(GREEDY, logit_bias={token: 100}))
+        assert text_of(await read(generation)) == ""
+        assert (generation.ids, generation.finish) == ([], Finish.STOP)
 
 
 async def test_a_stop_string_ends_the_answer_and_is_no_part_of_it(any_model: Model) -> None:
@@ -290,6 +343,12 @@ async def test_a_full_queue_refuses_before_the_first_event(model: Model) -> None
         with pytest.raises(QueueFull) as refused:
             await model.generate(prompt_of(model), GREEDY).admitted()
         assert refused.value.retry_after_s > 0
+
+
+async def test_what_vllm_refuses_behind_the_head_of_its_answer_is_refused_as_it_says(vllm: RemoteModel) -> None:
+    with pytest.raises(Refused, match="out of vocabulary") as refused:
+        await read(vllm.generate([10**6], GREEDY))
+    assert refused.value.status == 400
 
 
 async def test_an_engine_that_is_not_known_to_be_ours_gets_no_deterministic_requests(plain: RemoteModel) -> None:
