@@ -234,7 +234,7 @@ async def test_a_treatment_that_fails_is_rolled_back_by_itself_and_noted(
         assert asked < 100, "it goes on failing"
         failures += await chat(client, f"Question {asked}") != 200
         await services.canaries.sync()
-    assert failures <= 30
+    assert failures <= 60  # 20 pairs are enough; by chance one arm gets three times what the other gets once in 10^5
     (after,) = [each for each in await store.all() if each.name == canary.name]
     assert after.state is State.ROLLED_BACK and "failed is worse by more than 0.02" in after.reason
     [noted, *_] = await AuditLog(database).list(tenant_id, limit=5)
