@@ -107,10 +107,11 @@ class Ask:
             "sampling_params": sampling,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "cache_salt": self.salt,
             "priority": int(self.priority),
             "firsttoken": {name: value for name, value in own.items() if value is not None},
         }
+        if self.salt:  # vLLM takes none, but not an empty one
+            body["cache_salt"] = self.salt
         return orjson.dumps(body)
 
 
