@@ -283,8 +283,9 @@ async def test_only_engines_of_others_are_told_what_ours_know(model: RemoteModel
     others = network.last.body["sampling_params"]
     assert (others["stop_token_ids"], others["logprobs"]) == ([0, 2], 4)
     assert "<[3]>" in others["structured_outputs"]["grammar"]
-    model.generate(PROMPT, Sampling(top_logprobs=20))
-    assert network.last.body["sampling_params"]["logprobs"] == 20  # vLLM takes no more
+    model.generate(PROMPT, Sampling(top_logprobs=20, top_p=0))
+    others = network.last.body["sampling_params"]
+    assert others["logprobs"] == 20 and 0 < others["top_p"] < 1e-5  # vLLM takes no more, and no 0
 
     for upstream in model._fleet.upstreams:
         upstream.facts = Facts(512, ours=True)
