@@ -231,7 +231,8 @@ class RemoteGeneration(Delivery):
                 self.reading = placed.reading or self.reading
                 self._stamp(placed.queue_ms, placed.prefill_ms)
         if told.cached is not None and not self.cached_tokens and not self.moves:
-            self.cached_tokens = told.cached
+            # What is written already is a part of the prompt for engines that are not ours.
+            self.cached_tokens = min(told.cached, self.prompt_tokens)
         if told.counts is not None:
             self.drafted, self.accepted = told.counts
         if told.writing is not None:

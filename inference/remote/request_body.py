@@ -19,6 +19,7 @@ MODELS_PATH = "/v1/models"
 # vLLM's limit, if nobody sets another. It counts the token that was drawn among the alternatives, so one more is asked
 # for as long as there is room.
 LOGPROBS_MAX = 20
+TOP_P_MIN = 1e-6  # vLLM takes no 0, which leaves the most likely token alone, as this does
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class Ask:
             sampling["structured_outputs"] = {"grammar": grammar.text if ours else grammar.by_token}
         if not ours:  # it may know one of its model's several, and would go on behind the others
             sampling["stop_token_ids"] = sorted(self.end_tokens)
+            sampling["top_p"] = max(s.top_p, TOP_P_MIN)
         own = {
             "deadline_ms": _left_ms(deadline_ns, now_ns),
             "due_ms": None if generated else _left_ms(self.due.at_ns, now_ns),
@@ -107,10 +109,11 @@ class Ask:
             "sampling_params": sampling,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "cache_salt": self.salt,
             "priority": int(self.priority),
             "firsttoken": {name: value for name, value in own.items() if value is not None},
         }
+        if self.salt:  # vLLM takes none, but not an empty one
+            body["cache_salt"] = self.salt
         return orjson.dumps(body)
 
 

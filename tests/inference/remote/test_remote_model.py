@@ -267,6 +267,15 @@ async def test_what_is_found_wrong_with_a_request_behind_the_head_of_an_answer_i
     assert refused.value.status == 400 and len(network.posts) == 1
 
 
+async def test_without_a_tenant_no_salt_is_told(network: Network) -> None:
+    model = RemoteModel.load(CHAT_MODEL, URLS, network, lambda salt: salt)
+    await model.start()
+    for salt in ("", "tenant"):
+        model.generate(PROMPT, GREEDY, salt=salt)
+    assert [post.body.get("cache_salt") for post in network.posts] == [None, "tenant"]
+    await model.close()
+
+
 async def test_only_engines_of_others_are_told_what_ours_know(model: RemoteModel, network: Network) -> None:
     grammar = model.prepare('start: "<tool_call>"')
     asked = Sampling(temperature=0, top_logprobs=3, grammar=grammar)
@@ -274,8 +283,9 @@ async def test_only_engines_of_others_are_told_what_ours_know(model: RemoteModel
     others = network.last.body["sampling_params"]
     assert (others["stop_token_ids"], others["logprobs"]) == ([0, 2], 4)
     assert "<[3]>" in others["structured_outputs"]["grammar"]
-    model.generate(PROMPT, Sampling(top_logprobs=20))
-    assert network.last.body["sampling_params"]["logprobs"] == 20  # vLLM takes no more
+    model.generate(PROMPT, Sampling(top_logprobs=20, top_p=0))
+    others = network.last.body["sampling_params"]
+    assert others["logprobs"] == 20 and 0 < others["top_p"] < 1e-5  # vLLM takes no more, and no 0
 
     for upstream in model._fleet.upstreams:
         upstream.facts = Facts(512, ours=True)
