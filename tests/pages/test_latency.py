@@ -203,6 +203,15 @@ async def test_from_trace_to_trace_as_in_the_list(latency: Latency, open_page: O
     await expect(page).to_have_url(re.compile(str(latency.slow.id)))
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_no_table_is_cut(latency: Latency, open_page: OpenPage, width: int) -> None:
+    page = await open_page(latency.url, **{**latency.options, "viewport": {"width": width, "height": 844}})
+    await expect(page.locator("#by-cost tbody tr")).to_have_count(1)
+    await expect(page.locator(".surfaces tbody tr").first).to_be_visible()
+    cut = "nodes => nodes.filter(node => node.scrollWidth > node.clientWidth).map(node => node.id)"
+    assert await page.locator(".scroll").evaluate_all(cut) == []
+
+
 @pytest.mark.parametrize("path", ["", "#/trace/"])
 async def test_a_phone_shows_it_without_sideways_scroll(latency: Latency, open_page: OpenPage, path: str) -> None:
     url = latency.url + (f"{path}{latency.slow.id}" if path else "")

@@ -46,10 +46,11 @@ function picture(rows) {
 }
 
 function table(rows) {
-  const head = ["No.", "Surface", "Model", "Agent", "Answers", "First token p95", "Cost of 1,000", "Engine s of 1,000", "Speculation"];
+  const priced = rows.some((row) => row.cost > 0);
+  const head = ["No.", "Answers of", "Answers", "First token p95", priced ? "Cost of 1,000" : "Engine s of 1,000", "Speculation", "Cascades"];
   const placed = rows.filter((row) => row.ttft_ms.p95 !== null);
   return el(
-    "table", { class: "numeric" },
+    "table", { class: "numeric costs" },
     el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
     el(
       "tbody", {},
@@ -57,14 +58,19 @@ function table(rows) {
         el(
           "tr", {},
           ...[
-            placed.includes(row) ? String(placed.indexOf(row) + 1) : "", row.surface, row.model, row.agent || "–", count(row.answers),
-            row.ttft_ms.p95 === null ? "–" : duration(row.ttft_ms.p95), amount(row.cost_per_1000), amount(row.engine_s_per_1000),
-            row.speculation_share === null ? "–" : `${(100 * row.speculation_share).toFixed(1)} %`,
+            placed.includes(row) ? String(placed.indexOf(row) + 1) : "", [row.surface, row.model, row.agent].filter(Boolean).join(" · "),
+            count(row.answers), row.ttft_ms.p95 === null ? "–" : duration(row.ttft_ms.p95),
+            amount(priced ? row.cost_per_1000 : row.engine_s_per_1000), wasted(row.speculation_share), wasted(row.cascade_share),
           ].map((text) => el("td", {}, text)),
         ),
       ),
     ),
   );
+}
+
+/** A share of the engine's time. */
+function wasted(part) {
+  return part === null ? "–" : `${(100 * part).toFixed(1)} %`;
 }
 
 function amount(number) {

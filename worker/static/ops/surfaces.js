@@ -3,7 +3,7 @@
 import { el } from "../shared/dom.js";
 import { count, duration, share } from "../shared/format.js";
 
-const COLUMNS = ["Surface", "Answers", "On time", "First token p95", "Target", "Per token p95", "Target"];
+const COLUMNS = ["Surface", "Answers", "On time", "First token p95", "Per token p95"];
 
 /** `surfaces` as in /ops/api/summary. */
 export function surfaceTable(surfaces) {
@@ -18,12 +18,13 @@ export function surfaceTable(surfaces) {
 function surfaceRow({ surface, requests, judged, within_target: within, ttft_ms: ttft, tpot_ms: tpot, target }) {
   const cells = [
     surface, count(requests), share(within, judged),
-    ...compared(ttft.p95, target?.ttft_ms), ...compared(tpot.p95, target?.tpot_ms),
+    compared(ttft.p95, target?.ttft_ms), compared(tpot.p95, target?.tpot_ms),
   ];
-  return el("tr", {}, ...cells.map((cell) => el("td", {}, cell)));
+  return el("tr", {}, ...cells.map((cell) => el("td", {}, ...[cell].flat())));
 }
 
 /** What was measured, marked where it is beyond its target, and the target. */
 function compared(ms, target) {
-  return [el("span", target !== null && target !== undefined && ms > target ? { class: "alarming" } : {}, duration(ms)), duration(target)];
+  if (target === null || target === undefined) return duration(ms);
+  return [el("span", ms > target ? { class: "alarming" } : {}, duration(ms)), el("span", { class: "target" }, `of ${duration(target)}`)];
 }
