@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from os.path import relpath
 from pathlib import Path
+from shutil import which
 
 import orjson
 
@@ -32,11 +35,16 @@ class Ready:
 Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Ctrl-C stops it.
 
   Chat     {self.chat_url}
-           signs one browser in, once; for another one: firsttoken link
+           signs one browser in, once; for another one: {_command()} link
   Latency  {self.ops_url}
   API      curl {self.url}/v1/responses -H 'Content-Type: application/json' \\
              -H 'Authorization: Bearer {self.api_key}' -d '{{"input": "Hello!"}}'
 """
+
+
+def _command() -> str:
+    """Ours as a person types it here: only an installed one is found by its name."""
+    return "firsttoken" if which("firsttoken") else relpath(Path(sys.executable).parent / "firsttoken")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 640;
 const HEIGHT = 220;
 const EDGE = 44;
+const WASTES = { speculation_share: "Speculation", cascade_share: "Cascades" }; // shown where there is any
 
 /** The rows of the stretch that `query` names. */
 export async function askCosts(query, signal) {
@@ -47,7 +48,8 @@ function picture(rows) {
 
 function table(rows) {
   const priced = rows.some((row) => row.cost > 0);
-  const head = ["No.", "Answers of", "Answers", "First token p95", priced ? "Cost of 1,000" : "Engine s of 1,000", "Speculation", "Cascades"];
+  const wastes = Object.entries(WASTES).filter(([name]) => rows.some((row) => row[name] > 0));
+  const head = ["No.", "Answers of", "Answers", "First token p95", priced ? "Cost of 1,000" : "Engine s of 1,000", ...wastes.map(([, text]) => text)];
   const placed = rows.filter((row) => row.ttft_ms.p95 !== null);
   return el(
     "table", { class: "numeric costs" },
@@ -60,7 +62,7 @@ function table(rows) {
           ...[
             placed.includes(row) ? String(placed.indexOf(row) + 1) : "", [row.surface, row.model, row.agent].filter(Boolean).join(" · "),
             count(row.answers), row.ttft_ms.p95 === null ? "–" : duration(row.ttft_ms.p95),
-            amount(priced ? row.cost_per_1000 : row.engine_s_per_1000), wasted(row.speculation_share), wasted(row.cascade_share),
+            amount(priced ? row.cost_per_1000 : row.engine_s_per_1000), ...wastes.map(([name]) => wasted(row[name])),
           ].map((text) => el("td", {}, text)),
         ),
       ),
