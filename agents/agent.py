@@ -317,10 +317,11 @@ class Agent:
         self, turn: Turn, unknown: Mapping[bytes, Candidate], turns: Iterable[tuple[bytes, tuple[int, ...]]]
     ) -> None:
         """Take the tokens that were found of them: who wrote what was said last has the conversation in its cache."""
+        newest = {candidate.name: digest for digest, candidate in unknown.items()}  # they come oldest first
         for digest, ids in turns:
             candidate = unknown[digest]
             candidate.model.learn([(digest, ids)])
-            if digest == [each for each in unknown if unknown[each] is candidate][-1]:
+            if digest == newest[candidate.name]:
                 self._router.wrote(turn, candidate)
 
     async def count(self, turn: Turn) -> int:

@@ -8,36 +8,38 @@ from collections import Counter
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 # A vector of a sentence hardly tells whether it is denied.
-ENGLISH = (
-    "not",
-    "no",
-    "never",
-    "none",
-    "nothing",
-    "without",
-    "except",
-    "cannot",
-    "can't",
-    "don't",
-    "doesn't",
-    "didn't",
+DENIALS = frozenset(
+    [
+        "not",
+        "no",
+        "never",
+        "none",
+        "nothing",
+        "without",
+        "except",
+        "cannot",
+        "can't",
+        "don't",
+        "doesn't",
+        "didn't",
+        "isn't",
+        "aren't",
+        "won't",
+        "nicht",
+        "kein",
+        "keine",
+        "keinen",
+        "nie",
+        "niemals",
+        "ohne",
+        "ne",
+        "pas",
+        "jamais",
+        "sans",
+        "nunca",
+        "sin",
+    ]
 )
-OTHERS = (
-    "isn't",
-    "aren't",
-    "won't",
-    "nicht",
-    "kein",
-    "keine",
-    "keinen",
-    "nie",
-    "niemals",
-    "ohne",
-    "ne",
-    "pas",
-    "jamais",
-)
-DENIALS = frozenset((*ENGLISH, *OTHERS, "sans", "nunca", "sin"))
 _SAID = re.compile(r"[\w']+")
 
 

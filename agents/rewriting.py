@@ -46,8 +46,10 @@ class Rewriting:
 async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Rewriting:
     """The question of the turn, in other words where there are messages before it and a model for that."""
     asked = question(turn)
+    if candidate is None or not asked:
+        return Rewriting(asked)
     before = _before(turn)
-    if candidate is None or not asked or not any(message.role == "user" for message in before):
+    if not any(message.role == "user" for message in before):
         return Rewriting(asked)
     if candidate.on_demand is not None and not candidate.is_loaded:
         candidate.on_demand.foresee()
@@ -97,13 +99,9 @@ def _ask(turn: Turn, candidate: Candidate, before: Sequence[Message], asked: str
 def _before(turn: Turn) -> list[Message]:
     """The messages before the last question, the newest of them."""
     items: Sequence[Item] = (*turn.history, *turn.input)
-    last = next((at for at in range(len(items) - 1, -1, -1) if _is(items[at], "user")), 0)
-    said = [item for item in items[:last] if isinstance(item, Message) and item.role in ("user", "assistant")]
-    return said[-MESSAGES_MAX:]
-
-
-def _is(item: Item, role: str) -> bool:
-    return isinstance(item, Message) and item.role == role
+    said = [item for item in items if isinstance(item, Message) and item.role in ("user", "assistant")]
+    last = max((at for at, message in enumerate(said) if message.role == "user"), default=0)
+    return said[max(0, last - MESSAGES_MAX) : last]
 
 
 def _short(text: str) -> str:

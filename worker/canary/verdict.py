@@ -8,7 +8,7 @@ may be looked at all the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan, nan
 from typing import Any, TypeAlias
@@ -156,33 +156,19 @@ class Verdict:
     reason: str
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Of the measures that must be harmless before anything is promoted."""
-
-    asked: list[str] = field(default_factory=list)
-    harmless: list[str] = field(default_factory=list)
-
-    @property
-    def is_clear(self) -> bool:
-        return bool(self.asked) and self.asked == self.harmless
-
-
 def judge(evidence: Evidence, margins: Mapping[str, float]) -> Verdict:
     """Of equal treatments one in twenty is rolled back at most, however often this is asked; one that always fails is
     rolled back after twelve conversations of each kind."""
-    tally = _Tally()
+    harmless = list[bool]()
     for name, measure in MEASURES.items():
         values, margin = measure.differences(evidence.samples(name)), margins.get(name, measure.margin)
         if capital_against(values, margin) >= len(MEASURES) / ALPHA:
             return Verdict(Decision.ROLL_BACK, f"{name} is worse by more than {margin:g}, after {values.size} pairs")
         if measure.is_voted or not values.size:
             continue
-        tally.asked.append(name)
         # All measures must be harmless, so each may be told at the whole of alpha.
-        if capital_against(-values, -margin) >= 1 / ALPHA:
-            tally.harmless.append(name)
-    if tally.is_clear:
+        harmless.append(capital_against(-values, -margin) >= 1 / ALPHA)
+    if harmless and all(harmless):
         return Verdict(Decision.PROMOTE, "no measure is worse than its margin allows")
     return Verdict(Decision.GO_ON, "the answers so far do not tell")
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.alike import particulars
+from worker.config import SIMILAR_MIN
 
-LEAST = 0.7  # of thresholds: see --semantic-cache
 FINER = 0.0001  # a threshold lies between two similarities
 
 
@@ -74,7 +74,7 @@ def fit(questions: Sequence[Question], wrong_max: float) -> Threshold:
         for half in (0, 1)
     )
     found = None
-    similarities = {round(each.similarity - FINER, 4) for each in one if each.similarity - FINER >= LEAST}
+    similarities = {round(each.similarity - FINER, 4) for each in one if each.similarity - FINER >= SIMILAR_MIN}
     for threshold in sorted(similarities, reverse=True):
         hits = _hits(one, threshold)
         if hits.wrong_share <= wrong_max and hits.hits > hits.wrong:

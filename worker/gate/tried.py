@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agents.routing.policy import HOLD_TOKENS_MAX, Cascade
+from agents.routing.policy import Cascade
 from agents.routing.refusal import begins_like
 from worker.gate.answer import Answer
 from worker.gate.curve import Tried
@@ -50,7 +50,7 @@ def tried(one: Result, other: Result, answer: Answer, policy: Cascade, prices: t
     )
 
 
-def _until_decided(spans: Sequence[Mapping[str, Any]], tokens: int = HOLD_TOKENS_MAX) -> float:
+def _until_decided(spans: Sequence[Mapping[str, Any]], tokens: int) -> float:
     """The share of a step's time in which a prompt is read and as many tokens written as are held back."""
     read = sum(float(span["duration_ms"] or 0) for span in spans if span["name"] in ("prefill", "prefill_prefix"))
     decodes = [span for span in spans if span["name"] == "decode"]
