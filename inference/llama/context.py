@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
-from inference.backend import Chunk, Region
+from inference.backend import Chunk, Region, Rows
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.llama.batch import Batch
 from inference.llama.last_words import heard_by
@@ -92,6 +92,7 @@ class LlamaContext:
         self.exact = mode.exact and not gpu
         self.slots = slots
         self.context = context
+        self._copying: set[int] = set()  # slots whose cells llama.cpp copies at its next step
         self.rows_max = rows_max
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
@@ -138,6 +139,7 @@ class LlamaContext:
         self._threads.observe(rows, threads, perf_counter() - started)
         if code:
             raise DecodeFailed(f"llama_decode returned {code}")
+        self._copying.clear()
         shape = (outputs, self.vocabulary_size)
         if not outputs:
             return np.empty(shape, np.float32)
@@ -153,10 +155,11 @@ class LlamaContext:
             memory_copy(self._memory, source, target, 0, length)
             return
         # A part of a stream cannot be copied, and the whole of one is all of its cells, however few of them are used.
-        if STATE_COST * self.length(source) < self.context:
+        if STATE_COST * self.length(source) < self.context or not self.rewinds:  # a state cannot be settled there
             self.restore(target, self.save(source))
         else:
             memory_copy(self._memory, source, target, -1, -1)
+            self._copying |= {source, target}
         self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> None:
@@ -171,6 +174,7 @@ class LlamaContext:
         Raises DecodeFailed.
         """
         self._check(slot)
+        self._settle(slot)
         state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
         written = lib.llama_state_seq_get_data(self._context, _bytes(state), state.nbytes, slot)
         if written != state.nbytes:
@@ -179,6 +183,7 @@ class LlamaContext:
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
         """Make a slot hold what was saved. Raises DecodeFailed, and the slot is empty then."""
+        self._settle(slot)
         self.truncate(slot, 0)
         fits = lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot)
         if not fits or self.length(slot) > self.context:  # all cells of a unified cache would be room enough
@@ -193,6 +198,17 @@ class LlamaContext:
         """Tokens that a slot holds. Raises DecodeFailed."""
         self._check(slot)
         return int(memory_last(self._memory, slot)) + 1
+
+    def _settle(self, slot: int) -> None:
+        """Have the cells of a slot copied that a fork left for the next step: saving would read what they held before,
+        and restoring would write into what is still to be copied, or be overwritten. Nothing but a step copies them, so
+        an empty slot computes a token for nothing. Raises DecodeFailed."""
+        if slot not in self._copying:
+            return
+        idle = min(range(self.slots), key=self.length)
+        position = self.length(idle)
+        self._compute([Rows(idle, position, [0], outputs=0)])
+        self.truncate(idle, position)
 
     def _check(self, slot: int) -> None:
         """Raises DecodeFailed where llama.cpp would abort or read memory that was given back."""

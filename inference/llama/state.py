@@ -23,6 +23,7 @@ from inference.backend import Region
 from inference.llama.device import build_features
 from inference.llama.library import lib
 
+FORMAT = 2  # in format 1, what was saved of a slot right behind a fork could be what it held before
 MARK_BYTES = 8
 LAYERS_MAX, ROWS_MAX = 10_000, 2**20  # more than any model has: what says more is not a state of this kind
 _CELL = np.dtype([("position", "<i4"), ("sequences", "<u4"), ("sequence", "<i4")])
@@ -96,7 +97,7 @@ def fingerprint(model: Path, parameters: Any) -> bytes:
     layout = (streams, parameters.flash_attn_type, parameters.type_k, parameters.type_v)
     library = Path(lib._lib._name).stat()
     build = (library.st_size, library.st_mtime_ns, sorted(build_features().items()))
-    return sha256(_digest_of_weights(model) + repr((layout, build)).encode()).digest()
+    return sha256(_digest_of_weights(model) + repr((FORMAT, layout, build)).encode()).digest()
 
 
 def _digest_of_weights(model: Path) -> bytes:
