@@ -92,7 +92,7 @@ class LlamaContext:
         self.exact = mode.exact and not gpu
         self.slots = slots
         self.context = context
-        self._copying: set[int] = set()  # slots whose cells llama.cpp copies at its next step
+        self._copies: dict[int, int] = {}  # target: source; of streams that llama.cpp copies at its next step
         self.rows_max = rows_max
         self.rewinds = not (lib.llama_model_is_recurrent(model.handle) or lib.llama_model_is_hybrid(model.handle))
         self.vocabulary_size = model.vocabulary_size
@@ -139,7 +139,7 @@ class LlamaContext:
         self._threads.observe(rows, threads, perf_counter() - started)
         if code:
             raise DecodeFailed(f"llama_decode returned {code}")
-        self._copying.clear()
+        self._copies.clear()
         shape = (outputs, self.vocabulary_size)
         if not outputs:
             return np.empty(shape, np.float32)
@@ -155,11 +155,11 @@ class LlamaContext:
             memory_copy(self._memory, source, target, 0, length)
             return
         # A part of a stream cannot be copied, and the whole of one is all of its cells, however few of them are used.
-        if STATE_COST * self.length(source) < self.context or not self.rewinds:  # a state cannot be settled there
+        if STATE_COST * self.length(source) < self.context or not self.rewinds:  # `_copy` rewinds
             self.restore(target, self.save(source))
         else:
             memory_copy(self._memory, source, target, -1, -1)
-            self._copying |= {source, target}
+            self._copies[target] = source
         self.truncate(target, length)
 
     def truncate(self, slot: int, length: int) -> None:
@@ -174,7 +174,8 @@ class LlamaContext:
         Raises DecodeFailed.
         """
         self._check(slot)
-        self._settle(slot)
+        if slot in self._copies:
+            self._copy()
         state = np.empty(lib.llama_state_seq_get_size(self._context, slot), np.uint8)
         written = lib.llama_state_seq_get_data(self._context, _bytes(state), state.nbytes, slot)
         if written != state.nbytes:
@@ -183,8 +184,9 @@ class LlamaContext:
 
     def restore(self, slot: int, state: NDArray[np.uint8]) -> None:
         """Make a slot hold what was saved. Raises DecodeFailed, and the slot is empty then."""
-        self._settle(slot)
         self.truncate(slot, 0)
+        if slot in self._copies or slot in self._copies.values():
+            self._copy()
         fits = lib.llama_state_seq_set_data(self._context, _bytes(state), state.nbytes, slot)
         if not fits or self.length(slot) > self.context:  # all cells of a unified cache would be room enough
             self.truncate(slot, 0)
@@ -199,12 +201,10 @@ class LlamaContext:
         self._check(slot)
         return int(memory_last(self._memory, slot)) + 1
 
-    def _settle(self, slot: int) -> None:
-        """Have the cells of a slot copied that a fork left for the next step: saving would read what they held before,
-        and restoring would write into what is still to be copied, or be overwritten. Nothing but a step copies them, so
-        an empty slot computes a token for nothing. Raises DecodeFailed."""
-        if slot not in self._copying:
-            return
+    def _copy(self) -> None:
+        """Make the copies that forks left to the next step: saving a target would read what it held before, restoring
+        would write into what is still to be copied, or be overwritten. Nothing but a step makes them, so an idle slot
+        computes a token for nothing. Raises DecodeFailed."""
         idle = min(range(self.slots), key=self.length)
         position = self.length(idle)
         self._compute([Rows(idle, position, [0], outputs=0)])
