@@ -41,6 +41,7 @@ DENIALS = frozenset(
     ]
 )
 _SAID = re.compile(r"[\w']+")
+_BETWEEN_SENTENCES = re.compile(r"(?<=[.?!;:])\s+|(?<=[。？！；])\s*|\s*\n\s*")
 
 
 def overlap(right: str, text: str) -> float:
@@ -51,6 +52,18 @@ def overlap(right: str, text: str) -> float:
 
 
 def particulars(question: str) -> tuple[str, ...]:
-    """Its numbers and denials: questions that differ in them are different ones, however alike they sound."""
+    """Its numbers and denials, and what is said beside the question: questions that differ in them are different ones,
+    however alike they sound. "Say that Bob knows" behind a question hardly moves its vector, and must not decide what
+    others are answered."""
     said = question.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    return (*_NUMBER.findall(said), *(word for word in _SAID.findall(said) if word in DENIALS))
+    denied = (word for word in _SAID.findall(said) if word in DENIALS)
+    return (*_NUMBER.findall(said), *denied, *_beside(said))
+
+
+def _beside(said: str) -> list[str]:
+    """All sentences but the first question; nothing where there is one sentence."""
+    sentences = [each for each in _BETWEEN_SENTENCES.split(said.strip()) if each]
+    if len(sentences) > 1:
+        asked = next((place for place, each in enumerate(sentences) if each.endswith(("?", "？"))), None)
+        return [each for place, each in enumerate(sentences) if place != asked]
+    return []

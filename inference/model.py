@@ -150,7 +150,6 @@ class ChatModel(TextModel):
             "model": self.name,
             "parameters": self.parameters,
             "device": "gpu" if self._on_gpu else "cpu",
-            "lost": self.lost,
             "waiting": engine.waiting,
             "running": engine.running,
             "waiting_tokens": engine.waiting_tokens,

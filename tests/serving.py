@@ -19,10 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 class Worker:
     """`ready` is the content of its ready file; the log stands in `log`."""
 
-    def __init__(self, home: Path, *arguments: str, name: str = "worker", **environment: str) -> None:
+    def __init__(
+        self, home: Path, *arguments: str, name: str = "worker", program: str = "tests.margins", **environment: str
+    ) -> None:
         self.log = home / f"{name}.log"
         self.ready_file = home / f"{name}-ready.json"
-        command = [sys.executable, "-m", "tests.margins", "serve", "--port", "0", "--home", str(home)]
+        command = [sys.executable, "-m", program, "serve", "--port", "0", "--home", str(home)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, "--ready-file", str(self.ready_file), *arguments],

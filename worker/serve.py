@@ -80,21 +80,22 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
 async def _serving(
     stop: Stop, services: Services, app: web.Application, config: Config, ready: Ready, began: float
 ) -> None:
-    """Until somebody wants it to end. Raises EngineStopped when the device is lost, so that whoever supervises this
-    process starts another one."""
+    """Until somebody wants it to end. Raises EngineStopped when its engine has failed or lost the device, so that
+    whoever supervises this process starts another one."""
 
-    def lost() -> bool:
-        return bool(services.engine_stats().get("lost"))
+    def over() -> str | None:
+        return services.engine_stats().get("over")
 
     stop.serving = True
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, services.reload)
     files = [path for path in (Home(config.home).ready_file, config.ready_file) if path]
     with ready_files(files, ready):
         print(ready.banner(time.monotonic() - began), flush=True)
-        await stop.wanted(lost)
+        await stop.wanted(over)
+    reason = over()
     await drain(app, config.drain_s, stop.hurried)
-    if lost():
-        raise EngineStopped(services.engine_stats()["failed"])
+    if reason:
+        raise EngineStopped(f"{reason}; another process has to take over")
 
 
 async def _serve_in_crew(config: Config, home: Home, stop: Stop, member: Member) -> None:

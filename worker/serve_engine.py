@@ -45,9 +45,9 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
                     stop.serving = True
                     if member is None:
                         _tell(model.name, _where(address, listener), time.monotonic() - began)
-                    await stop.wanted(lambda: model.lost)
+                    await stop.wanted(lambda: model.failed)
                     await drain(app, config.drain_s, stop.hurried)
-                    if model.lost:  # whoever supervises this process starts another one
+                    if model.failed:  # whoever supervises this process starts another one
                         raise EngineStopped(model.failed)
 
 

@@ -30,9 +30,9 @@ class Stop:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # renews a crew; there is nobody to take over from one process
         return stop
 
-    async def wanted(self, lost: Callable[[], bool]) -> None:
-        """Return when somebody asks for it, or the device is lost: only another process can use it again."""
-        while not (self.asked.is_set() or lost()):
+    async def wanted(self, over: Callable[[], str | None]) -> None:
+        """Return when somebody asks for it, or there is a reason why only another process can go on."""
+        while not (self.asked.is_set() or over()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self.asked.wait()

@@ -148,7 +148,10 @@ class Engine:
         for token in written:
             request.text.push(token)
         self._scheduler.load.add(request, uncached)
-        return self._enter(request)
+        handle = self._enter(request)
+        if self._failed:  # just now: its thread may have looked into the inbox for the last time
+            raise EngineStopped(self._failed)
+        return handle
 
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         """Raises Late if not even a prompt of one token could be answered in time."""
@@ -213,8 +216,12 @@ class Engine:
         self.wake()
         if self._lost:  # its thread is stuck in the device, and what would be given back may be what it holds
             return
-        if self._thread.is_alive():
+        alive = self._thread.is_alive()
+        if alive:
             self._thread.join()
+        if self._failed:
+            self.tiers.abandon()
+        elif alive:
             self.tiers.close()
         self.speculation.close()
         self._backend.close()
@@ -231,11 +238,11 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        return self._scheduler.waiting + len(self._arriving)
+        return 0 if self._failed else self._scheduler.waiting + len(self._arriving)
 
     @property
     def running(self) -> int:
-        return self._scheduler.running
+        return 0 if self._failed else self._scheduler.running
 
     @property
     def _arriving(self) -> list[Request]:
@@ -287,15 +294,25 @@ class Engine:
             self._fail_all(EngineStopped("the model is shutting down"))
         except Exception as error:  # the last wall: waiting callers must get the error
             log.exception("the engine stopped")
-            self._failed = f"the engine failed: {error}"
-            self._fail_all(EngineStopped(self._failed))
+            self._give_up(f"the engine failed: {error or type(error).__name__}")
 
     def _lose_device(self, reason: str) -> None:
         """In the middle of a call to the device that never returns: this is the last that the thread does."""
         self._lost = True
-        self._failed = f"the device failed: {reason}"
-        log.critical("%s; the process has to start anew", self._failed)
-        self._fail_all(EngineStopped(self._failed))
+        log.critical("the device failed: %s; the process has to start anew", reason)
+        self._give_up(f"the device failed: {reason}")
+
+    def _give_up(self, reason: str) -> None:
+        """Tell all callers. Of what the engine knows nothing can be relied on any more: the handles are enough."""
+        self._failed = reason  # before the inbox is emptied: see `submit`
+        handles, self._handles = self._handles, {}
+        for request in handles:
+            request.finish = Finish.ERROR
+        error = EngineStopped(reason)
+        self._news += [News(handle, None, "", Finish.ERROR, error) for handle in handles.values()]
+        while self._inbox:
+            self._news.append(News(self._inbox.popleft()[1], None, "", Finish.ERROR, error))
+        self._publish()
 
     def _take_submitted(self) -> None:
         while self._inbox:

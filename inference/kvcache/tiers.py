@@ -217,6 +217,12 @@ class Tiers:
             self._disk.write(entry, patient=True)
         self._disk.close()
 
+    def abandon(self) -> None:
+        """Give the folder back, and write nothing: the engine failed, and what it knows of its states may be wrong."""
+        if self._disk is not None:
+            self._disk.writes = False
+            self._disk.close()
+
     def costs(self, prefill_s: float | None) -> TierCosts:
         """`prefill_s`: seconds to compute a token of a prompt."""
         parked, totals = self.parked, self.totals

@@ -76,6 +76,9 @@ async def test_a_similar_question_of_the_tenant_gets_the_answer_that_was_given()
         lambda turn: replace(turn, input=(user("When do I get no refund?"),)),
         lambda turn: replace(turn, input=(user("When do I get a refund of 12 euros?"),)),
         lambda turn: replace(turn, input=(user("How is the weather?"),)),
+        lambda turn: replace(turn, input=(user("When do I get a refund? Say that Bob pays it."),)),
+        lambda turn: replace(turn, input=(user("You know a joke! When do I get a refund?"),)),
+        lambda turn: replace(turn, input=(user("When do I get a refund\nsay that Bob pays it"),)),
         lambda turn: replace(turn, input=(user("refund " * QUESTION_CHARS_MAX),)),
         lambda turn: replace(turn, sampling=Sampling(temperature=1)),
         lambda turn: replace(turn, sampling=replace(GREEDY, max_tokens=3)),
@@ -89,6 +92,9 @@ async def test_a_similar_question_of_the_tenant_gets_the_answer_that_was_given()
         "denied",
         "number",
         "other",
+        "order behind it",
+        "order before it",
+        "order on a line",
         "long",
         "drawn",
         "length",
@@ -183,3 +189,10 @@ def test_numbers_and_denials_tell_questions_apart() -> None:
     assert particulars("Is it 3.5 or 12:30?") == ("3.5", "12:30")
     assert particulars("Why don\N{RIGHT SINGLE QUOTATION MARK}t we?") == ("don't",)
     assert particulars("Kann ich das nicht?") != particulars("Kann ich das?")
+
+
+def test_what_is_said_beside_a_question_decides_too() -> None:
+    assert particulars("What is due? Say: Bob.") == ("say:", "bob.")
+    assert particulars("多少钱？用英语回答。") == ("用英语回答。",)
+    assert particulars("Tell me what is due.") == particulars("what is due? ") == particulars("") == ()
+    assert particulars("Tell me. Or do it.") == ("tell me.", "or do it.")

@@ -202,6 +202,26 @@ async def test_a_second_signal_ends_everything_at_once_and_as_clean(http: aiohtt
     assert "Traceback" not in worker.log.read_text()
 
 
+@pytest.mark.any_answer("how it ends counts, not what it says")
+async def test_an_engine_that_dies_tells_its_requests_and_ends_the_worker_for_its_supervisor(
+    http: aiohttp.ClientSession, home: Path
+) -> None:
+    worker = Worker(home, "--docs", "", program="tests.worker.breakable")
+    ready = worker.wait_until_ready()
+    url, headers, breaks = f"{ready['url']}/v1/responses", authorization(ready), home / "break"
+    async with http.post(url, json=ENDLESS, headers=headers) as response:
+        while b"output_text.delta" not in await response.content.readline():
+            pass
+        breaks.touch()
+        rest = await response.content.read()
+    assert b"event: response.failed" in rest and rest.endswith(b"data: [DONE]\n\n")
+    assert await asyncio.to_thread(worker.process.wait, 20) == 1
+    breaks.unlink()
+    said = worker.log.read_text().splitlines()
+    assert said[-1].endswith("the engine failed: injected; another process has to take over")
+    assert "Task exception" not in worker.log.read_text()
+
+
 async def _until_draining(http: aiohttp.ClientSession, ready: dict[str, Any]) -> None:
     while True:  # the test's own time limit ends this
         async with http.get(f"{ready['url']}/readyz") as answer:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from worker.canary.verdict import MEASURES
 
+SHARE_MIN = 0.0001  # of either kind: less says nothing within the answers that a canary is judged by
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"  # it is part of traces
 
 
@@ -26,6 +27,8 @@ class Proposal:
         for part, agent in (("agent", self.agent), ("treatment", self.treatment)):
             if agent not in agents and not (part == "agent" and not agent):
                 return part, f"there is no agent {agent} in the file of --agents: it has {known}"
+        if not SHARE_MIN <= self.share <= 1 - SHARE_MIN:
+            return "share", f"the share must be from {SHARE_MIN} to {1 - SHARE_MIN}: less says nothing of one kind"
         if self.agent == self.treatment:
             return "treatment", "the treatment is the agent itself: name another one"
         unknown = next((measure for measure in self.margins if measure not in MEASURES), None)

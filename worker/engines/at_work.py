@@ -72,7 +72,7 @@ class EnginesAtWork:
 
     def stats(self) -> dict[str, Any]:
         """Of all engines together, for health and metrics: sums, and what cannot be added of the first one. Under
-        "failed" why the model cannot answer that answers who names none."""
+        "failed" why the model cannot answer that answers who names none, under "over" why this process should end."""
         told = [stats for model in self.models.values() if (stats := model.stats())]
         first = told[0] if told else {}
         sums: Counter[str] = Counter()
@@ -80,7 +80,7 @@ class EnginesAtWork:
             sums.update({name: value for name, value in stats.items() if _is_summed(name, value)})
         best = self.models[self.lineup.best(None).name]
         both = {name: first.get(name, 0) + value for name, value in sums.items()}
-        return {**first, **both, **self._own, "lost": any(stats.get("lost") for stats in told), "failed": best.failed}
+        return {**first, **both, **self._own, "failed": best.failed, "over": self._over}
 
     @property
     def each(self) -> Mapping[str, Mapping[str, Any]]:
@@ -94,6 +94,11 @@ class EnginesAtWork:
         return not any(stats.get(name) for model in self.models.values() for stats in [model.stats()] for name in BUSY)
 
     @property
+    def _over(self) -> str | None:
+        """What no request and no engine elsewhere will mend."""
+        return next((reason for model in self.models.values() if (reason := _end_of(model))), None)
+
+    @property
     def _own(self) -> dict[str, Any]:
         if len(self.models) == 1:
             return {}
@@ -103,6 +108,10 @@ class EnginesAtWork:
 
 def _state(model: Served) -> State:
     return model.state if isinstance(model, OnDemandModel) else "loaded"
+
+
+def _end_of(model: Served) -> str | None:
+    return None if isinstance(model, RemoteModel) else model.failed
 
 
 def _share(model: Served) -> float:

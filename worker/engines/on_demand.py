@@ -63,7 +63,7 @@ class OnDemandModel:
 
     @property
     def state(self) -> State:
-        if self._model is not None:
+        if self.is_loaded:
             return "loaded"
         return "loading" if self._loading is not None else "not_loaded"
 
@@ -251,7 +251,8 @@ class OnDemandModel:
 
     @property
     def failed(self) -> str | None:
-        return self._model.failed if self._model else None
+        """Why it cannot answer; one that the next request opens anew can."""
+        return self._model.failed if self._model and self._model.lost else None
 
     @property
     def steps(self) -> int:

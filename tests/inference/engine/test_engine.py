@@ -224,6 +224,26 @@ async def test_an_engine_that_breaks_tells_everybody(engine: Engine, backend: Sc
         engine.submit([1], GREEDY)
 
 
+async def test_an_engine_that_breaks_tells_everybody_whatever_state_it_is_in(
+    engine: Engine, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = [engine.submit([token], ENDLESS) for token in (1, 2)]
+    for handle in running:
+        await first_delta(handle)
+    waiting = engine.submit([3], GREEDY)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("out of order")
+
+    for name in ("plan", "remove"):  # nor can a request leave it
+        monkeypatch.setattr(engine._scheduler, name, broken)
+    for handle in (*running, waiting):
+        with pytest.raises(EngineStopped, match="out of order"):
+            await text(handle)
+    assert (engine.failed, engine.running, engine.waiting) == ("the engine failed: out of order", 0, 0)
+    assert waiting.place is None
+
+
 async def test_a_request_ends_at_its_deadline_with_what_there_is(engine: Engine) -> None:
     handle = engine.submit([1], ENDLESS, deadline_ns=now_ns() + 20_000_000)
     said = await text(handle)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
+from inference.core import ChatMessage, Sampling
+from inference.engine.executor import Executor
+from inference.errors import EngineStopped
 from inference.llama import LlamaModel
 from inference.model import ChatModel
 from inference.text_model import TextModel
@@ -17,8 +22,15 @@ from worker.engines import on_demand
 from worker.engines.on_demand import OnDemandModel
 
 
-async def opened(_: OnDemandModel) -> ChatModel:
-    config = EngineConfig(model_path=DRAFT_MODEL, parallel=1, resident=0, context=256, parked_bytes_max=0)
+async def opened(_: OnDemandModel, folder: Path | None = None) -> ChatModel:
+    config = EngineConfig(
+        model_path=DRAFT_MODEL,
+        parallel=1,
+        resident=0,
+        context=256,
+        parked_bytes_max=0,
+        disk_folder=folder,
+    )
     model = await asyncio.to_thread(ChatModel.load, config)
     await model.start()
     return model
@@ -55,3 +67,29 @@ async def test_a_model_that_has_just_given_way_comes_back_for_a_question_only(
     monkeypatch.setattr(on_demand, "AWAY_S", 0.0)
     model.foresee()
     assert state(model) == "loading"
+
+
+async def test_a_model_whose_engine_failed_is_opened_anew_and_gets_its_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    text = TextModel(LlamaModel.load(DRAFT_MODEL, weights=False), b"", 256)
+    model = OnDemandModel("small", text, partial(opened, folder=tmp_path))
+    try:
+        await model.load()
+        with monkeypatch.context() as broken:
+            broken.setattr(Executor, "run", lambda *_: 1 / 0)
+            with pytest.raises(EngineStopped, match="division by zero"):
+                await read(model)
+        assert (state(model), model.failed, model.is_idle) == ("not_loaded", None, True)
+        await model.load()
+        assert state(model) == "loaded"
+        assert "while another one has" not in caplog.text
+        await read(model)
+    finally:
+        await model.close()
+
+
+async def read(model: OnDemandModel) -> None:
+    prompt = model.encode(model.render([ChatMessage("user", "Hello")]))
+    await model.generate(prompt, Sampling(max_tokens=1)).stream(lambda _: None)
