@@ -15,8 +15,6 @@ from worker.errors import StartError
 
 FILE = "models.toml"
 NAME_CHARS_MAX = 24  # of a model in the name of its process: the path of a socket has 107 at most
-# What an engine has no use for: workers do that.
-OF_WORKERS = frozenset({"engines", "load", "switches", "price"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,7 @@ class SharedModels:
 
 
 def _flags(table: ModelTable) -> dict[str, str]:
-    told = table.model_dump(exclude_unset=True, exclude=set(OF_WORKERS))
-    return {name: str(value) for name, value in told.items() if value is not None}
+    return {name: str(value) for name, value in table.engine.items()}
 
 
 def toml(value: Any) -> str:
