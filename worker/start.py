@@ -35,6 +35,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.foresight import Foresight
 from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
+from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from worker.aliases import Aliases
@@ -67,7 +68,7 @@ from worker.loading import Loading
 from worker.otlp.exporter import Exporter, SdkMissing
 from worker.prometheus import Metrics
 from worker.reload import Reloader
-from worker.roster import read_roster
+from worker.roster import check_names, read_roster
 from worker.runs.admission import Admission
 from worker.runs.claims import Claims
 from worker.runs.idempotency_store import IdempotencyStore
@@ -286,22 +287,24 @@ async def open_services(
 
 def _reloader(services: Services, engines: EnginesAtWork) -> Reloader:
     """Of models.toml, whose names agents, surfaces and aliases use."""
-    roster, embedders, reranker = services.roster, services.embedders, services.reranker
-    found = services.aliases
+    roster, found = services.roster, services.aliases
+    beside = _beside(services.embedders, services.reranker)
 
     def check(file: ModelFile) -> None:
         nonlocal found
         found = Aliases.parse(services.config.alias or "").beside(file.aliases)
-        tools = {tool for agent in roster.agents.values() for tool in agent.tools}
-        served = [*file.names, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
-        if problems := [*roster.problems(tools, file.names), *found.problems(served)]:
-            raise StartError(" ".join(problems))
+        check_names(roster, found, file.names, beside)
 
     async def warm(candidate: Candidate) -> None:
         begins = roster.beside(services.lineup.names[1:])
         await read_beginnings(services.agent, begins, only=candidate)
 
     return Reloader(engines.reload, check, warm, lambda: services.aliases.replace(found))
+
+
+def _beside(embedders: Embedders, reranker: Reranker | None) -> list[str]:
+    """The models that no turn is given to."""
+    return [*embedders.names, *([reranker.name] if reranker else [])]
 
 
 def _exporter(config: Config) -> Exporter | None:
@@ -347,13 +350,9 @@ def _assemble(
     foresight = Foresight(retriever, is_free=engines.is_free)
     toolbox = builtin_toolbox(retriever)
     lineup = engines.lineup
-    if problems := roster.problems(toolbox.names, lineup.names):
-        raise StartError(" ".join(problems))
-    servers.attach(toolbox, roster)
     aliases = Aliases.parse(config.alias or "").beside(engines.aliases)
-    served = [*lineup.names, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
-    if problems := aliases.problems(served):
-        raise StartError(" ".join(problems))
+    check_names(roster, aliases, lineup.names, _beside(embedders, reranker), toolbox.names)
+    servers.attach(toolbox, roster)
     return Services(
         config=config,
         database=database,
