@@ -10,6 +10,7 @@ from uuid import UUID
 import orjson
 
 from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.secret_file import read_secret
 from worker.canary.account import account_of
 from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore, Taken
@@ -17,10 +18,10 @@ from worker.canary.trial import DECIDED_IN, Canary, State
 from worker.canary.verdict import Evidence, Finding, findings, judge
 from worker.cli.commander import commander
 from worker.config import Config
+from worker.database import open_database
 from worker.errors import StartError
 from worker.home import Home
 from worker.roster import read_roster
-from worker.start import open_database, read_secret
 
 HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
 

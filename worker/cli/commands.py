@@ -20,6 +20,7 @@ from retrieval.ingest import Progress, ingest
 from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
+from worker.auth.secret_file import read_secret
 from worker.cli.cache_command import evaluate_cache
 from worker.cli.canary_commands import abort_canary, promote_canary, show_canaries, start_canary
 from worker.cli.cost_table import show_cost
@@ -49,11 +50,12 @@ from worker.cli.route_command import evaluate_route
 from worker.cli.stored_cases_command import export_answers, replay, write_cases
 from worker.cli.suite_command import evaluate_suite
 from worker.config import VERSION, Config
+from worker.database import open_database, open_owner_dsn
 from worker.errors import StartError
 from worker.home import Home
 from worker.serve import serve
 from worker.serve_engine import serve_engine
-from worker.start import open_database, open_embedders, open_owner_dsn, read_secret
+from worker.start import open_embedders
 
 __all__ = [
     "FAILURES",

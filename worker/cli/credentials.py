@@ -16,16 +16,16 @@ from worker.auth.bounds import KeyBounds
 from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys
 from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
-from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
+from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile, read_secret
 from worker.auth.session import Sessions
 from worker.auth.sign_in import link
 from worker.cli.commander import commander
 from worker.cli.policies import print_policies
 from worker.config import Config
+from worker.database import open_database
 from worker.errors import StartError
 from worker.home import Home
 from worker.roster import list_agents
-from worker.start import open_database, read_secret
 
 NAME_CHARS_MAX = 200
 TIME_FORMAT = "%Y-%m-%d %H:%M"

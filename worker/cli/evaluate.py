@@ -17,10 +17,12 @@ from retrieval.quality.report import as_dict, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
+from worker.auth.secret_file import read_secret
 from worker.config import Config
+from worker.database import open_database
 from worker.errors import StartError
 from worker.home import Home
-from worker.start import open_database, open_embedders, open_reranker, read_secret
+from worker.start import open_embedders, open_reranker
 
 MISSED_SHOWN_MAX = 10
 

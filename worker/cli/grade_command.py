@@ -9,11 +9,13 @@ from tqdm import tqdm
 
 from agents.store.answered import Answered
 from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.secret_file import read_secret
 from worker.canary.store import CanaryStore
 from worker.canary.trial import State
 from worker.canary.verdict import Vote
 from worker.cli.suite_command import open_side
 from worker.config import Config
+from worker.database import open_database
 from worker.errors import StartError
 from worker.gate.answer import Answer
 from worker.gate.asker import ANSWER_S_MAX
@@ -23,7 +25,6 @@ from worker.gate.side import side
 from worker.gate.stored_cases import case_of, said_in
 from worker.gate.suite import Suite
 from worker.home import Home
-from worker.start import open_database, read_secret
 
 CRITERION = (
     "It does what was asked, or says what stands in the way. Nothing in it contradicts the conversation or itself, and "

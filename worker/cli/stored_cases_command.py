@@ -18,9 +18,11 @@ from tqdm import tqdm
 from agents.store.answered import Answered, answered
 from migrations.pool import Database
 from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.secret_file import read_secret
 from worker.cli.commander import EVERYBODY
 from worker.cli.suite_command import open_side
 from worker.config import Config
+from worker.database import open_database
 from worker.errors import StartError
 from worker.gate import replayed
 from worker.gate.asker import ANSWER_S_MAX, Asker
@@ -32,7 +34,6 @@ from worker.gate.stored_cases import case_of, said_in
 from worker.gate.suite import Suite
 from worker.home import Home, write_atomically
 from worker.latency.accepted import WHYS, Why, accepted
-from worker.start import open_database, read_secret
 from worker.traces import Traces
 
 READ_FIRST = "Addresses, numbers and keys were taken out; names cannot be told from other words: read the {} first."
