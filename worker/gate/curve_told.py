@@ -11,7 +11,7 @@ import tomli_w
 from agents.routing.policy import Cascade
 from agents.routing.refusal import REFUSALS
 from worker.gate.curve import Fit, Point
-from worker.gate.told import aligned, escaped, in_markdown
+from worker.gate.tables import aligned, escaped, in_markdown
 
 WIDTH, HEIGHT, LEFT, TOP = 520, 300, 70, 30
 DIGITS = 4  # of a threshold
