@@ -20,8 +20,10 @@ from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
 from worker.gate import replayed
+from worker.gate.answer import Answer
 from worker.gate.asker import Asker, session
 from worker.gate.case import Case
+from worker.gate.examine import examine
 from worker.gate.examples import example_of
 from worker.gate.replayed import Replayed, totals
 from worker.gate.side import Private, Recorded, side
@@ -99,20 +101,23 @@ async def replay(
 async def _asked_again(
     asker: Asker, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
 ) -> list[Replayed]:
-    places, bar = asyncio.Semaphore(at_once), tqdm(total=len(turns), unit=" turns", disable=None)
+    heard: dict[int, Answer] = {}
 
-    async def one(stored: Answered, case: Case, before: dict[str, float]) -> Replayed:
-        async with places:
-            answer = await asker.ask(case)
-        bar.update()
-        calls = "".join(f" {call.name}({call.arguments})" for call in answer.calls)
-        output = stored.body.get("output") or ()
-        called = "".join(f" {i['name']}({i['arguments']})" for i in output if i["type"] == "function_call")
-        said, now = said_in(stored) + called, answer.text + calls
-        return Replayed(stored.id, before, totals(answer.spans), said, now, answer.error)
+    def note(number: int, _: int, answer: Answer) -> None:
+        heard[number] = answer
 
-    with bar:
-        return list(await asyncio.gather(*(one(*turn) for turn in turns)))
+    cases = [case for _, case, _ in turns]
+    with tqdm(total=len(turns), unit=" turns", disable=None) as bar:
+        await examine(cases, [asker], None, at_once=at_once, progress=bar.update, note=note)
+    return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
+
+
+def _replayed(stored: Answered, before: dict[str, float], answer: Answer) -> Replayed:
+    calls = "".join(f" {call.name}({call.arguments})" for call in answer.calls)
+    output = stored.body.get("output") or ()
+    called = "".join(f" {i['name']}({i['arguments']})" for i in output if i["type"] == "function_call")
+    said, now = said_in(stored) + called, answer.text + calls
+    return Replayed(stored.id, before, totals(answer.spans), said, now, answer.error)
 
 
 def _case(answer: Answered, *, searches: bool) -> Case | None:
