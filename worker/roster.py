@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from agents.roster import Roster
 from agents.routing.policy import described
 from agents.surface import USUAL
 from agents.tools import NAMES
+from worker.aliases import Aliases
 from worker.config import Config
 from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
@@ -22,6 +25,22 @@ def read_roster(config: Config) -> Roster:
         if config.agents is None:
             return Roster()
         raise StartError(f"there is no file {path} (--agents)") from None
+
+
+def check_names(
+    roster: Roster,
+    aliases: Aliases,
+    models: Collection[str],
+    beside: Collection[str],
+    tools: Collection[str] | None = None,
+) -> None:
+    """Raises StartError where agents, surfaces or aliases name what there is not. `models` may be routes, too; `beside`
+    are embedders and the reranker; `tools` None: they are not known here."""
+    if tools is None:
+        tools = {tool for agent in roster.agents.values() for tool in agent.tools}
+    served = [*models, *roster.models, *beside]
+    if problems := [*roster.problems(tools, models), *aliases.problems(served)]:
+        raise StartError(" ".join(problems))
 
 
 def _model_of(name: str | None, models: ModelFile | None) -> str:

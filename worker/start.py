@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any, TypeVar, cast
-
-import asyncpg
 
 from agents.agent import Agent
 from agents.answer_cache import AnswerCache
@@ -28,13 +26,12 @@ from inference.embedding.registry import Embedders
 from inference.llama import model_name
 from inference.provisioning.catalogue import find
 from inference.trace import Trace
-from migrations.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from migrations.pool import DATABASE_AWAY, Database, Login
-from migrations.runner import migrate, why_unreachable
+from migrations.pool import Database
 from retrieval.config import RetrievalConfig
 from retrieval.foresight import Foresight
 from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
+from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
 from retrieval.store import FileQueue, PassageStore, UploadStore
 from worker.aliases import Aliases
@@ -47,7 +44,7 @@ from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
 from worker.auth.seals import Seals
 from worker.auth.secret import Secret
-from worker.auth.secret_file import SecretFile
+from worker.auth.secret_file import read_secret
 from worker.auth.session import Sessions
 from worker.batches.batch_store import BatchStore
 from worker.batches.batch_worker import BatchWorker
@@ -55,11 +52,11 @@ from worker.batches.line_answer import answer_body
 from worker.canary.canaries import Canaries
 from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config, ConfigError
+from worker.database import open_database, open_replica
 from worker.engine_config import load_for
 from worker.engines.at_work import EnginesAtWork, open_engines
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
-from worker.errors import StartError
 from worker.goodput import WAIT, Targets
 from worker.home import Home
 from worker.latency.minutes import Minutes
@@ -67,7 +64,7 @@ from worker.loading import Loading
 from worker.otlp.exporter import Exporter, SdkMissing
 from worker.prometheus import Metrics
 from worker.reload import Reloader
-from worker.roster import read_roster
+from worker.roster import check_names, read_roster
 from worker.runs.admission import Admission
 from worker.runs.claims import Claims
 from worker.runs.idempotency_store import IdempotencyStore
@@ -76,7 +73,7 @@ from worker.runs.presence import Presence
 from worker.runs.queue_store import QueueStore
 from worker.runs.running_store import RunningStore
 from worker.services import Services
-from worker.supervisor import Supervisor, Well
+from worker.supervisor import Supervisor
 from worker.telemetry import Telemetry
 from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
@@ -84,96 +81,7 @@ from worker.warmth import read_beginnings
 
 T = TypeVar("T")
 
-APP_ROLE = "firsttoken_app"  # whom a DATABASE_URL with more rights serves as
-CLOSE_TIMEOUT_S = 5.0
-WATCH_S = 0.5  # between two looks at the embedded server; a look costs some microseconds
-
 log = logging.getLogger("firsttoken.start")
-
-
-def read_secret(config: Config, home: Home) -> Secret:
-    """That of the settings, which a restart changes, or that of the home folder, which a worker reads again."""
-    if config.secret:
-        return Secret(*(secret.encode() for secret in (config.secret, config.secret_before) if secret))
-    file = SecretFile(home)
-    return Secret(*file.read(), source=file.read)
-
-
-@asynccontextmanager
-async def open_owner_dsn(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[tuple[str, str | None]]:
-    """A running server: the DSN of the tables' owner, and that of the plain role where it has one of its own."""
-    if config.database_url:
-        yield config.database_direct_url or config.database_url, None
-        return
-    postgres = EmbeddedPostgres(config.home)
-    try:
-        await asyncio.to_thread(postgres.start)
-        watch = (supervisor or Supervisor()).start(
-            "postgres", partial(_keep_running, postgres), expected=(EmbeddedPostgresError,)
-        )
-        try:
-            yield postgres.owner_dsn, postgres.app_dsn
-        finally:
-            await watch.stop()
-    finally:
-        await asyncio.to_thread(postgres.stop)
-
-
-async def _keep_running(postgres: EmbeddedPostgres, well: Well) -> None:
-    """Restart the embedded server when it dies; the pool reconnects automatically. Raises EmbeddedPostgresError."""
-    while True:
-        if not await asyncio.to_thread(lambda: postgres.is_running):
-            log.warning("Postgres stopped; restarting it")
-            await asyncio.to_thread(postgres.start)
-        well()
-        await asyncio.sleep(WATCH_S)
-
-
-@asynccontextmanager
-async def open_database(config: Config, supervisor: Supervisor | None = None) -> AsyncIterator[Database]:
-    """The migrated database as the worker may see it."""
-    async with open_owner_dsn(config, supervisor) as (owner_dsn, app_dsn):
-        await migrate(owner_dsn)
-        database = await _connect(config, owner_dsn, app_dsn)
-        try:
-            yield database
-        finally:
-            try:
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await database.close()
-            except TimeoutError:
-                pass  # a query that hangs must not keep the worker alive; the pool was cut off
-
-
-@asynccontextmanager
-async def open_replica(config: Config, database: Database) -> AsyncIterator[Database]:
-    """Where traces and searches are read; the database itself, if there is no copy. Raises StartError."""
-    if config.database_replica_url is None:
-        yield database
-        return
-    try:
-        replica = await Database.connect(
-            config.database_replica_url, role=APP_ROLE, size_max=config.database_connections
-        )
-    except (*DATABASE_AWAY, asyncpg.PostgresError, ValueError) as error:
-        raise StartError(
-            f"the copy of the database cannot be used: {why_unreachable(error)} (--database-replica-url)"
-        ) from None
-    try:
-        yield replica
-    finally:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await replica.close()
-
-
-async def _connect(config: Config, owner_dsn: str, app_dsn: str | None) -> Database:
-    """Behind a pooler, the login must be the plain role itself: no role that is set there would stay."""
-    size_max = config.database_connections
-    if config.database_url and config.database_direct_url:
-        direct = Login(config.database_direct_url, APP_ROLE)
-        return await Database.connect(config.database_url, size_max=size_max, direct=direct)
-    return await Database.connect(app_dsn or owner_dsn, role=None if app_dsn else APP_ROLE, size_max=size_max)
 
 
 def embedder_files(config: Config) -> list[Path]:
@@ -286,22 +194,24 @@ async def open_services(
 
 def _reloader(services: Services, engines: EnginesAtWork) -> Reloader:
     """Of models.toml, whose names agents, surfaces and aliases use."""
-    roster, embedders, reranker = services.roster, services.embedders, services.reranker
-    found = services.aliases
+    roster, found = services.roster, services.aliases
+    beside = _beside(services.embedders, services.reranker)
 
     def check(file: ModelFile) -> None:
         nonlocal found
         found = Aliases.parse(services.config.alias or "").beside(file.aliases)
-        tools = {tool for agent in roster.agents.values() for tool in agent.tools}
-        served = [*file.names, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
-        if problems := [*roster.problems(tools, file.names), *found.problems(served)]:
-            raise StartError(" ".join(problems))
+        check_names(roster, found, file.names, beside)
 
     async def warm(candidate: Candidate) -> None:
         begins = roster.beside(services.lineup.names[1:])
         await read_beginnings(services.agent, begins, only=candidate)
 
     return Reloader(engines.reload, check, warm, lambda: services.aliases.replace(found))
+
+
+def _beside(embedders: Embedders, reranker: Reranker | None) -> list[str]:
+    """The models that no turn is given to."""
+    return [*embedders.names, *([reranker.name] if reranker else [])]
 
 
 def _exporter(config: Config) -> Exporter | None:
@@ -347,13 +257,9 @@ def _assemble(
     foresight = Foresight(retriever, is_free=engines.is_free)
     toolbox = builtin_toolbox(retriever)
     lineup = engines.lineup
-    if problems := roster.problems(toolbox.names, lineup.names):
-        raise StartError(" ".join(problems))
-    servers.attach(toolbox, roster)
     aliases = Aliases.parse(config.alias or "").beside(engines.aliases)
-    served = [*lineup.names, *roster.models, *embedders.names, *([reranker.name] if reranker else [])]
-    if problems := aliases.problems(served):
-        raise StartError(" ".join(problems))
+    check_names(roster, aliases, lineup.names, _beside(embedders, reranker), toolbox.names)
+    servers.attach(toolbox, roster)
     return Services(
         config=config,
         database=database,

@@ -22,9 +22,10 @@ from retrieval.ingest import IngestReport, Progress, ingest
 from retrieval.quality.questions import Line, Question, resolve
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
+from worker.auth.secret_file import read_secret
 from worker.config import load
+from worker.database import open_database
 from worker.home import Home
-from worker.start import open_database, read_secret
 
 TENANT = "benchmark"  # has a store for each collection
 

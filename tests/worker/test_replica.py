@@ -16,9 +16,9 @@ from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from tests.worker.test_telemetry import member, turn
 from worker.config import Config, ConfigError
+from worker.database import open_replica
 from worker.errors import StartError
 from worker.latency.listing import Search
-from worker.start import open_replica
 from worker.traces import Traces
 
 

@@ -14,6 +14,8 @@ import struct
 import time
 from pathlib import Path
 
+from worker.auth.secret import Secret
+from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home, write_atomically
 
@@ -67,3 +69,11 @@ class SecretFile:
             raise StartError(f"{self.path} is damaged: restore it, or remove it and sign in again with new keys")
         old, new, signs_from = _BOTH.unpack(content)
         return ((new, old) if signs_from <= time.time() else (old, new)), signs_from
+
+
+def read_secret(config: Config, home: Home) -> Secret:
+    """That of the settings, which a restart changes, or that of the home folder, which a worker reads again."""
+    if config.secret:
+        return Secret(*(secret.encode() for secret in (config.secret, config.secret_before) if secret))
+    file = SecretFile(home)
+    return Secret(*file.read(), source=file.read)

@@ -9,18 +9,17 @@ from uuid import UUID
 
 import orjson
 
-from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.keys import LOCAL_TENANT
 from worker.canary.account import account_of
 from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore, Taken
 from worker.canary.trial import DECIDED_IN, Canary, State
 from worker.canary.verdict import Evidence, Finding, findings, judge
 from worker.cli.commander import commander
+from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.home import Home
 from worker.roster import read_roster
-from worker.start import open_database, read_secret
 
 HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
 
@@ -45,7 +44,7 @@ async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> N
         known = await store.all()
         shown = [each for each in known if (each.name == name if name else each.is_live)]
         if name and not shown:
-            raise _missing(name)
+            raise missing(name)
         told = [(each, await store.evidence(each)) for each in shown]
     if not told and not as_json:
         print("no canary is running: start one with `firsttoken canary start NAME --treatment AGENT`")
@@ -69,7 +68,7 @@ async def _change(config: Config, name: str, after: State) -> Canary:
     async with _opened(config) as (store, auditor):
         canary = next((each for each in await store.all() if each.name == name), None)
         if canary is None:
-            raise _missing(name)
+            raise missing(name)
         changed = canary.state in DECIDED_IN[after] and await store.change(
             *(name, canary.state, after, "by command", commander(), auditor)
         )
@@ -117,14 +116,12 @@ def _of(agent: str) -> str:
     return f"agent {agent}" if agent else "requests that name no agent"
 
 
-def _missing(name: str) -> StartError:
+def missing(name: str) -> StartError:
     return StartError(f"there is no canary {name}: see `firsttoken canary status`")
 
 
 @asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[tuple[CanaryStore, UUID]]:
     """The store, and the tenant whose audit log has the changes."""
-    home = Home(config.home)
-    home.prepare()
-    async with open_database(config) as database:
-        yield CanaryStore(database), await Keys(database, read_secret(config, home)).tenant(LOCAL_TENANT)
+    async with open_tenant(config, LOCAL_TENANT) as (database, auditor):
+        yield CanaryStore(database), auditor

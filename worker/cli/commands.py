@@ -20,11 +20,11 @@ from retrieval.ingest import Progress, ingest
 from retrieval.loaders.web import is_url
 from retrieval.store import PassageStore
 from worker.auth.keys import Keys
+from worker.auth.secret_file import read_secret
 from worker.cli.cache_command import evaluate_cache
 from worker.cli.canary_commands import abort_canary, promote_canary, show_canaries, start_canary
 from worker.cli.cost_table import show_cost
 from worker.cli.credentials import (
-    checked,
     create_key,
     drop_secret,
     list_keys,
@@ -35,7 +35,6 @@ from worker.cli.credentials import (
     show_audit,
     show_link,
     show_policies,
-    tenant_of,
 )
 from worker.cli.doctor import doctor
 from worker.cli.evaluate import evaluate_retrieval
@@ -48,12 +47,14 @@ from worker.cli.reload_command import reload_models
 from worker.cli.route_command import evaluate_route
 from worker.cli.stored_cases_command import export_answers, replay, write_cases
 from worker.cli.suite_command import evaluate_suite
+from worker.cli.tenant import checked, tenant_of
 from worker.config import VERSION, Config
+from worker.database import open_database, open_owner_dsn
 from worker.errors import StartError
 from worker.home import Home
 from worker.serve import serve
 from worker.serve_engine import serve_engine
-from worker.start import open_database, open_embedders, open_owner_dsn, read_secret
+from worker.start import open_embedders
 
 __all__ = [
     "FAILURES",

@@ -9,9 +9,9 @@ import orjson
 
 from worker.cli.commander import EVERYBODY
 from worker.config import Config
+from worker.database import open_database
 from worker.home import Home
 from worker.latency.spending import By, Spending, per_thousand
-from worker.start import open_database
 
 
 async def show_cost(config: Config, *, by: By, hours: float, as_json: bool) -> None:

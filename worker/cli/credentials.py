@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 import orjson
 from pydantic import ValidationError
@@ -16,18 +15,18 @@ from worker.auth.bounds import KeyBounds
 from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys
 from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
-from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
+from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile, read_secret
 from worker.auth.session import Sessions
 from worker.auth.sign_in import link
 from worker.cli.commander import commander
 from worker.cli.policies import print_policies
+from worker.cli.tenant import checked, known_tenant, tenant_of
 from worker.config import Config
+from worker.database import open_database
 from worker.errors import StartError
 from worker.home import Home
 from worker.roster import list_agents
-from worker.start import open_database, read_secret
 
-NAME_CHARS_MAX = 200
 TIME_FORMAT = "%Y-%m-%d %H:%M"
 
 
@@ -57,7 +56,7 @@ async def create_key(
 async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        return await keys.list(await _known_tenant(keys, tenant))
+        return await keys.list(await known_tenant(keys, tenant))
 
 
 async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None:
@@ -83,7 +82,7 @@ async def list_keys(config: Config, *, tenant: str) -> None:
 async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        if not await keys.revoke(await _known_tenant(keys, tenant), id, by=commander()):
+        if not await keys.revoke(await known_tenant(keys, tenant), id, by=commander()):
             raise StartError(f"tenant {tenant} has no key {id}: see `firsttoken keys list --tenant {tenant}`")
     print(f"{id} is revoked")
 
@@ -98,7 +97,7 @@ async def show_link(config: Config, *, url: str | None) -> None:
 
 async def list_sessions(config: Config, *, tenant: str) -> None:
     async with _opened(config) as (database, secret):
-        tenant_id = await _known_tenant(Keys(database, secret), tenant)
+        tenant_id = await known_tenant(Keys(database, secret), tenant)
         found = await Sessions(database, secret).list(tenant_id)
     for session in found:
         used = session.last_used_at.strftime(TIME_FORMAT) if session.last_used_at else "never used"
@@ -110,7 +109,7 @@ async def list_sessions(config: Config, *, tenant: str) -> None:
 
 async def revoke_session(config: Config, *, id: str, tenant: str) -> None:
     async with _opened(config) as (database, secret):
-        tenant_id = await _known_tenant(Keys(database, secret), tenant)
+        tenant_id = await known_tenant(Keys(database, secret), tenant)
         if not await Sessions(database, secret).revoke(tenant_id, id, by=commander()):
             raise StartError(f"tenant {tenant} has no session {id}: see `firsttoken sessions list --tenant {tenant}`")
     print(f"{id} is revoked")
@@ -148,7 +147,7 @@ async def drop_secret(config: Config, *, force: bool) -> None:
 
 async def show_audit(config: Config, *, tenant: str, limit: int, as_json: bool) -> None:
     async with _opened(config) as (database, secret):
-        tenant_id = await _known_tenant(Keys(database, secret), tenant)
+        tenant_id = await known_tenant(Keys(database, secret), tenant)
         found = await AuditLog(database).list(tenant_id, limit=limit)
     for each in reversed(found):
         if as_json:
@@ -187,26 +186,6 @@ def _bounds(budget: Sequence[tuple[str, int | float | str]]) -> KeyBounds | None
         problem = error.errors(include_url=False, include_input=False)[0]
         known = ", ".join(field.alias or name for name, field in KeyBounds.model_fields.items())
         raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Known budgets: {known}.") from None
-
-
-async def tenant_of(keys: Keys, name: str) -> UUID:
-    """The tenant of that name, made if it is new. Raises StartError."""
-    return await keys.tenant(checked(name, "the tenant's name"))
-
-
-async def _known_tenant(keys: Keys, name: str) -> UUID:
-    """For commands that look: a name that was mistyped makes no tenant."""
-    tenant_id = await keys.known_tenant(checked(name, "the tenant's name"))
-    if tenant_id is None:
-        raise StartError(f"there is no tenant {name} (--tenant); a tenant is created with its first key or sign-in")
-    return tenant_id
-
-
-def checked(name: str, what: str) -> str:
-    """The name. Raises StartError for one that is too long or empty."""
-    if not 1 <= len(name) <= NAME_CHARS_MAX:
-        raise StartError(f"{what} must have 1 to {NAME_CHARS_MAX} characters")
-    return name
 
 
 def _address_of_worker(config: Config) -> str:

@@ -19,11 +19,12 @@ from migrations.embedded import EmbeddedPostgresError
 from migrations.runner import MigrationError, server_versions
 from worker.cli.engines_check import engine_findings
 from worker.config import Config
+from worker.database import open_owner_dsn
 from worker.engine_config import engine_config
 from worker.engines.model_file import InvalidModels, read_models
 from worker.errors import StartError
 from worker.home import Home
-from worker.start import embedder_files, open_owner_dsn
+from worker.start import embedder_files
 
 # The embedded database writes ahead of itself a gigabyte; less than that and it stops while people chat.
 DISK_BYTES_MIN = 2 * 10**9

@@ -16,11 +16,10 @@ from retrieval.quality.questions import Question, Resolved, UnusableQuestions, r
 from retrieval.quality.report import as_dict, quality_table, stage_table
 from retrieval.retriever import Retriever
 from retrieval.store import PassageStore
-from worker.auth.keys import Keys
+from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.home import Home
-from worker.start import open_database, open_embedders, open_reranker, read_secret
+from worker.start import open_embedders, open_reranker
 
 MISSED_SHOWN_MAX = 10
 
@@ -34,14 +33,11 @@ async def evaluate_retrieval(
     if not 0 <= score_threshold <= 1:
         raise StartError(f"--score-threshold must be from 0 to 1, not {score_threshold}")
     lines = await asyncio.to_thread(read_questions, Path(questions))
-    home = Home(config.home)
-    home.prepare()
     async with (
         open_embedders(config) as embedders,
         open_reranker(config) as reranker,
-        open_database(config) as database,
+        open_tenant(config, tenant) as (database, tenant_id),
     ):
-        tenant_id = await Keys(database, read_secret(config, home)).tenant(tenant)
         passages = PassageStore(database)
         found = await passages.get(tenant_id, store)
         resolved = await resolve(lines, tenant_id=tenant_id, store=passages, store_id=found.id)

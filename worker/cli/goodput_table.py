@@ -9,8 +9,8 @@ import orjson
 
 from worker.cli.commander import EVERYBODY
 from worker.config import Config
+from worker.database import open_database
 from worker.home import Home
-from worker.start import open_database
 from worker.traces import Grouping, Traces
 
 SLICES = 24  # characters of a sparkline

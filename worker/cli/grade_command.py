@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import aiohttp
 from tqdm import tqdm
 
 from agents.store.answered import Answered
-from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.canary.store import CanaryStore
 from worker.canary.trial import State
 from worker.canary.verdict import Vote
+from worker.cli.canary_commands import missing
 from worker.cli.suite_command import open_side
+from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
 from worker.gate.answer import Answer
-from worker.gate.asker import ANSWER_S_MAX
+from worker.gate.asker import session
 from worker.gate.case import Case
 from worker.gate.judge import Judge
 from worker.gate.side import side
 from worker.gate.stored_cases import case_of, said_in
 from worker.gate.suite import Suite
-from worker.home import Home
-from worker.start import open_database, read_secret
 
 CRITERION = (
     "It does what was asked, or says what stands in the way. Nothing in it contradicts the conversation or itself, and "
@@ -36,16 +34,11 @@ async def grade_canary(
 ) -> None:
     """What cannot be judged, such as an answer about files, is left out."""
     asked = side("--judge", judge, key_file)
-    home = Home(config.home)
-    home.prepare()
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
-    async with open_database(config) as database, aiohttp.ClientSession(timeout=timeout) as http:
-        keys, store = Keys(database, read_secret(config, home)), CanaryStore(database)
-        tenant_id = await (keys.tenant(tenant) if tenant == LOCAL_TENANT else keys.known_tenant(tenant))
+    async with open_tenant(config, tenant) as (database, tenant_id), session() as http:
+        store = CanaryStore(database)
         canary = next((each for each in await store.all() if each.name == name), None)
-        if tenant_id is None or canary is None:
-            missing = f"tenant {tenant}" if tenant_id is None else f"canary {name}: see `firsttoken canary status`"
-            raise StartError(f"there is no {missing}")
+        if canary is None:
+            raise missing(name)
         if canary.state is not State.RUNNING:
             raise StartError(f"canary {name} is {canary.state.replace('_', ' ')}")
         asking = criterion or CRITERION

@@ -14,7 +14,7 @@ from worker.config import Config
 from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
-from worker.roster import read_roster
+from worker.roster import check_names, read_roster
 from worker.start import embedder_files
 
 
@@ -36,10 +36,6 @@ async def reload_models(config: Config) -> None:
 
 def _check_names(config: Config, models: ModelFile) -> None:
     """Raises StartError where agents, surfaces or aliases name models that would be gone, InvalidAgents."""
-    roster = read_roster(config)
-    tools = {tool for agent in roster.agents.values() for tool in agent.tools}  # those of servers are not known here
     beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
     aliases = Aliases.parse(config.alias or "").beside(models.aliases)
-    served = [*models.names, *roster.models, *beside]
-    if problems := [*roster.problems(tools, models.names), *aliases.problems(served)]:
-        raise StartError(" ".join(problems))
+    check_names(read_roster(config), aliases, models.names, beside)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import aiohttp
 import orjson
 from tqdm import tqdm
 
@@ -20,7 +19,7 @@ from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.gate import curve_told
 from worker.gate.answer import Answer
-from worker.gate.asker import ANSWER_S_MAX, Asker
+from worker.gate.asker import Asker, session
 from worker.gate.curve import Fit, Tried, fit
 from worker.gate.examine import examine
 from worker.gate.judge import Judge
@@ -86,7 +85,6 @@ async def _asked(
     """Every case of both models, by a worker that is started for it."""
     path = config.models or Home(config.home).models_file
     searches = any(case.stores for case in suite.cases)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
     heard: dict[int, Answer] = {}
 
     def note(number: int, side: int, answer: Answer) -> None:
@@ -101,7 +99,7 @@ async def _asked(
         documents = suite.documents if searches else NOTHING
         private = started(Private(("--models", str(derived))), documents, Home(config.home).models)
         url, key = await stack.enter_async_context(private)
-        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        http = await stack.enter_async_context(session())
         askers = [Asker(http, url, key, model) for model in (PROBE, policy.then)]
         for asker in askers:
             await asker.check()

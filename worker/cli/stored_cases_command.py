@@ -5,56 +5,53 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-import aiohttp
 import orjson
 from tqdm import tqdm
 
 from agents.store.answered import Answered, answered
-from migrations.pool import Database
-from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.cli.commander import EVERYBODY
 from worker.cli.suite_command import open_side
+from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
 from worker.gate import replayed
-from worker.gate.asker import ANSWER_S_MAX, Asker
+from worker.gate.answer import Answer
+from worker.gate.asker import Asker, session
 from worker.gate.case import Case
+from worker.gate.examine import examine
 from worker.gate.examples import example_of
 from worker.gate.replayed import Replayed, totals
 from worker.gate.side import Private, Recorded, side
 from worker.gate.stored_cases import case_of, said_in
 from worker.gate.suite import Suite
-from worker.home import Home, write_atomically
+from worker.home import write_atomically
 from worker.latency.accepted import WHYS, Why, accepted
-from worker.start import open_database, read_secret
 from worker.traces import Traces
 
-READ_FIRST = "Addresses, numbers and keys were taken out; names cannot be told from other words: read the {} first."
+READ_FIRST = (
+    "Addresses, numbers and keys were taken out; names cannot be told from other words: read the {} "
+    "before you hand them on."
+)
 
 
 async def write_cases(config: Config, *, tenant: str, rated: str, limit: int, judged: bool) -> None:
     """Prints lines of JSON. Raises StartError where there is no such answer."""
-    async with _opened(config, tenant) as (database, tenant_id):
+    async with open_tenant(config, tenant) as (database, tenant_id):
         found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
     cases = [case for answer in found if (case := case_of(answer, judged)) is not None]
     which = "stored answers" if rated == "any" else f"answers that were rated {rated}"
     _print(cases, found, f"tenant {tenant} has no {which} that a case can be made of")
-    print(
-        f"{len(cases)} cases of {len(found)} answers. Addresses, numbers and keys were taken out; names cannot be told "
-        "from other words: read the cases before you hand them on.",
-        file=sys.stderr,
-    )
+    print(f"{len(cases)} cases of {len(found)} answers. {READ_FIRST.format('cases')}", file=sys.stderr)
 
 
 async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], limit: int) -> None:
     """Prints lines of JSON. Raises StartError where there is no such answer."""
-    async with _opened(config, tenant) as (database, tenant_id):
+    async with open_tenant(config, tenant) as (database, tenant_id):
         found = await accepted(database, tenant_id, why or WHYS, limit)
     told = [example for answer in found if (example := example_of(answer)) is not None]
     examples = list({orjson.dumps(example): example for example in told}.values())  # who asks the same weighs no more
@@ -78,7 +75,7 @@ async def replay(
     asked = side("--model", candidate, key_file)
     if isinstance(asked, Recorded):
         raise StartError("--model must be asked anew: name a model, or NAME@URL of a server")
-    async with _opened(config, tenant) as (database, tenant_id):
+    async with open_tenant(config, tenant) as (database, tenant_id):
         found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
         traces = Traces(database)
         before = [await traces.get(EVERYBODY, answer.id) for answer in found]
@@ -89,9 +86,8 @@ async def replay(
     ]
     if not turns:
         raise StartError(f"tenant {tenant} has no stored answers that can be asked again")
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        http = await stack.enter_async_context(session())
         asker = await stack.enter_async_context(open_side(http, asked, config, Suite(())))
         done = await _asked_again(asker, turns, at_once)
     print("\n".join(replayed.table(done)))
@@ -105,20 +101,23 @@ async def replay(
 async def _asked_again(
     asker: Asker, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
 ) -> list[Replayed]:
-    places, bar = asyncio.Semaphore(at_once), tqdm(total=len(turns), unit=" turns", disable=None)
+    heard: dict[int, Answer] = {}
 
-    async def one(stored: Answered, case: Case, before: dict[str, float]) -> Replayed:
-        async with places:
-            answer = await asker.ask(case)
-        bar.update()
-        calls = "".join(f" {call.name}({call.arguments})" for call in answer.calls)
-        output = stored.body.get("output") or ()
-        called = "".join(f" {i['name']}({i['arguments']})" for i in output if i["type"] == "function_call")
-        said, now = said_in(stored) + called, answer.text + calls
-        return Replayed(stored.id, before, totals(answer.spans), said, now, answer.error)
+    def note(number: int, _: int, answer: Answer) -> None:
+        heard[number] = answer
 
-    with bar:
-        return list(await asyncio.gather(*(one(*turn) for turn in turns)))
+    cases = [case for _, case, _ in turns]
+    with tqdm(total=len(turns), unit=" turns", disable=None) as bar:
+        await examine(cases, [asker], None, at_once=at_once, progress=bar.update, note=note)
+    return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
+
+
+def _replayed(stored: Answered, before: dict[str, float], answer: Answer) -> Replayed:
+    calls = "".join(f" {call.name}({call.arguments})" for call in answer.calls)
+    output = stored.body.get("output") or ()
+    called = "".join(f" {i['name']}({i['arguments']})" for i in output if i["type"] == "function_call")
+    said, now = said_in(stored) + called, answer.text + calls
+    return Replayed(stored.id, before, totals(answer.spans), said, now, answer.error)
 
 
 def _case(answer: Answered, *, searches: bool) -> Case | None:
@@ -135,15 +134,3 @@ def _print(lines: Sequence[dict[str, Any]], found: Sequence[Answered], nothing: 
         raise StartError(nothing + left_out)
     for line in lines:
         print(orjson.dumps(line).decode())
-
-
-@asynccontextmanager
-async def _opened(config: Config, tenant: str) -> AsyncIterator[tuple[Database, UUID]]:
-    home = Home(config.home)
-    home.prepare()
-    async with open_database(config) as database:
-        keys = Keys(database, read_secret(config, home))
-        tenant_id = await (keys.tenant(tenant) if tenant == LOCAL_TENANT else keys.known_tenant(tenant))
-        if tenant_id is None:
-            raise StartError(f"there is no tenant {tenant} (--tenant): `firsttoken keys create` makes one")
-        yield database, tenant_id

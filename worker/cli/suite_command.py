@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from worker.config import Config
 from worker.errors import StartError
-from worker.gate.asker import ANSWER_S_MAX, Asker
+from worker.gate.asker import Asker, session
 from worker.gate.examine import examine
 from worker.gate.judge import Judge
 from worker.gate.outcome import Outcome, Result
@@ -54,8 +54,7 @@ async def evaluate_suite(
         raise StartError("some cases are to be judged by a model: name one with --judge")
     async with AsyncExitStack() as stack:
         known = await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recorded) else None
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=ANSWER_S_MAX)
-        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        http = await stack.enter_async_context(session())
         sides = [one, *([other] if other is not None and known is None else [])]
         askers = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
         asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges is not None else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import tomli_w
 
 from worker.config import Config
 from worker.crew.member import socket_in
@@ -15,8 +15,6 @@ from worker.errors import StartError
 
 FILE = "models.toml"
 NAME_CHARS_MAX = 24  # of a model in the name of its process: the path of a socket has 107 at most
-# What an engine has no use for: workers do that.
-OF_WORKERS = frozenset({"engines", "load", "switches", "price"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +63,10 @@ class SharedModels:
         before = self.engines
         self.engines = {name: engine for name, engine in before.items() if name in own}
         self.engines.update({engine.model: engine for engine in begun})
-        told = self._file.model_dump(mode="json", exclude_unset=True)
+        told = self._file.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         for name, engine in self.engines.items():
             told["models"][name]["engines"] = engine.address
-        self.path.write_text("".join(f"{key} = {toml(value)}\n" for key, value in told.items()), "utf-8")
+        self.path.write_text(tomli_w.dumps(told), "utf-8")
         kept = set(map(id, self.engines.values()))
         return [engine for engine in before.values() if id(engine) not in kept]
 
@@ -90,15 +88,4 @@ class SharedModels:
 
 
 def _flags(table: ModelTable) -> dict[str, str]:
-    told = table.model_dump(exclude_unset=True, exclude=set(OF_WORKERS))
-    return {name: str(value) for name, value in told.items() if value is not None}
-
-
-def toml(value: Any) -> str:
-    """A value on one line, as TOML has it. Pure."""
-    if isinstance(value, Mapping):
-        pairs = (f"{json.dumps(key)} = {toml(each)}" for key, each in value.items() if each is not None)
-        return "{ " + ", ".join(pairs) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return {name: str(value) for name, value in table.engine.items()}

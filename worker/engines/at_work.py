@@ -235,12 +235,7 @@ class _Several:
     def _kept(self, name: str, table: ModelTable) -> OnDemandModel | None:
         """The model that computes the same."""
         before = self.pool.tables.get(name)
-        return self.pool.models[name] if before is not None and _engine(before) == _engine(table) else None
-
-
-def _engine(table: ModelTable) -> ModelTable:
-    """Without what does not concern its engine."""
-    return table.model_copy(update={"price": None, "switches": None, "load": None})
+        return self.pool.models[name] if before is not None and before.engine == table.engine else None
 
 
 def _candidate(model: Served, table: ModelTable) -> Candidate:

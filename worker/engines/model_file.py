@@ -43,6 +43,8 @@ from worker.home import Home
 MODELS_MAX = 32  # more than fit into any machine's memory
 ROUTES_MAX = 32
 SWITCHES_MAX = 16
+OF_WORKERS = {"engines", "load", "switches", "price"}  # keys of a model that its engine has no use for
+FILES = ("model", "draft")
 
 # A name also names a folder of states on disk.
 ModelName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -80,24 +82,15 @@ class ModelTable(Table):
     switches: Annotated[dict[Name, Value], Field(max_length=SWITCHES_MAX)] = Field(default_factory=dict)
     price: Price = Price()
 
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What it sets of its engine: two with the same compute the same."""
+        return self.model_dump(exclude=OF_WORKERS, exclude_none=True)
+
     def applied(self, config: Config) -> Config:
         """The settings of the worker as they are for this model."""
-        same = (
-            "draft",
-            "context",
-            "streams",
-            "resident",
-            "kv_type",
-            "parked_mb",
-            "kv_disk_mb",
-            "gpu_layers",
-            "threads",
-        )
-        own: dict[str, Any] = {name: value for name in same if (value := getattr(self, name)) is not None}
-        if "draft" in own:
-            own["draft"] = Path(own["draft"])
-        model = config.model if self.model is None else Path(self.model)
-        return replace(config, model=model, engines=self.engines, **own)
+        files = {name: Path(file) for name in FILES if (file := self.engine.get(name)) is not None}
+        return replace(config, engines=self.engines, **{**self.engine, **files})
 
 
 class ModelFile(Table):

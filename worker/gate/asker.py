@@ -21,12 +21,19 @@ from worker.gate.case import Case
 
 ANSWER_S_MAX = 600.0  # a slow machine and a long answer
 LOOK_S_MAX = 30.0
+CONNECT_S_MAX = 10.0
 TRIES = 4
 RETRY_S_MAX = 15.0
 RESULTS_MAX = 10  # of a search: ranks behind it are worth nothing
 REASON_CHARS_MAX = 200
 BUSY = (429, 503)
 _TRACE = re.compile(r'traceparent;desc="00-([0-9a-f]{32})-')
+
+
+def session() -> aiohttp.ClientSession:
+    """For answers that take their time."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX, sock_read=ANSWER_S_MAX)
+    return aiohttp.ClientSession(timeout=timeout)
 
 
 class Refused(Exception):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import tomli_w
+
 from agents.routing.policy import Cascade
 from agents.routing.refusal import REFUSALS
 from worker.gate.curve import Fit, Point
-from worker.gate.told import aligned, escaped, in_markdown
+from worker.gate.tables import aligned, escaped, in_markdown
 
 WIDTH, HEIGHT, LEFT, TOP = 520, 300, 70, 30
 DIGITS = 4  # of a threshold
@@ -48,16 +49,7 @@ def fragment(fit: Fit, route: str, policy: Cascade) -> str:
     }
     if tuple(policy.doubt.refusals) != REFUSALS:
         doubt["refusals"] = policy.doubt.refusals
-    lines = [
-        f"[routes.{route}]",
-        'policy = "cascade"',
-        f"first = {_toml(policy.first)}",
-        f"then = {_toml(policy.then)}",
-        f"hold = {_toml(policy.hold.model_dump())}",
-        f"doubt = {_toml(doubt)}",
-        f"hedge = {_toml(policy.hedge)}",
-    ]
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps({"routes": {route: {**policy.model_dump(exclude={"doubt"}), "doubt": doubt}}})
 
 
 def as_json(fit: Fit, route: str, policy: Cascade) -> dict[str, Any]:
@@ -152,10 +144,3 @@ def _cells(point: Point) -> list[str]:
 
 def _shown(*thresholds: float) -> list[str]:
     return [f"{value:.4g}" for value in thresholds]
-
-
-def _toml(value: Any) -> str:
-    """Of what policies are made of, JSON is TOML but for tables."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

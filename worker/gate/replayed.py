@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from agents.alike import overlap
-from worker.gate.told import aligned, in_markdown, plain
+from worker.gate.tables import aligned, in_markdown, plain
 
 SPANS_MAX = 40  # names of a table; tools give spans their names
 TURNS_SHOWN_MAX = 20

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from worker.gate.outcome import MEASURES, UNITS, Cost, Outcome, Result, Row
+from worker.gate.tables import aligned, escaped, in_markdown, plain
 
 CHANGED_SHOWN_MAX = 20
-CASE_CHARS_MAX = 300  # of an answer in a report
 
 
 def table(outcome: Outcome) -> list[str]:
@@ -141,32 +141,3 @@ def _changed(outcome: Outcome) -> Iterable[str]:
 
 def _said(result: Result) -> str:
     return plain("; ".join(f"{name} {value}" for name, value in result.shown.items()))
-
-
-def plain(text: str) -> str:
-    """What a model said, as one line that is no markup."""
-    text = " ".join(text.split())
-    cut = text[:CASE_CHARS_MAX] + ("…" if len(text) > CASE_CHARS_MAX else "")
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#!&" else char for char in cut)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if not number else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def in_markdown(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = (f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
-    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
-
-
-def escaped(text: str) -> str:
-    for char, told in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(char, told)
-    return text

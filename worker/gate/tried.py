@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agents.routing.policy import Cascade
+import tomli_w
+
+from agents.routing.policy import Cascade, Doubt
 from agents.routing.refusal import begins_like
 from worker.gate.answer import Answer
 from worker.gate.curve import Tried
 from worker.gate.outcome import Result
 
 PROBE = "firsttoken-probe"
+NO_DOUBT = Doubt(mean_logprob=-100, min_logprob=-100, margin=0, refusals=[])
 
 
 def probe(policy: Cascade) -> str:
     """A table of models.toml with a route that tries the first model and never doubts what it says."""
-    return (
-        f"\n\n[routes.{PROBE}]\n"
-        f'policy = "cascade"\nfirst = "{policy.first}"\nthen = "{policy.then}"\n'
-        f"hold = {{ tokens = {policy.hold.tokens}, ms = {policy.hold.ms} }}\n"
-        "doubt = { mean_logprob = -100, min_logprob = -100, margin = 0, refusals = [] }\n"
-    )
+    told = policy.model_copy(update={"doubt": NO_DOUBT, "hedge": False})
+    return "\n\n" + tomli_w.dumps({"routes": {PROBE: told.model_dump()}})
 
 
 def tried(one: Result, other: Result, answer: Answer, policy: Cascade, prices: tuple[float, float]) -> Tried | None:

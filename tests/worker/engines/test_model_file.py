@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from agents.routing.policy import Cascade, Steps
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.config import Config, load
-from worker.engines.model_file import InvalidModels, ModelFile, ModelTable, read_models
+from worker.engines.model_file import OF_WORKERS, InvalidModels, ModelFile, ModelTable, read_models
 from worker.errors import StartError
 
 FILE = """
@@ -72,6 +73,14 @@ def test_what_a_model_does_not_say_is_as_the_settings_say(tmp_path: Path) -> Non
     small, large = models["small"].applied(worker), models["large"].applied(worker)
     assert (str(small.model), small.context, small.kv_type, small.streams) == ("demo-draft", 1024, "q8_0", 3)
     assert (large.model, large.context, large.draft, large.threads) == (None, 2048, Path("lookup"), 1)
+
+
+def test_what_a_table_says_of_its_engine_is_apart_from_what_workers_do(tmp_path: Path) -> None:
+    models = read(tmp_path, FILE).models
+    assert models["small"].engine == {"model": "demo-draft", "context": 1024, "kv_type": "q8_0"}
+    assert models["large"].engine == {"draft": "lookup"}
+    of_engines = ModelTable.model_fields.keys() - OF_WORKERS
+    assert of_engines <= {setting.name for setting in fields(Config)}
 
 
 def test_no_file_means_one_model(tmp_path: Path) -> None:

@@ -85,12 +85,13 @@ def test_too_few_cases_choose_nothing() -> None:
 
 
 def test_the_policy_that_is_written_can_be_read_and_keeps_what_was_not_fitted() -> None:
-    policy = POLICY.model_copy(update={"hedge": True, "doubt": POLICY.doubt.model_copy(update={"refusals": ["nö"]})})
+    refusals = ["nö", 'a "b"\n\x7f\\']
+    policy = POLICY.model_copy(update={"hedge": True, "doubt": POLICY.doubt.model_copy(update={"refusals": refusals})})
     found = fit(cases(), keep=0.95)
     read = tomllib.loads(fragment(found, "auto", policy))["routes"]["auto"]
     parsed = TypeAdapter[Policy](Policy).validate_python(read)
     assert isinstance(parsed, Cascade)
-    assert (parsed.first, parsed.then, parsed.hedge, parsed.doubt.refusals) == ("small", "large", True, ["nö"])
+    assert (parsed.first, parsed.then, parsed.hedge, parsed.doubt.refusals) == ("small", "large", True, refusals)
     assert parsed.doubt.min_logprob == pytest.approx(found.thresholds.min_logprob, abs=1e-4)
 
 

@@ -1,0 +1,47 @@
+"""The tenant that a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from migrations.pool import Database
+from worker.auth.keys import LOCAL_TENANT, Keys
+from worker.auth.secret_file import read_secret
+from worker.config import Config
+from worker.database import open_database
+from worker.errors import StartError
+from worker.home import Home
+
+NAME_CHARS_MAX = 200
+
+
+@asynccontextmanager
+async def open_tenant(config: Config, name: str) -> AsyncIterator[tuple[Database, UUID]]:
+    """The database of the home folder, and a tenant that is there. Raises StartError."""
+    home = Home(config.home)
+    home.prepare()
+    async with open_database(config) as database:
+        keys = Keys(database, read_secret(config, home))
+        yield database, await (keys.tenant(name) if name == LOCAL_TENANT else known_tenant(keys, name))
+
+
+async def tenant_of(keys: Keys, name: str) -> UUID:
+    """The tenant of that name, made if it is new. Raises StartError."""
+    return await keys.tenant(checked(name, "the tenant's name"))
+
+
+async def known_tenant(keys: Keys, name: str) -> UUID:
+    """For commands that look: a name that was mistyped makes no tenant. Raises StartError."""
+    tenant_id = await keys.known_tenant(checked(name, "the tenant's name"))
+    if tenant_id is None:
+        raise StartError(f"there is no tenant {name} (--tenant); a tenant is created with its first key or sign-in")
+    return tenant_id
+
+
+def checked(name: str, what: str) -> str:
+    """The name. Raises StartError for one that is too long or empty."""
+    if not 1 <= len(name) <= NAME_CHARS_MAX:
+        raise StartError(f"{what} must have 1 to {NAME_CHARS_MAX} characters")
+    return name

@@ -1,0 +1,36 @@
+"""Tables for people, in a terminal and in Markdown, with what models said as text in them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+CELL_CHARS_MAX = 300  # of an answer in a report
+
+
+def plain(text: str) -> str:
+    """What a model said, as one line that is no markup."""
+    text = " ".join(text.split())
+    cut = text[:CELL_CHARS_MAX] + ("…" if len(text) > CELL_CHARS_MAX else "")
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#!&" else char for char in cut)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if not number else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def in_markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
+    return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
+
+
+def escaped(text: str) -> str:
+    for char, told in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(char, told)
+    return text
