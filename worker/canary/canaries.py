@@ -18,7 +18,7 @@ from agents.turn import Arm, Turn
 from inference.trace import Trace
 from worker.auth.audit import WORKER, Actor
 from worker.canary.account import account_of
-from worker.canary.trial import DECIDED_IN, KNOWN_BY_CHARS, Canary, State
+from worker.canary.trial import DECIDED_IN, Canary, State
 from worker.canary.verdict import Answer, Decision, Vote, judge
 
 if TYPE_CHECKING:
@@ -206,7 +206,6 @@ def arm_in(attributes: Mapping[str, Any]) -> Arm | None:
     return Arm(str(attributes["canary"]), treated, str(attributes["canary_unit"]))
 
 
-def first_words(items: Sequence[Item]) -> str:
-    """What a conversation is known by that its client sends whole each time: the beginning of its first question."""
-    first = next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "")
-    return first[:KNOWN_BY_CHARS]
+def first_question(items: Sequence[Item]) -> str:
+    """What a conversation is known by that its client sends whole each time: its first question."""
+    return next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "")
