@@ -10,7 +10,7 @@ from retrieval.passage import Passage
 
 CITATIONS_MAX = 100  # of one answer: a model that repeats "[1]" must not fill the response
 
-_MARK = re.compile(r"\[(\d{1,3})\](?!\()")  # followed by "(", it is a link
+MARK = re.compile(r"\[(\d{1,3})\](?!\()")  # followed by "(", it is a link
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)  # there, [1] is an index
 
 
@@ -31,7 +31,7 @@ def count_unknown(text: str, sources: Sequence[Passage]) -> int:
 
 def _marks(text: str) -> Iterator[tuple[int, re.Match[str]]]:
     code = [match.span() for match in _CODE.finditer(text)]
-    for mark in _MARK.finditer(text):
+    for mark in MARK.finditer(text):
         if not any(start <= mark.start() < end for start, end in code):
             yield int(mark[1]), mark
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from agents.events import Usage
@@ -55,10 +55,10 @@ async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Re
         candidate.on_demand.foresee()
         return Rewriting(asked)
     began_ns, generation, said = now_ns(), None, list[str]()
-    in_use = candidate.on_demand.in_use() if candidate.on_demand else nullcontext()
-    with trace.span("rewrite", model=candidate.name) as span, in_use:
+    with trace.span("rewrite", model=candidate.name) as span, ExitStack() as held:
         try:
             async with asyncio.timeout(min(TIME_MAX_MS, RETRIEVAL_SHARE * turn.limits.retrieval_ms) / 1e3):
+                await candidate.ready(trace, held)
                 generation = _ask(turn, candidate, before, asked)
                 await generation.stream(lambda delta: _hear(said, delta))
             reason = "" if generation.finish is Finish.STOP else str(generation.finish)

@@ -43,10 +43,6 @@ class Progress:
     seconds: float
 
     @property
-    def chunks_per_s(self) -> float:
-        return self.chunks / self.seconds if self.seconds else 0.0
-
-    @property
     def left_s(self) -> float | None:
         """If what is left goes as what is done: None before anything is."""
         done = self.bytes_done / self.bytes_total if self.bytes_total else self.files_done / max(self.files_total, 1)

@@ -8,6 +8,7 @@ from typing import Any
 from agents.message import storable
 from inference.errors import OVERLOADED
 
+BUSY = frozenset({429, 503})  # not the fault of what was asked: it may be asked elsewhere, or later
 BROKE = "Internal error while generating the answer. Please try again."
 
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from migrations.pool import DATABASE_AWAY
 
@@ -37,7 +37,6 @@ Part: TypeAlias = Literal[
     "telemetry",
     "tool_servers",
 ]
-PARTS: Sequence[Part] = get_args(Part)
 # Without these an answer that this worker makes is taken for abandoned, or cannot be resumed: it should make no more.
 VITAL: frozenset[Part] = frozenset({"event_log", "presence"})
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
+from worker.auth.principal import NOBODY
 from worker.batch_writer import BatchWriter, NotStored
 from worker.prometheus import Metrics
 from worker.runs.record import TurnRecord
@@ -27,7 +28,6 @@ WAITING_MAX = 4096  # traces of a few kilobytes, while the database is unavailab
 BATCH_MAX = 128
 ROLL_UP_EVERY_S = 300.0  # minutes of an hour that is over are read one by one until then
 FORGET_EVERY_S = 3600.0
-NOBODY = UUID(int=0)  # whose a start is
 NOT_TOKEN = re.compile(r"[^A-Za-z0-9_.-]")
 
 

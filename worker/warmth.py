@@ -20,6 +20,7 @@ from agents.roster import Roster
 from agents.turn import Turn
 from inference.core import Generation
 from inference.errors import EnginesAway, InferenceError, InvalidTemplate
+from worker.auth.principal import NOBODY
 
 # A user types in one conversation at a time; a program that warms many must not keep the model busy without need.
 TENANT_MAX = 4
@@ -27,7 +28,6 @@ TENANT_MAX = 4
 PAUSE_S = 1.0
 # Of a start: a small model reads the instructions of a dozen agents in it, and nobody waits for a large one any longer.
 BEGINNINGS_S = 10.0
-NOBODY = UUID(int=0)
 
 # A tenant's conversation; None for one that does not exist yet.
 Place: TypeAlias = tuple[UUID, str | None]

@@ -86,12 +86,11 @@ class Ask:
         if s.logit_bias:
             sampling["logit_bias"] = {str(token): bias for token, bias in s.logit_bias.items()}
         if s.top_logprobs is not None:
-            sampling["logprobs"] = s.top_logprobs if ours else min(s.top_logprobs + 1, LOGPROBS_MAX)
+            sampling["logprobs"] = s.top_logprobs
         if grammar and not grammar.begins:
-            sampling["structured_outputs"] = {"grammar": grammar.text if ours else grammar.by_token}
-        if not ours:  # it may know one of its model's several, and would go on behind the others
-            sampling["stop_token_ids"] = sorted(self.end_tokens)
-            sampling["top_p"] = max(s.top_p, TOP_P_MIN)
+            sampling["structured_outputs"] = {"grammar": grammar.text}
+        if not ours:
+            sampling |= self._for_others(grammar)
         own = {
             "deadline_ms": _left_ms(deadline_ns, now_ns),
             "due_ms": None if generated else _left_ms(self.due.at_ns, now_ns),
@@ -115,6 +114,20 @@ class Ask:
         if self.salt:  # vLLM takes none, but not an empty one
             body["cache_salt"] = self.salt
         return orjson.dumps(body)
+
+    def _for_others(self, grammar: SentGrammar | None) -> dict[str, Any]:
+        """What engines of others are told otherwise, or beside what ours are told."""
+        s = self.sampling
+        told: dict[str, Any] = {
+            # One may know a single one of its model's end tokens, and would go on behind the others.
+            "stop_token_ids": sorted(self.end_tokens),
+            "top_p": max(s.top_p, TOP_P_MIN),
+        }
+        if s.top_logprobs is not None:
+            told["logprobs"] = min(s.top_logprobs + 1, LOGPROBS_MAX)
+        if grammar and not grammar.begins:
+            told["structured_outputs"] = {"grammar": grammar.by_token}
+        return told
 
 
 def _left_ms(at_ns: int | None, now_ns: int) -> float | None:

@@ -148,7 +148,6 @@ async def test_progress_counts_up_to_everything(take: Ingest, folder: Path) -> N
     assert [one.chunks for one in seen] == sorted(one.chunks for one in seen)
     assert (seen[-1].files_done, seen[-1].files_total, seen[-1].chunks) == (3, 3, report.chunks)
     assert len(seen) > 4  # a long file reports on the way
-    assert seen[-1].chunks_per_s > 0
 
 
 async def test_two_at_once_end_as_one(take: Ingest, folder: Path, store: PassageStore, tenant_id: UUID) -> None:

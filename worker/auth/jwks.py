@@ -20,7 +20,7 @@ log = logging.getLogger("firsttoken.auth")
 REFRESH_S = 300.0
 REFETCH_MIN_S = 30.0  # a stream of tokens with made-up key ids must not become a stream of requests to the issuer
 FETCH_TIMEOUT_S = 5.0
-DOCUMENT_BYTES_MAX = 256 * 1024
+DOCUMENT_BYTES_MAX = 256 * 1024  # of an issuer: some kilobytes usually
 KINDS: dict[str, type[RSAKey | ECKey]] = {"RSA": RSAKey, "EC": ECKey}
 
 

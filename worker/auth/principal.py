@@ -12,6 +12,8 @@ from inference.core import Priority
 from worker.auth.bounds import KeyBounds
 from worker.auth.scope import Scope
 
+NOBODY = UUID(int=0)  # the tenant of what a worker does for itself
+
 Via: TypeAlias = Literal["api_key", "jwt", "session"]
 
 

@@ -24,7 +24,7 @@ from joserfc.errors import JoseError
 from joserfc.jws import JWSRegistry
 
 from inference.trace import Trace
-from worker.auth.jwks import Jwks, KeysUnavailable
+from worker.auth.jwks import DOCUMENT_BYTES_MAX, Jwks, KeysUnavailable
 from worker.auth.jwt import LEEWAY_S, TENANT_CHARS_MAX, InvalidToken, header_of, is_storable
 from worker.auth.scope import USUAL, Scope
 from worker.auth.secret import Secret
@@ -36,7 +36,6 @@ ATTEMPT_S = 600  # to type a password and to find the second factor
 DISCOVERED_S = 3600.0
 RETRY_S = 5.0  # visitors of an outage are told at once and do not become a stream of requests to the provider
 TIMEOUT_S = 10.0
-DOCUMENT_BYTES_MAX = 256 * 1024
 RANDOM_BYTES = 32
 ALGORITHMS = ("RS256", "ES256")
 SCOPE = "openid profile email"

@@ -28,7 +28,7 @@ from worker.batches.batch_store import BatchClaim
 from worker.batches.input_file import Checked, lines_of
 from worker.batches.line_store import Line, LineStore, NewLine
 from worker.checks import check_model
-from worker.errors import BROKE, ApiError
+from worker.errors import BROKE, BUSY, ApiError
 from worker.failures import to_api_error
 from worker.pace import Pace
 from worker.services import Services
@@ -51,7 +51,6 @@ POLL_S = 5.0  # what expires, or was left by a worker that is gone, is noticed w
 ATTEMPTS_MAX = 5  # at a line or an input: workers end for other reasons too, but not every time
 LINE_S_MAX = 2 * 3600.0  # for one line, waiting included: then it says so, and the rest of the batch gets on
 RETRY_S = 1.0  # a worker that is full or a database that is away is asked again
-BUSY = frozenset({429, 503})  # not the fault of the line
 BUSY_S_MAX = 600.0  # what is in no order by then stays so, and other lines wait for the place
 STORE_S = 5.0
 GIVE_BACK_S = 1.0  # for the database to hear of it when the worker stops

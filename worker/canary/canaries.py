@@ -18,7 +18,7 @@ from agents.turn import Arm, Turn
 from inference.trace import Trace
 from worker.auth.audit import WORKER, Actor
 from worker.canary.account import account_of
-from worker.canary.trial import DECIDED_IN, KNOWN_BY_CHARS, Canary, State
+from worker.canary.trial import DECIDED_IN, Canary, State
 from worker.canary.verdict import Answer, Decision, Vote, judge
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ class Canaries:
     def note(self, record: TurnRecord) -> None:
         """Take a finished turn. Costs microseconds, and nothing where nothing is on trial."""
         arm = told_arm(record.trace)
-        canary = next((each for each in self._live.values() if arm and each.name == arm.canary), None)
-        if arm is None or canary is None or canary.state is not State.RUNNING or record.status in UNJUDGED:
+        canary = self._running(arm)
+        if arm is None or canary is None or record.status in UNJUDGED:
             return
         computed = record.prompt.total - record.prompt.cached + record.output_tokens
         late = None if record.within_target is None else not record.within_target
@@ -102,8 +102,8 @@ class Canaries:
     def rate(self, attributes: Mapping[str, Any], rating: str | None) -> None:
         """Take what somebody thinks of an answer whose trace has these attributes. A second thought does not count."""
         arm = arm_in(attributes)
-        canary = next((each for each in self._live.values() if arm and each.name == arm.canary), None)
-        if arm is not None and canary is not None and canary.state is State.RUNNING and rating in THUMBS:
+        canary = self._running(arm)
+        if arm is not None and canary is not None and rating in THUMBS:
             self._voted.append((canary.id, arm.unit, Vote(arm.treated, "thumbs_down", THUMBS[rating])))
 
     async def accounts(self) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ class Canaries:
     async def decide(self, name: str, after: State, by: Actor) -> bool | None:
         """Whether a person's decision came at a time at which it could be taken; None where there is no such canary."""
         assert self._store is not None and self._auditor is not None
-        canary = next((each for each in await self._store.all() if each.name == name), None)
+        canary = await self._store.named(name)
         if canary is None:
             return None
         if canary.state not in DECIDED_IN[after]:
@@ -128,6 +128,11 @@ class Canaries:
         done = await self._store.change(name, canary.state, after, "by a person", by, await self._auditor())
         await self._learn()
         return done
+
+    def _running(self, arm: Arm | None) -> Canary | None:
+        """The canary whose arm it is, while answers count."""
+        running = (each for each in self._live.values() if each.state is State.RUNNING)
+        return next((each for each in running if arm and each.name == arm.canary), None)
 
     async def _learn(self) -> None:
         assert self._store is not None
@@ -206,7 +211,6 @@ def arm_in(attributes: Mapping[str, Any]) -> Arm | None:
     return Arm(str(attributes["canary"]), treated, str(attributes["canary_unit"]))
 
 
-def first_words(items: Sequence[Item]) -> str:
-    """What a conversation is known by that its client sends whole each time: the beginning of its first question."""
-    first = next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "")
-    return first[:KNOWN_BY_CHARS]
+def first_question(items: Sequence[Item]) -> str:
+    """What a conversation is known by that its client sends whole each time: its first question."""
+    return next((item.text for item in items if isinstance(item, Message) and item.role == "user"), "")

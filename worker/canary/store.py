@@ -74,6 +74,11 @@ class CanaryStore:
             rows = await connection.fetch(f"select {COLUMNS} from canaries order by started_at desc limit 100")
         return [_canary(row) for row in rows]
 
+    async def named(self, name: str) -> Canary | None:
+        async with self._database.anonymous() as connection:
+            row = await connection.fetchrow(f"select {COLUMNS} from canaries where name = $1", name)
+        return _canary(row) if row else None
+
     async def add(self, answers: Iterable[tuple[UUID, str, Answer]]) -> None:
         """Each with the canary's id and the digest of its conversation, whose first answer counts."""
         rows = [{"canary_id": str(canary_id), "unit": unit, **asdict(answer)} for canary_id, unit, answer in answers]

@@ -66,7 +66,7 @@ async def abort_canary(config: Config, *, name: str) -> None:
 
 async def _change(config: Config, name: str, after: State) -> Canary:
     async with _opened(config) as (store, auditor):
-        canary = next((each for each in await store.all() if each.name == name), None)
+        canary = await store.named(name)
         if canary is None:
             raise missing(name)
         changed = canary.state in DECIDED_IN[after] and await store.change(

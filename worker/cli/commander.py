@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
-from uuid import UUID
 
 from worker.auth.audit import Actor
-from worker.auth.principal import Principal
+from worker.auth.principal import NOBODY, Principal
 from worker.auth.scope import Scope
 
-EVERYBODY = Principal(UUID(int=0), "command", frozenset({Scope.OPS}), "api_key")
+EVERYBODY = Principal(NOBODY, "command", frozenset({Scope.OPS}), "api_key")
 
 
 def commander() -> Actor:

@@ -36,7 +36,7 @@ async def grade_canary(
     asked = side("--judge", judge, key_file)
     async with open_tenant(config, tenant) as (database, tenant_id), session() as http:
         store = CanaryStore(database)
-        canary = next((each for each in await store.all() if each.name == name), None)
+        canary = await store.named(name)
         if canary is None:
             raise missing(name)
         if canary.state is not State.RUNNING:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from uuid import UUID
 
 from agents.surface import USUAL, Surface
 from agents.turn import Limits, Turn
 from inference.core import Priority
 from worker.auth.bounds import KeyBounds
 from worker.auth.keys import ApiKey
-from worker.auth.principal import Principal
+from worker.auth.principal import NOBODY, Principal
 from worker.config import Config
 from worker.goodput import NO_TARGET, Targets
 from worker.roster import read_roster
 
-NOBODY = UUID(int=0)
 # As the settings of keys and surfaces name them.
 NAMES = {
     "steps": "steps",

@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 
 from inference.remote.answer_stream import DONE, Events, Malformed
-from worker.errors import StartError
+from worker.errors import BUSY, StartError
 from worker.gate.answer import Answer, Called, Found, Took
 from worker.gate.case import Case
 
@@ -26,7 +26,6 @@ TRIES = 4
 RETRY_S_MAX = 15.0
 RESULTS_MAX = 10  # of a search: ranks behind it are worth nothing
 REASON_CHARS_MAX = 200
-BUSY = (429, 503)
 _TRACE = re.compile(r'traceparent;desc="00-([0-9a-f]{32})-')
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from agents.citations import MARK
+from retrieval.quality.measures import RANKS_MAX
 from worker.gate.answer import Answer, Found
 from worker.gate.case import ExpectedCitation, Place
 
 BORNE_OUT = 0.6  # of the words of a sentence that carry its meaning; paraphrases keep about two thirds
 WORD_CHARS_MIN = 4
-RANKS_MAX = 10  # of a reciprocal rank, as in retrieval.quality
-_MARK = re.compile(r" ?\[(\d{1,3})\](?!\()")
 _SENTENCE = re.compile(r"[^.!?\n]*(?:[.!?](?!\s|$)[^.!?\n]*)*[.!?\n]?(?: ?\[\d{1,3}\])*")
 _WORD = re.compile(r"\w+(?:[.,:]\d+)*")
 
 
 def cites(expected: Sequence[ExpectedCitation], answer: Answer) -> float:
     """The share of expected citations that the answer has. None counts where it also cites what it was not given."""
-    numbers = [int(mark[1]) for mark in _MARK.finditer(answer.text)]
+    numbers = [int(mark[1]) for mark in MARK.finditer(answer.text)]
     if any(not 1 <= number <= len(answer.found) for number in numbers):
         return 0.0
     return sum(_cited(each, answer) for each in expected) / len(expected)
@@ -36,11 +36,11 @@ def _cited(expected: ExpectedCitation, answer: Answer) -> bool:
     passages = [
         (sentence, answer.found[int(mark[1]) - 1])
         for sentence in _sentences(answer.text)
-        for mark in _MARK.finditer(sentence)
+        for mark in MARK.finditer(sentence)
     ]
     own = [(sentence, passage) for sentence, passage in passages if _is_at(expected.file, passage)]
     if not expected.says:
-        return any(_bears_out(passage.text, _MARK.sub("", sentence)) for sentence, passage in own)
+        return any(_bears_out(passage.text, MARK.sub("", sentence)) for sentence, passage in own)
     return all(
         _holds(answer.text, text) and any(_holds(passage.text, text) for _, passage in own) for text in expected.says
     )

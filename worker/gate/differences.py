@@ -29,10 +29,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
 
 def difference(one: Sequence[float], other: Sequence[float]) -> Interval:
     """Of the means, `one` less `other`, case by case; there is at least one case."""

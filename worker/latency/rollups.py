@@ -151,11 +151,10 @@ async def choices(connection: Connection, stretch: Stretch) -> list[Choice]:
 
 async def names(connection: Connection, stretch: Stretch) -> list[Names]:
     """Which keys asked which workers, those that asked the most first."""
-    hours, days = stretch.parts(whole=True)
     rows = await connection.fetch(
         f"select key_id, worker from {PIECES.format(table='latency_slices', slice='')} "
         f"group by key_id, worker order by count(*) desc limit {NAMES_MAX}",
-        *map(_moment, (*days, *hours, stretch.start, stretch.end)),
+        *_bounds(stretch, whole=True),
     )
     return [Names(*row) for row in rows]
 
@@ -175,11 +174,16 @@ async def worker_points(connection: Connection, stretch: Stretch) -> list[dict[s
 
 
 def _pieces(stretch: Stretch, slice: Slice, *, whole: bool) -> tuple[str, list[Any]]:
-    hours, days = stretch.parts(whole=whole)
-    conditions, given = slice.conditions(7)
-    bounds = (*days, *hours, stretch.start, stretch.end)
+    bounds = _bounds(stretch, whole=whole)
+    conditions, given = slice.conditions(len(bounds) + 1)
     table = "latency" if slice.is_coarse else "latency_slices"
-    return PIECES.format(table=table, slice=conditions), [*map(_moment, bounds), *given]
+    return PIECES.format(table=table, slice=conditions), [*bounds, *given]
+
+
+def _bounds(stretch: Stretch, *, whole: bool) -> list[datetime]:
+    """The first arguments of PIECES."""
+    hours, days = stretch.parts(whole=whole)
+    return [_moment(at) for at in (*days, *hours, stretch.start, stretch.end)]
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

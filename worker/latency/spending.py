@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
 from migrations.pool import Database
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from migrations.pool import Connection
 
 By: TypeAlias = Literal["surface", "model", "agent", "tenant", "key", "conversation", "day", "all"]
-BYS: tuple[By, ...] = get_args(By)
 NOT_ANSWERED = ("refused", "invalid")  # nothing was begun
 ROWS_MAX = 200  # of an answer: the dearest
 COLUMNS: Mapping[By, str] = {

@@ -9,7 +9,7 @@ from aiohttp import web
 from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.canary.canaries import first_words
+from worker.canary.canaries import first_question
 from worker.checks import check_model, in_param
 from worker.described import EVENTS, JSON, Described
 from worker.errors import ClientGone
@@ -70,7 +70,7 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     body = body.model_copy(update={"messages": messages})
     asked = body.turn(principal.tenant_id, watched=principal.is_watching)
-    agent = services.choose(model, body.model, principal.tenant_id, first_words(asked.input))
+    agent = services.choose(model, body.model, principal.tenant_id, first_question(asked.input))
     return principal.bounded(agent.applied(asked))
 
 

@@ -12,7 +12,7 @@ from agents.errors import NotFound
 from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal
 from worker.checks import check_model
-from worker.errors import BROKE
+from worker.errors import BROKE, BUSY
 from worker.failures import to_api_error
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
@@ -31,7 +31,6 @@ POLL_S = 5.0
 SILENT_S = 60.0  # taking what waits is a few statements, each with a limit of its own
 RETRY_S = 1.0
 STORE_S = 5.0
-BUSY = frozenset({429, 503})  # not the fault of the request: it may be started elsewhere, or later
 
 
 # Runs a response that was taken to its end; raises the errors that refuse it.

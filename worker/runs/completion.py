@@ -9,7 +9,7 @@ from agents.turn import Turn
 from inference.core import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
-from worker.canary.canaries import first_words
+from worker.canary.canaries import first_question
 from worker.runs.choice import Choice, whole_of
 from worker.runs.ledger import Ledger
 from worker.runs.run_services import RunServices
@@ -21,7 +21,7 @@ async def turns_of(ledger: Ledger, completion: Completion) -> list[Turn]:
     services, principal, body = ledger.services, ledger.principal, completion.request
     messages = await services.attachments.read(principal.tenant_id, body.messages, "messages")
     asked = body.model_copy(update={"messages": messages}).turns(principal.tenant_id, watched=principal.is_watching)
-    agent = services.choose(completion.model, body.model, principal.tenant_id, first_words(asked[0].input))
+    agent = services.choose(completion.model, body.model, principal.tenant_id, first_question(asked[0].input))
     return [ledger.applied(principal.bounded(agent.applied(turn))) for turn in asked]
 
 

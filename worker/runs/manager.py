@@ -19,9 +19,10 @@ from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.checks import check_model
+from worker.errors import BUSY
 from worker.failures import to_api_error
 from worker.runs.again import job_of, run_queued, turn_again
-from worker.runs.background import BUSY, RETRY_S, Backlog
+from worker.runs.background import RETRY_S, Backlog
 from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.event_log import EventLog
 from worker.runs.ledger import Ledger

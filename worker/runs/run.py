@@ -175,8 +175,8 @@ class Run:
             yield
         finally:
             self._readers -= 1
-            if not self._readers and not self.ended and self.on_disconnect is not GO_ON:
-                asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self._stop_unread)
+            if not self._readers and not self.ended:
+                self.expect_reader()
 
     def expect_reader(self) -> None:
         """Nobody reads yet: the policy decides how long that may be."""

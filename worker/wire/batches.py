@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import orjson
 from pydantic import AfterValidator, StringConstraints
@@ -18,7 +18,6 @@ from worker.wire.strict import Id, Strict, Unsupported
 
 PURPOSE, OUTPUT_PURPOSE = "batch", "batch_output"  # of input files, and of those that a batch writes
 Endpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
-ENDPOINTS: Sequence[Endpoint] = get_args(Endpoint)
 Status: TypeAlias = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]

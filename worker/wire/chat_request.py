@@ -36,7 +36,7 @@ from worker.wire.options import (
 )
 from worker.wire.response_request import ShortKey
 from worker.wire.strict import Strict, Unsupported, only
-from worker.wire.tools import as_choice, distinct
+from worker.wire.tools import as_choice, check_given, distinct
 
 SEED_MODULUS = 2**64  # the sampler takes unsigned seeds; callers may send any integer
 
@@ -109,10 +109,7 @@ class ChatRequest(GenerationParameters):
     @field_validator("tool_choice")
     @classmethod
     def _names_given_tools(cls, value: ChatToolChoice | None, info: ValidationInfo) -> ChatToolChoice | None:
-        given = {tool.name for tool in info.data.get("tools") or ()}
-        missing = sorted(value.names - given) if value else ()
-        if missing:
-            raise ValueError(f"'{missing[0]}' is not among the tools of this request")
+        check_given(value.names if value else (), info)
         return value
 
     @property

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 from uuid import UUID
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -26,28 +24,13 @@ from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, Outp
 from worker.wire.generation import GenerationParameters
 from worker.wire.options import TOP_MAX, Metadata, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.strict import Text
+from worker.wire.token_arrays import Token, form, together
 
 TOKENS_USUAL = 16  # as the public contract has it
 PROMPT_TOKENS_MAX = 262_144  # of all token arrays together: more than any context that runs here
 PROMPTS_MAX = 32  # each of them, as often as `n` says, is a turn in progress
 
-TokenIds: TypeAlias = Annotated[
-    list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=PROMPT_TOKENS_MAX, fail_fast=True)
-]
-
-
-def _bounded(arrays: list[TokenIds]) -> list[TokenIds]:
-    if sum(map(len, arrays)) > PROMPT_TOKENS_MAX:
-        raise ValueError(f"all token arrays together may have at most {PROMPT_TOKENS_MAX} tokens")
-    return arrays
-
-
-def _form(value: Any) -> str:
-    """Told by the first entry."""
-    if not isinstance(value, list):
-        return "text"
-    first = next(islice(value, 1), "")
-    return "ids" if isinstance(first, int) else "arrays" if isinstance(first, list) else "texts"
+TokenIds: TypeAlias = Annotated[list[Token], Field(min_length=1, max_length=PROMPT_TOKENS_MAX, fail_fast=True)]
 
 
 _SEVERAL = Field(min_length=1, max_length=PROMPTS_MAX)
@@ -55,8 +38,8 @@ Prompt: TypeAlias = Annotated[
     Annotated[Text, Tag("text")]
     | Annotated[list[Text], _SEVERAL, Tag("texts")]
     | Annotated[TokenIds, Tag("ids")]
-    | Annotated[list[TokenIds], _SEVERAL, AfterValidator(_bounded), Tag("arrays")],
-    Discriminator(_form),
+    | Annotated[list[TokenIds], _SEVERAL, together(PROMPT_TOKENS_MAX), Tag("arrays")],
+    Discriminator(form),
 ]
 
 

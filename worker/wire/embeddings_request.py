@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from worker.wire import limits
 from worker.wire.strict import Strict
+from worker.wire.token_arrays import Token, form, together
 
 INPUTS_MAX = 2_048  # as the public contract has it; a model reads the first 256 tokens of each
 INPUT_CHARS_MAX = 32_768
@@ -17,23 +17,7 @@ INPUT_TOKENS_MAX = 8_192
 TOKENS_MAX = 300_000  # of all token arrays together, as the public contract has it
 
 Input: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=INPUT_CHARS_MAX)]
-TokenIds: TypeAlias = Annotated[
-    list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=INPUT_TOKENS_MAX)
-]
-
-
-def _bounded(arrays: list[TokenIds]) -> list[TokenIds]:
-    if sum(map(len, arrays)) > TOKENS_MAX:
-        raise ValueError(f"all token arrays together may have at most {TOKENS_MAX} tokens")
-    return arrays
-
-
-def _form(value: Any) -> str:
-    """Told by the first entry."""
-    if not isinstance(value, list):
-        return "text"
-    first = next(islice(value, 1), "")
-    return "ids" if isinstance(first, int) else "arrays" if isinstance(first, list) else "texts"
+TokenIds: TypeAlias = Annotated[list[Token], Field(min_length=1, max_length=INPUT_TOKENS_MAX)]
 
 
 SEVERAL = Field(min_length=1, max_length=INPUTS_MAX, fail_fast=True)  # many wrong ones would be many complaints
@@ -44,8 +28,8 @@ class EmbeddingsRequest(Strict):
         Annotated[Input, Tag("text")]
         | Annotated[list[Input], SEVERAL, Tag("texts")]
         | Annotated[TokenIds, Tag("ids")]
-        | Annotated[list[TokenIds], SEVERAL, AfterValidator(_bounded), Tag("arrays")],
-        Discriminator(_form),
+        | Annotated[list[TokenIds], SEVERAL, together(TOKENS_MAX), Tag("arrays")],
+        Discriminator(form),
     ]
     model: str
     encoding_format: Literal["float", "base64"] | None = None

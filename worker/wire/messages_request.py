@@ -29,7 +29,7 @@ from worker.wire.messages_content import BILLING, MessageParam, SystemContent, i
 from worker.wire.messages_tools import MessagesTool, MessagesToolChoice
 from worker.wire.options import Metadata, asks_for_same_bytes, caps_of, priority_of
 from worker.wire.strict import Unsupported
-from worker.wire.tools import distinct
+from worker.wire.tools import check_given, distinct
 
 STOPS_MAX = 16  # clients of this API send more than four; each is looked for in every piece of text
 StopSequence: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=limits.STOP_CHARS_MAX)]
@@ -92,9 +92,7 @@ class MessagesInput(GenerationParameters, Lenient):
     @field_validator("tool_choice")
     @classmethod
     def _names_a_given_tool(cls, value: MessagesToolChoice | None, info: ValidationInfo) -> MessagesToolChoice | None:
-        given = {tool.name for tool in info.data.get("tools") or ()}
-        if value and value.name is not None and value.name not in given:
-            raise ValueError(f"'{value.name}' is not among the tools of this request")
+        check_given((value.name,) if value and value.name is not None else (), info)
         return value
 
     @property

@@ -38,7 +38,7 @@ from worker.wire.options import (
     priority_of,
 )
 from worker.wire.strict import Id, Strict, Text, Unsupported
-from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, distinct
+from worker.wire.tools import AUTO, Choice, FileSearchTool, FunctionToolParam, ServerTool, Tool, check_given, distinct
 
 Summary: TypeAlias = Literal["auto", "concise", "detailed"]
 ShortKey: TypeAlias = Annotated[str, StringConstraints(max_length=limits.KEY_CHARS_MAX)]
@@ -134,10 +134,7 @@ class ResponseRequest(GenerationParameters):
     @field_validator("tool_choice")
     @classmethod
     def _names_given_tools(cls, value: Choice | None, info: ValidationInfo) -> Choice | None:
-        given = {tool.name for tool in info.data.get("tools") or ()}
-        missing = sorted(value.names - given) if value else ()
-        if missing:
-            raise ValueError(f"'{missing[0]}' is not among the tools of this request")
+        check_given(value.names if value else (), info)
         return value
 
     @property

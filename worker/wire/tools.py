@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import (
@@ -176,6 +177,13 @@ def distinct(tools: list[N]) -> list[N]:
         if names.count(name) > 1:
             raise ValueError(f"two tools are named '{name}'")
     return tools
+
+
+def check_given(names: Iterable[str], info: ValidationInfo) -> None:
+    """Raises ValueError for a name that none of the request's tools has. `tools` stands before what names them."""
+    given = {tool.name for tool in info.data.get("tools") or ()}
+    if missing := sorted(set(names) - given):
+        raise ValueError(f"'{missing[0]}' is not among the tools of this request")
 
 
 class ToolReference(Strict):

@@ -15,6 +15,7 @@ import pytest
 from agents.definition import Definition, SearchTable
 from agents.message import Message
 from agents.roster import Roster
+from agents.turn import Arm
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database
@@ -23,7 +24,7 @@ from tests.worker.harness import SECRET, Client, serving
 from worker.auth.audit import Actor, AuditLog
 from worker.auth.keys import Keys
 from worker.auth.scope import ALL, Scope
-from worker.canary.canaries import Canaries, first_words, note_arm
+from worker.canary.canaries import Canaries, first_question, note_arm
 from worker.canary.proposal import Proposal
 from worker.canary.store import ANSWERS_MAX, CanaryStore, Taken
 from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
@@ -304,10 +305,12 @@ async def test_answers_of_a_canary_have_a_limit(
 
 def test_of_a_long_first_question_the_beginning_counts() -> None:
     canary = Canary(uuid4(), "a", "", "new", 0.5, {}, State.RUNNING)
-    begins = "x" * KNOWN_BY_CHARS
-    tenant = uuid4()
-    assert canary.arm(tenant, begins + "1") == canary.arm(tenant, begins + "2") != canary.arm(tenant, begins[1:])
-    assert first_words([Message("user", begins + "rest")]) == begins
+    begins, tenant = "x" * KNOWN_BY_CHARS, uuid4()
+
+    def arm(question: str) -> Arm:
+        return canary.arm(tenant, first_question([Message("user", question)]))
+
+    assert arm(begins + "1") == arm(begins + "2") != arm(begins[1:])
 
 
 def test_arms_of_different_canaries_do_not_go_together() -> None:

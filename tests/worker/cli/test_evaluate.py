@@ -56,6 +56,7 @@ def test_what_is_not_found_is_named(home: str, tmp_path: Path) -> None:
     done = firsttoken(*ask(tmp_path, home, TEA, options=("--score-threshold", "1")))
     assert "1 questions whose answer was not among the passages" in done.stdout
     assert "  How hot is the water for green tea?" in done.stdout
+    assert "there is no tenant othre" in complaint(*ask(tmp_path, home, TEA, options=("--tenant", "othre")))
 
 
 def test_a_question_about_something_else_is_reported_after_the_rest(home: str, tmp_path: Path) -> None:

@@ -33,7 +33,6 @@ def test_the_same_run_has_the_same_interval() -> None:
 def test_what_is_the_same_everywhere_has_no_width() -> None:
     between = difference([1.0, 0.0], [1.0, 0.0])
     assert (between.mean, between.low, between.high) == (0, 0, 0)
-    assert not between.excludes_zero
 
 
 def test_a_ratio_is_told_case_by_case() -> None:

@@ -17,6 +17,7 @@ from worker.auth.audit import Actor
 from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore
 from worker.canary.trial import State
+from worker.cli.parser import parser
 from worker.latency.accepted import WHYS, Why, accepted
 from worker.runs.running_store import RunningStore
 from worker.traces import Traces
@@ -99,3 +100,9 @@ async def test_the_winner_of_a_canary_is_accepted_also_when_it_was_ended(
         arms["ended", "treatment"],
         arms["rolled back", "control"],
     }
+
+
+@pytest.mark.parametrize("why", WHYS)
+def test_the_command_takes_each_reason(why: Why) -> None:
+    """It spells them out: importing them would have each command wait for a library."""
+    assert parser().parse_args(["eval", "export", "--accepted", why]).why == [why]
