@@ -11,8 +11,12 @@ from time import monotonic
 
 from agents.errors import AgentError
 from inference.errors import InferenceError
+from worker.config import ConfigError
 from worker.engines.at_work import Check, Reload, Warm
 from worker.errors import StartError
+
+# ConfigError: a table may not go with the worker's own settings.
+FORESEEN = (StartError, ConfigError, AgentError, InferenceError, OSError)
 
 log = logging.getLogger("firsttoken.models")
 
@@ -46,8 +50,9 @@ class Reloader:
             began = monotonic()
             try:
                 changed = await self._read()
-            except (StartError, AgentError, InferenceError, OSError) as error:
-                log.error("models.toml is not read again, and all models stay: %s", error)
+            except Exception as error:  # the boundary: whatever it was, it is told, and the next one is read
+                trace = None if isinstance(error, FORESEEN) else error
+                log.error("models.toml is not read again, and all models stay: %s", error, exc_info=trace)
             else:
                 told = f"{', '.join(changed)} changed" if changed else "no model changed"
                 log.warning("models.toml is read again in %.1f s: %s", monotonic() - began, told)

@@ -7,13 +7,20 @@ also have an object "firsttoken", which vLLM's clients ignore.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 import orjson
 
 from inference.core import Finish, Forecast, Generation, Miss, Spent, Steps, TokenLogprob
 
-EVENT_BYTES_MAX = 2**20  # a step of one answer: some tokens, with twenty alternatives each some kilobytes
+# A step of one answer: some tokens, with twenty alternatives each some kilobytes. Also what may come without an event:
+# comments keep a connection alive, of which an hour has some kilobytes.
+EVENT_BYTES_MAX = 2**20
+# What an engine tells is stored beside what others tell: a number that no column takes would keep all of it out.
+COUNT_MAX = 2**31 - 1
+MS_MAX = 1e9  # eleven days
+NS_MAX = 10**15
 DONE = b"[DONE]"
 END = b"data: [DONE]\n\n"
 TOKEN_ID = "token_id:"  # how some vLLM spell a token that they do not turn into text
@@ -53,19 +60,42 @@ class Told(NamedTuple):
 
 
 class Events:
-    """Cuts a body into the data of its events. Raises Malformed for one without end."""
+    """Cuts a body into the data of its events. Raises Malformed for one without end, and for a body without events."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
+        self._said_nothing = 0  # bytes since the last event
+
+    @property
+    def is_within_one(self) -> bool:
+        return bool(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        data = self._rest + data if self._rest else data
+        rest = self._rest
+        if rest.endswith(b"\r"):
+            data = b"\r" + data
+            del rest[-1:]
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
-        *events, self._rest = data.split(b"\n\n")
+        if rest:  # what comes in small pieces is looked through once, not with each of them
+            begin = max(0, len(rest) - 1)
+            rest += data
+            data = b"" if rest.find(b"\n\n", begin) < 0 else bytes(rest)
+        if data:
+            *events, left = data.split(b"\n\n")
+            self._rest = bytearray(left)
+        else:
+            events = []
         if len(self._rest) > EVENT_BYTES_MAX:
             raise Malformed("an event that does not end")
-        return [event[6:] if event.startswith(b"data: ") else _data(event) for event in events]
+        said = [event[6:] if event.startswith(b"data: ") else _data(event) for event in events]
+        if any(said):
+            self._said_nothing = 0
+        elif (size := self._said_nothing + sum(map(len, events))) > EVENT_BYTES_MAX:
+            raise Malformed("a body without events")
+        else:
+            self._said_nothing = size
+        return said
 
 
 def _data(event: bytes) -> bytes:
@@ -77,8 +107,8 @@ def read(data: bytes, pieces: Sequence[bytes]) -> Told:
     """What the data of an event says. Raises Malformed."""
     try:
         return _told(orjson.loads(data), pieces)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise Malformed(f"an event that says nothing: {error!r}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
+        raise Malformed(f"an event that says nothing: {repr(error)[:100]}") from None
 
 
 def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
@@ -92,14 +122,15 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
     if details := (event.get("usage") or {}).get("prompt_tokens_details"):
         told = told._replace(cached=_count(details.get("cached_tokens") or 0))
     if own and "queue_ms" in own:
-        told = told._replace(placement=_placement(own))
+        told = told._replace(placement=_placement(own, pieces))
     if own and "drafted" in own:
-        told = told._replace(counts=(_count(own["drafted"]), _count(own["accepted"])))
+        drafted = _count(own["drafted"])
+        told = told._replace(counts=(drafted, min(drafted, _count(own["accepted"]))))
         told = told._replace(writing=_steps(own))
     if own and (took := own.get("engine_ms")) is not None:
-        told = told._replace(engine_ms=float(took))
+        told = told._replace(engine_ms=_duration(took, MS_MAX))
     if own and "engine_ns" in own:
-        told = told._replace(spent=Spent(_count(own["engine_ns"]), _count(own["speculation_ns"])))
+        told = told._replace(spent=Spent(*(_count(own[name], NS_MAX) for name in ("engine_ns", "speculation_ns"))))
     if own and (reason := own.get("finish")):
         told = told._replace(finish=_REASONS[reason], aborted=False)
     return told
@@ -107,18 +138,22 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
 
 def _chosen(choice: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
     ids, reason = choice.get("token_ids") or (), choice.get("finish_reason")
-    for id in ids:
-        if type(id) is not int or not 0 <= id < len(pieces):
-            raise Malformed(f"no token: {id!r}")
+    _check_ids(ids, pieces)
     content = (choice.get("logprobs") or {}).get("content") or ()
     logprobs = [_logprob(each, pieces) for each in content]
     return Told(ids, logprobs, _REASONS.get(reason) if reason else None, aborted=reason == "abort")
 
 
+def _check_ids(ids: Iterable[Any], pieces: Sequence[bytes]) -> None:
+    for id in ids:
+        if type(id) is not int or not 0 <= id < len(pieces):
+            raise Malformed(f"no token: {str(id)[:20]}")
+
+
 def _logprob(told: Mapping[str, Any], pieces: Sequence[bytes]) -> TokenLogprob:
-    top = [(_piece(each, pieces), float(each["logprob"])) for each in told.get("top_logprobs") or ()]
+    top = [(_piece(each, pieces), _number(each["logprob"])) for each in told.get("top_logprobs") or ()]
     top.sort(key=_likelihood, reverse=True)  # vLLM puts the token that was drawn first
-    return TokenLogprob(_piece(told, pieces), float(told["logprob"]), tuple(top))
+    return TokenLogprob(_piece(told, pieces), _number(told["logprob"]), tuple(top))
 
 
 def _likelihood(told: tuple[bytes, float]) -> float:
@@ -128,18 +163,22 @@ def _likelihood(told: tuple[bytes, float]) -> float:
 def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
     """The bytes of a token, which are told by themselves or by its id."""
     if (spelled := told.get("bytes")) is not None:
+        if not isinstance(spelled, list):  # of a number, as many zeros would be made
+            raise Malformed("bytes that are none")
         return bytes(spelled)
     id = told.get("token_id")  # of vLLM 0.32; others spell it
     return pieces[_count(int(told["token"].removeprefix(TOKEN_ID)) if id is None else id)]
 
 
-def _placement(own: Mapping[str, Any]) -> Placement:
+def _placement(own: Mapping[str, Any], pieces: Sequence[bytes]) -> Placement:
     miss, expected = own.get("miss"), own.get("expected_s")
-    forecast = None if expected is None else Forecast(float(expected[0]), float(expected[1]))
-    placement = Placement(float(own["queue_ms"]), float(own["prefill_ms"]), None, forecast, _steps(own))
+    forecast = None if expected is None else Forecast(*(_duration(each, MS_MAX) for each in expected[:2]))
+    queue_ms, prefill_ms = (_duration(own[name], MS_MAX) for name in ("queue_ms", "prefill_ms"))
+    placement = Placement(queue_ms, prefill_ms, None, forecast, _steps(own))
     if miss is None:
         return placement
-    wanted, held = (tuple(map(_count, miss[name])) for name in ("wanted", "held"))
+    wanted, held = (tuple(miss[name]) for name in ("wanted", "held"))
+    _check_ids((*wanted, *held), pieces)
     return placement._replace(miss=Miss(_count(miss["cached"]), _count(miss["seen"]), wanted, held))
 
 
@@ -148,10 +187,22 @@ def _steps(own: Mapping[str, Any]) -> Steps:
     return Steps(*map(_count, own.get("steps", (0, 0))))
 
 
-def _count(value: int) -> int:
-    if type(value) is not int or value < 0:
-        raise Malformed(f"no count: {value!r}")
+def _count(value: Any, most: int = COUNT_MAX) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise Malformed(f"no count: {str(value)[:20]}")
     return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not isfinite(value):
+        raise Malformed(f"no number: {str(value)[:20]}")
+    return float(value)
+
+
+def _duration(value: Any, most: float) -> float:
+    if not 0 <= (found := _number(value)) <= most:
+        raise Malformed(f"no duration: {found}")
+    return found
 
 
 # --- the engine's side ---

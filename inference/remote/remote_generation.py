@@ -27,13 +27,18 @@ from inference.remote.request_body import PATH, Ask
 from inference.remote.transport import Answer, Exchange, Transport
 from inference.trace import now_ns
 
-# Another engine may take what one of these refused: it stops, or it is no engine for us.
-ELSEWHERE = frozenset({401, 403, 404, 500, 502, 503, 504})
+# What is wrong with a request is so at every engine. Another one may take what is refused otherwise: the one that
+# refused it stops, or what answers there is no engine for us.
+FAULTS = frozenset(range(400, 500)) - {401, 402, 403, 404, 405, 407, 408, 421}
 RETRY_AFTER_S = 1.0  # where an engine that is full does not say when there will be room
 REFUSAL_CHARS_MAX = 500
+CODE_CHARS_MAX = 100
 # An answer in the middle waits so long for an engine that is begun again; a client sees a pause. Nobody who has seen
 # nothing yet waits: that request is refused, and asked again by its client.
 STRANDED_S = 15.0
+# In the middle of an answer, an engine says nothing for so long only if it let the answer lie; behind the last token,
+# only if it has forgotten the end.
+SILENT_S, END_S = 30.0, 5.0
 LOSSES_MAX = 3  # what took so many engines along would take another
 
 
@@ -81,7 +86,8 @@ class RemoteGeneration(Delivery):
         self._give_up_at = float("inf")  # on the clock of the loop, once it makes no progress
         self._exchange: Exchange | None = None
         self._answered = asyncio.Event()
-        self._ending: Finish | None = None  # why it ends, told before the end of the stream
+        self._ending: Finish | None = None  # why it ends, known before the end of the stream
+        self._heard_at = 0.0  # on the clock of the loop
         self._deadline_ns = deadline_ns
         self._timer: asyncio.TimerHandle | None = None
         self._left: Callable[[RemoteGeneration], None] | None = left
@@ -121,6 +127,19 @@ class RemoteGeneration(Delivery):
             self._tried.clear()
             self._go_elsewhere(EnginesAway("the engine is gone"))
 
+    def look(self) -> None:
+        """Leave an engine that says no more. Called now and then."""
+        if self._exchange is None:
+            return
+        silent_s = asyncio.get_running_loop().time() - self._heard_at
+        if self._ending is not None and silent_s > END_S:
+            self._release("it told no end")
+            self._conclude()
+            self.flush()
+        elif silent_s > SILENT_S and (self.hops[-1].tokens or self._events.is_within_one):
+            self._release("it says nothing any more")
+            self._go_elsewhere(EnginesAway("the engine says nothing any more"))
+
     # --- for the transport ---
 
     def begun(self) -> None:
@@ -130,7 +149,7 @@ class RemoteGeneration(Delivery):
     def refused(self, answer: Answer) -> None:
         error = _refusal(answer)
         self._release(f"refused with status {answer.status}")
-        if answer.status not in ELSEWHERE and not (self.ids and isinstance(error, QueueFull)):
+        if answer.status in FAULTS and not (self.ids and isinstance(error, QueueFull)):
             self._fail(error)
             return
         if answer.status == 503 and not isinstance(error, QueueFull) and self.upstream is not None:
@@ -139,6 +158,7 @@ class RemoteGeneration(Delivery):
 
     def received(self, data: bytes) -> None:
         exchange = self._exchange
+        self._heard_at = asyncio.get_running_loop().time()
         try:
             for event in self._events.feed(data):
                 if event == DONE:
@@ -148,7 +168,9 @@ class RemoteGeneration(Delivery):
                 if self._exchange is not exchange:  # it has ended, or goes on elsewhere
                     break
         except Malformed as error:
-            self._fail(InferenceError(f"the engine could not be understood: {error}"))
+            self._release("it could not be understood")
+            self._losses += 1
+            self._go_elsewhere(EnginesAway(f"the engine could not be understood: {error}"))
         if self._deltas or self.finish is not None or self._error is not None:
             self.flush()
 
@@ -174,6 +196,7 @@ class RemoteGeneration(Delivery):
         self.upstream = upstream
         upstream.streams += 1
         self.hops.append(Hop(upstream.url, now_ns()))
+        self._heard_at = asyncio.get_running_loop().time()
         self._events = Events()
         ours = upstream.facts is not None and upstream.facts.ours
         body = self._ask.body(now_ns(), self.ids, self._deadline_ns, ours=ours)
@@ -188,13 +211,16 @@ class RemoteGeneration(Delivery):
             self._conclude()
             self.flush()
             return
+        if self._losses > LOSSES_MAX:
+            self._fail(error)
+            return
         if self.ids and not (self._ask.goes_on_anywhere or self._fleet.has_ours):
             self._fail(InferenceError("the engine was lost in the middle of the answer"))
             return
         try:
             self._begin()
         except InferenceError:
-            if self.ids and self._losses <= LOSSES_MAX:
+            if self.ids:
                 self._strand(error)
             else:
                 self._fail(error)
@@ -215,14 +241,13 @@ class RemoteGeneration(Delivery):
 
     def _take(self, told: Told) -> None:
         if told.error is not None:
-            message, status = told.error
+            message, status = told.error[0][:REFUSAL_CHARS_MAX], told.error[1]
             self._release(f"error {status}")
-            if status == 503:
-                self._go_elsewhere(EnginesAway(message))
-            elif 400 <= status < 500:  # vLLM looks at most of a request behind the head of its answer
-                self._fail(Refused(message[:REFUSAL_CHARS_MAX], status, "invalid_value", None))
+            if status in FAULTS:  # vLLM looks at most of a request behind the head of its answer
+                self._fail(Refused(message, status, "invalid_value", None))
             else:
-                self._fail(InferenceError(message))
+                self._losses += status != 503
+                self._go_elsewhere(EnginesAway(message) if status == 503 else InferenceError(message))
             return
         if (placed := told.placement) is not None:
             self.hops[-1].queue_ms, self.hops[-1].prefill_ms = placed.queue_ms, placed.prefill_ms
@@ -257,14 +282,20 @@ class RemoteGeneration(Delivery):
         stamps.arrived_ns = max(stamps.submitted_ns, stamps.admitted_ns - round(queue_ms * 1e6))
 
     def _accept(self, told: Told) -> None:
-        stamps = self.stamps
+        if self._ending is not None:  # behind the end comes nothing that belongs to the answer
+            self._conclude()
+            return
+        stamps, most = self.stamps, self._ask.sampling.max_tokens
         if not stamps.admitted_ns:  # it tells no durations: all that it took since it had the request
             self._stamp(0.0, (now_ns() - (self.hops[-1].taken_ns or stamps.submitted_ns)) / 1e6)
         stamps.last_token_ns = now_ns()
         stamps.first_token_ns = stamps.first_token_ns or stamps.last_token_ns
         self._give_up_at = float("inf")
         for token, logprob in zip_longest(told.ids, told.logprobs):
-            if token is None or token in self._end_tokens or self._text.stopped:
+            if token is None or self._text.stopped:
+                break
+            if token in self._end_tokens or len(self.ids) >= most:
+                self._ending = Finish.STOP if token in self._end_tokens else Finish.LENGTH
                 break
             self.ids.append(token)
             self.hops[-1].tokens += 1
@@ -272,13 +303,18 @@ class RemoteGeneration(Delivery):
             self._deltas.append(Delta(self._text.push(token), 1, told_of))
         if self._text.stopped:
             self._end(Finish.STOP)
+        elif len(self.ids) >= most and self._ending is None:
+            self._ending = Finish.LENGTH
 
     def _conclude(self) -> None:
-        """The stream is whole. One that says no end was given up by the engine: its connection ends with it."""
+        """The stream is whole. One that says no end was given up by the engine."""
         if self._ending is Finish.ERROR:
             self._fail(InferenceError("the engine failed"))
         elif self._ending is not None:
             self._end(self._ending)
+        else:
+            self._release("given up by the engine")
+            self._go_elsewhere(EnginesAway("the engine gave the answer up"))
 
     def _late(self) -> None:
         self._end(Finish.DEADLINE)
@@ -324,7 +360,7 @@ def _refusal(answer: Answer) -> InferenceError:
     if answer.status == 429 or code == OVERLOADED:
         retry_after_s = RETRY_AFTER_S if answer.retry_after_s is None else answer.retry_after_s
         return QueueFull(message, retry_after_s, own=answer.status == 429)
-    if answer.status >= 500 or answer.status in ELSEWHERE:
+    if answer.status not in FAULTS:
         return EnginesAway(f"the engine refused the request with status {answer.status}: {message}")
     for kind in (PromptTooLong, NotDeterministic, InvalidSchema):
         if code == kind.code and (kind is not NotDeterministic or param == kind.param):
@@ -341,6 +377,6 @@ def _reason(body: bytes) -> tuple[str, str, str | None]:
         message, code, param = body.decode("utf-8", "replace"), None, None
     return (
         str(message)[:REFUSAL_CHARS_MAX],
-        code if isinstance(code, str) else "invalid_value",
-        param if isinstance(param, str) else None,
+        code[:CODE_CHARS_MAX] if isinstance(code, str) else "invalid_value",
+        param[:CODE_CHARS_MAX] if isinstance(param, str) else None,
     )

@@ -202,8 +202,9 @@ class RemoteModel(TextModel):
         await asyncio.gather(*map(self._look_at, self._fleet.upstreams))
         told = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
         self.context_length = min((self._context_max, *told))  # a session may move to any of them
-        if not self.failed:
-            for generation in tuple(self._going):
+        for generation in tuple(self._going):
+            generation.look()
+            if not self.failed:
                 generation.resume()
 
     async def _look_at(self, upstream: Upstream) -> None:

@@ -219,12 +219,13 @@ class Crew:
                 begun.append((each, child))
                 self.engines.append(child)
                 await self._begin(child)
+            left = self._models.take([each for each, _ in begun])
         except (StartError, OSError) as error:
             log.error("models.toml is not read again, and all models stay: %s", error)
             for _, child in begun:
                 await self._end(child)
             return []
-        gone = {engine.process for engine in self._models.take([each for each, _ in begun])}
+        gone = {engine.process for engine in left}
         return [child for child in self.engines if child.name in gone]
 
     async def _begin(self, child: Child) -> None:

@@ -12,6 +12,7 @@ from worker.config import Config
 from worker.crew.member import socket_in
 from worker.engines.model_file import InvalidModels, ModelFile, ModelTable, read_models
 from worker.errors import StartError
+from worker.home import write_atomically
 
 FILE = "models.toml"
 NAME_CHARS_MAX = 24  # of a model in the name of its process: the path of a socket has 107 at most
@@ -57,17 +58,19 @@ class SharedModels:
 
     def take(self, begun: Sequence[SharedEngine]) -> list[SharedEngine]:
         """Have workers that begin from now on use what was read last, with these engines. Returns those that nobody
-        will use any more."""
+        will use any more. Raises OSError; then nothing has changed."""
         assert self._file is not None
         own = {name for name, table in self._file.models.items() if table.engines is None}
         before = self.engines
-        self.engines = {name: engine for name, engine in before.items() if name in own}
-        self.engines.update({engine.model: engine for engine in begun})
+        now = {name: engine for name, engine in before.items() if name in own}
+        now.update({engine.model: engine for engine in begun})
         told = self._file.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        for name, engine in self.engines.items():
+        for name, engine in now.items():
             told["models"][name]["engines"] = engine.address
-        self.path.write_text(tomli_w.dumps(told), "utf-8")
-        kept = set(map(id, self.engines.values()))
+        # At once: a worker that is begun again just now reads the one or the other.
+        write_atomically(self.path, tomli_w.dumps(told).encode())
+        self.engines = now
+        kept = set(map(id, now.values()))
         return [engine for engine in before.values() if id(engine) not in kept]
 
     def _read(self) -> ModelFile | None:

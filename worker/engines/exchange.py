@@ -12,6 +12,7 @@ from worker.engines.address import Address
 from worker.engines.http_answer import BadAnswer, HttpAnswer
 
 ANSWER_BYTES_MAX = 16 * 2**20  # of one that is handed on as a whole: metrics have labels of many tenants
+REFUSAL_BYTES_MAX = 2**20  # of one that is no success: some engines repeat what they were asked
 # Until the head of an answer is there, which an engine sends when it has taken the request: it may compile a grammar
 # before. Where its machine is gone without a word, nothing would ever come.
 HEAD_S = 30.0
@@ -86,7 +87,7 @@ class Connection(asyncio.Protocol):
         """Hand an answer that is no success on, once it is whole or long enough."""
         self._body += b"".join(pieces)
         receiver, answer = self._receiver, self._answer
-        if receiver is not None and (answer.whole or len(self._body) > ANSWER_BYTES_MAX):
+        if receiver is not None and (answer.whole or len(self._body) > REFUSAL_BYTES_MAX):
             self.close()
             receiver.refused(Answer(answer.status, bytes(self._body), _seconds(answer.headers)))
 

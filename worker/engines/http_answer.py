@@ -26,18 +26,22 @@ class HttpAnswer:
         self.ends_with_connection = False
         self._chunked = False
         self._left = 0  # bytes that a body of a known length still has
-        self._rest = b""  # of what came, not understood yet
+        self._rest = bytearray()  # of what came, not understood yet
+        self._wanted = 0  # bytes that it must have before it is worth a look
 
     def feed(self, data: bytes) -> list[bytes]:
         """The pieces of the body that came with this. Raises BadAnswer."""
         if self._rest:
-            data, self._rest = self._rest + data, b""
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return []
+            data, self._rest = bytes(self._rest), bytearray()
         while not self.status:
             head, end, body = data.partition(b"\r\n\r\n")
             if len(head) > HEAD_BYTES_MAX:
                 raise BadAnswer("its head is too large")
             if not end:
-                self._rest = data
+                self._rest = bytearray(data)
                 return []
             self._read_head(head)
             data = body
@@ -78,7 +82,7 @@ class HttpAnswer:
 
     def _chunks(self, data: bytes) -> list[bytes]:
         pieces: list[bytes] = []
-        at = 0
+        at = self._wanted = 0
         while (line_end := data.find(b"\r\n", at)) >= 0:
             size = _size(data[at:line_end])
             begin = line_end + 2
@@ -86,10 +90,11 @@ class HttpAnswer:
                 self.whole = True  # what may follow are trailers, which say nothing here
                 return pieces
             if len(data) < begin + size + 2:
+                self._wanted = begin + size + 2 - at
                 break
             pieces.append(data[begin : begin + size])
             at = begin + size + 2
-        self._rest = data[at:]
+        self._rest = bytearray(data[at:])
         if line_end < 0 and len(self._rest) > CHUNK_LINE_BYTES_MAX:
             raise BadAnswer("a chunk without a length")
         return pieces

@@ -338,11 +338,13 @@ async def test_streams_of_an_engine_that_hangs_go_on_elsewhere(model: RemoteMode
 
 
 @pytest.mark.parametrize("data", [b"data: nonsense\n\n", tokens(10**6), b"data: {}" + b"x" * 2**21])
-async def test_an_engine_that_says_what_none_says_fails_its_own_request(
+async def test_a_request_to_engines_that_say_what_none_says_fails(
     model: RemoteModel, network: Network, data: bytes
 ) -> None:
     generation = model.generate(PROMPT, GREEDY)
-    network.last.receiver.received(data)
+    for count in (1, 2):
+        assert len(network.posts) == count and generation.finish is None
+        network.last.receiver.received(data)
     with pytest.raises(InferenceError, match="could not be understood"):
         await generation.stream(lambda delta: None)
     assert network.last.closed
