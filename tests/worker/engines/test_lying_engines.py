@@ -97,7 +97,11 @@ async def engine(answer: bytes) -> AsyncIterator[str]:
     over = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # whoever connected wants nothing any more
+            writer.transport.abort()
+            return
         if head.startswith(b"POST"):
             writer.write(answer)
             gone = asyncio.create_task(reader.read(-1))
