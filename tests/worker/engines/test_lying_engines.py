@@ -106,6 +106,7 @@ async def engine(answer: bytes) -> AsyncIterator[str]:
             writer.write(answer)
             gone = asyncio.create_task(reader.read(-1))
             await asyncio.wait([gone, asyncio.ensure_future(over.wait())], return_when=asyncio.FIRST_COMPLETED)
+            gone.add_done_callback(lambda reading: reading.cancelled() or reading.exception())  # also a reset
         else:
             body = MODELS if b"/v1/models" in head else b""
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
