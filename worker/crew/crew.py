@@ -98,7 +98,7 @@ class Crew:
         if engine:
             self.engines = [self._child(ENGINE, "engine", {**self._of_engine, "listen": engine}, "/health", transport)]
         if self._models is not None:
-            begun = self._models.read() or ()
+            begun = self._models.read()
             self.engines = [self._engine(each, len(begun)) for each in begun]
             self._models.take(begun)
         self._keeping: list[asyncio.Task[None]] = []
@@ -213,7 +213,7 @@ class Crew:
             return []
         begun: list[tuple[SharedEngine, Child]] = []
         try:
-            wanted = self._models.read() or []
+            wanted = self._models.read()
             for each in wanted:
                 child = self._engine(each, len({*self._models.engines, *(engine.model for engine in wanted)}))
                 begun.append((each, child))

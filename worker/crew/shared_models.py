@@ -48,12 +48,12 @@ class SharedModels:
     def path(self) -> Path:
         return self.folder / FILE
 
-    def read(self) -> Sequence[SharedEngine] | None:
-        """The engines to begin, for models that are new or other ones; None where there is no file. Nothing changes
-        before `take`. Raises StartError."""
+    def read(self) -> Sequence[SharedEngine]:
+        """The engines to begin, for models that are new or other ones. Nothing changes before `take`. Raises
+        StartError."""
         file = self._read()
         if file is None:
-            return None
+            raise StartError("models.toml is gone: a crew with one model needs a restart")
         return [self._engine(name, table) for name, table in file.models.items() if self._is_new(name, table)]
 
     def take(self, begun: Sequence[SharedEngine]) -> list[SharedEngine]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from worker.config import load
+from worker.crew import shared_models
 from worker.crew.shared_models import SharedModels
 from worker.engines.model_file import read_models
 from worker.errors import StartError
@@ -70,7 +71,6 @@ def test_each_model_gets_an_engine_with_the_settings_of_its_table(tmp_path: Path
     models = shared(tmp_path, folder)
     assert models is not None
     begun = models.read()
-    assert begun is not None
     assert [(each.model, dict(each.flags)) for each in begun] == [
         ("small", {"model": "demo-draft", "streams": "2"}),
         ("large", {"model": "demo-chat"}),
@@ -88,20 +88,49 @@ def test_each_model_gets_an_engine_with_the_settings_of_its_table(tmp_path: Path
 def test_only_what_is_another_engine_is_begun_again(tmp_path: Path, folder: Path) -> None:
     models = shared(tmp_path, folder)
     assert models is not None
-    first = list(models.read() or ())
+    first = list(models.read())
     models.take(first)
     assert models.read() == []
     (tmp_path / "models.toml").write_text(TWO.replace("0.2", "0.3").replace("demo-chat", "demo-draft"))
-    changed = list(models.read() or ())
+    changed = list(models.read())
     assert [each.model for each in changed] == ["large"]
     assert changed[0].process not in {each.process for each in first}
     assert models.take(changed) == [first[1]]
 
 
+def test_a_file_that_cannot_be_written_changes_nothing(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = shared(tmp_path, folder)
+    assert models is not None
+    first = list(models.read())
+    models.take(first)
+    (tmp_path / "models.toml").write_text(TWO.replace("demo-chat", "demo-draft"))
+    changed = list(models.read())
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
+        broken.setattr(shared_models, "write_atomically", full)
+        models.take(changed)
+    assert [each.process for each in models.engines.values()] == [each.process for each in first]
+    assert [each.model for each in models.read()] == ["large"]
+
+
+def test_a_file_that_is_gone_is_said_to_be(tmp_path: Path, folder: Path) -> None:
+    models = shared(tmp_path, folder)
+    assert models is not None
+    models.take(list(models.read()))
+    (tmp_path / "models.toml").unlink()
+    with pytest.raises(StartError, match="is gone"):
+        models.read()
+
+
 def test_engines_that_the_operator_names_are_left_to_the_operator(tmp_path: Path, folder: Path) -> None:
     models = shared(tmp_path, folder, TWO.replace('load = "use"', 'engines = "http://127.0.0.1:9"'))
     assert models is not None
-    begun = list(models.read() or ())
+    begun = list(models.read())
     models.take(begun)
     assert [each.model for each in begun] == ["small"]
     assert "http://127.0.0.1:9" in models.path.read_text()

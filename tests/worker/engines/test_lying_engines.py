@@ -7,7 +7,7 @@ import gzip
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -94,28 +94,22 @@ IN_THE_MIDDLE = {
 @asynccontextmanager
 async def engine(answer: bytes) -> AsyncIterator[str]:
     """Says this to whatever is generated, and then nothing more while its connection is open."""
-    over = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
             head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:  # whoever connected wants nothing any more
-            writer.transport.abort()
-            return
-        if head.startswith(b"POST"):
-            writer.write(answer)
-            gone = asyncio.create_task(reader.read(-1))
-            await asyncio.wait([gone, asyncio.ensure_future(over.wait())], return_when=asyncio.FIRST_COMPLETED)
-            gone.add_done_callback(lambda reading: reading.cancelled() or reading.exception())  # also a reset
-        else:
-            body = MODELS if b"/v1/models" in head else b""
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-        writer.transport.abort()
+            if head.startswith(b"POST"):
+                writer.write(answer)
+                await reader.read(-1)
+            else:
+                body = MODELS if b"/v1/models" in head else b""
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+                await writer.drain()
+        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=2**20)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        over.set()
 
 
 @asynccontextmanager
