@@ -65,6 +65,9 @@ class Network:
             raise ConnectionRefusedError("nobody")
         return Answer(200, VLLM if path == "/v1/models" else b"")
 
+    def close(self) -> None:
+        pass
+
     @property
     def last(self) -> Post:
         return self.posts[-1]
