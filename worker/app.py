@@ -12,6 +12,7 @@ from worker.auth.sign_in import sign_in
 from worker.batches.batch_worker import BATCHES, BatchWorker
 from worker.cors import Cors
 from worker.edge.budget import BUDGET, Budget
+from worker.edge.checkers import Checkers
 from worker.middleware import add_headers, identify, trace_request
 from worker.routes import (
     batches,
@@ -43,7 +44,7 @@ from worker.routes import (
 )
 from worker.runs.event_stream import PULSE, Pulse
 from worker.runs.manager import RUNS, Runs
-from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES, Services
+from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS, SERVICES, Services
 from worker.sockets import connection
 from worker.sockets.register import SOCKETS, Sockets
 
@@ -95,6 +96,7 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
     app[DRAINING] = asyncio.Event()
     app[LEAVING] = asyncio.Event()
     app[REQUESTS] = Work()
+    app[CHECKERS] = Checkers()
     app[BUDGET] = Budget(config.request_mb * 2**20, config.tenant_request_mb * 2**20)
     app[SOCKETS] = Sockets()
     app[PULSE] = Pulse()

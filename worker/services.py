@@ -12,6 +12,7 @@ from aiohttp import web
 
 from agents.work import Work
 from worker.crew.member import Member
+from worker.edge.checkers import Checkers
 from worker.runs.run_services import RunServices
 from worker.warmth import Warmth
 
@@ -63,4 +64,5 @@ SERVICES: web.AppKey[Services] = web.AppKey("services")
 REQUESTS: web.AppKey[Work] = web.AppKey("requests", Work)  # in progress; the turns among them are in `turns` as well
 LEAVING: web.AppKey[asyncio.Event] = web.AppKey("leaving", asyncio.Event)  # set when others take what is new
 CREW: web.AppKey[Member] = web.AppKey("crew", Member)  # only where this process is one of several
+CHECKERS: web.AppKey[Checkers] = web.AppKey("checkers", Checkers)
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)  # set when the worker is to stop

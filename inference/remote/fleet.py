@@ -21,11 +21,12 @@ SESSION_TOKENS = 64
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What an engine says of itself. `ours`: it is of this project, and understands all that is asked.
-    `vocabulary` is the digest of its tokens; vLLM does not tell any."""
+    `vocabulary` is the digest of its tokens; vLLM does not tell any. `shares`: all requests may share a connection."""
 
     context: int | None = None
     ours: bool = False
     vocabulary: str | None = None
+    shares: bool = False
 
 
 @dataclass(slots=True, eq=False)

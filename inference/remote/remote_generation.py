@@ -23,6 +23,7 @@ from inference.errors import (
 )
 from inference.remote.answer_stream import DONE, Events, Malformed, Told, read
 from inference.remote.fleet import Fleet, Upstream, session_of
+from inference.remote.frames import PATH as CHANNEL_PATH
 from inference.remote.request_body import PATH, Ask
 from inference.remote.transport import Answer, Exchange, Transport
 from inference.trace import now_ns
@@ -174,6 +175,20 @@ class RemoteGeneration(Delivery):
         if self._deltas or self.finish is not None or self._error is not None:
             self.flush()
 
+    def told(self, ids: Sequence[int]) -> None:
+        if not ids or max(ids) >= len(self._pieces):
+            self._fail(InferenceError("the engine could not be understood: it told a token that is none"))
+        elif self.stamps.first_token_ns and not self._ask.sampling.stop and self._end_tokens.isdisjoint(ids):
+            self.stamps.last_token_ns = now_ns()  # nearly all tokens: as `_accept`, without what these do not need
+            self._give_up_at = float("inf")
+            self.ids += ids
+            self.hops[-1].tokens += len(ids)
+            self._deltas.append(Delta("".join(map(self._text.push, ids)), len(ids)))
+            self.flush()
+        else:
+            self._accept(Told(ids))
+            self.flush()
+
     def lost(self, reason: str, *, reached: bool) -> None:
         self._release(f"lost: {reason}")
         self._losses += reached
@@ -200,7 +215,8 @@ class RemoteGeneration(Delivery):
         self._events = Events()
         ours = upstream.facts is not None and upstream.facts.ours
         body = self._ask.body(now_ns(), self.ids, self._deadline_ns, ours=ours)
-        self._exchange = self._transport.post(upstream.url, PATH, body, self, self._ask.traceparent)
+        path = CHANNEL_PATH if upstream.facts is not None and upstream.facts.shares else PATH
+        self._exchange = self._transport.post(upstream.url, path, body, self, self._ask.traceparent)
 
     def _go_elsewhere(self, error: InferenceError) -> None:
         if self.finish is not None or self._error is not None:

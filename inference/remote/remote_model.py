@@ -84,6 +84,7 @@ class RemoteModel(TextModel):
     async def close(self) -> None:
         for generation in tuple(self._going):
             generation.cancel()
+        self._transport.close()
         await super().close()
 
     @property
@@ -254,4 +255,5 @@ def facts_of(answer: Answer) -> Facts:
         context if isinstance(context, int) and context > 1 else None,
         ours="firsttoken" in model,
         vocabulary=vocabulary if isinstance(vocabulary, str) else None,
+        shares=own.get("channel") is True,
     )

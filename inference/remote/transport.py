@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -29,6 +30,10 @@ class Receiver(Protocol):
         """Some of the body, cut anywhere."""
         ...
 
+    def told(self, ids: Sequence[int]) -> None:
+        """Tokens that a step brought, where engines tell them without more: see `inference.remote.frames`."""
+        ...
+
     def lost(self, reason: str, *, reached: bool) -> None:
         """The connection is gone, also after a whole body. `reached`: the engine had answered something."""
         ...
@@ -46,9 +51,14 @@ class Transport(Protocol):
     """`url` is that of an engine, `path` begins with a slash."""
 
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
-        """Send a request, as part of a trace if there is one; never waits and never raises."""
+        """Send a request, as part of a trace if there is one; never waits and never raises. To the path of `frames`, it
+        goes on a connection that requests share, if it can."""
         ...
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:
         """Raises ConnectionError where nobody is, and TimeoutError where there is no answer in time."""
+        ...
+
+    def close(self) -> None:
+        """End connections that nobody needs any more."""
         ...

@@ -100,6 +100,42 @@ async def test_a_worker_without_requests_stops_at_once(stopping: Stopping) -> No
     await asyncio.wait_for(stopping.begin(60), 1)
 
 
+async def look(stopping: Stopping, count: int, status: int = 200) -> None:
+    """As a balancer does, at regular times."""
+    for _ in range(count):
+        await get(stopping.client, "/readyz", status)
+        await asyncio.sleep(0.1)
+
+
+async def test_a_worker_stays_until_its_balancer_has_seen_that_it_stops(stopping: Stopping) -> None:
+    await look(stopping, 4)
+    draining = stopping.begin(60)
+    await asyncio.sleep(0)
+    await look(stopping, 2, 503)
+    await get(stopping.client, "/v1/models", 503)
+    assert not draining.done()
+    await look(stopping, 1, 503)
+    await asyncio.wait_for(draining, 1)
+
+
+async def test_a_worker_in_a_hurry_waits_for_no_balancer(stopping: Stopping) -> None:
+    await look(stopping, 4)
+    draining = stopping.begin(60)
+    stopping.hurried.set()
+    await asyncio.wait_for(draining, 1)
+
+
+async def test_a_worker_waits_a_few_seconds_for_a_balancer_that_does_not_look_again(
+    stopping: Stopping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.drain.AWARE_S", 0.3)
+    await look(stopping, 4)
+    draining = stopping.begin(60)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(draining), 0.2)
+    await asyncio.wait_for(draining, 1)
+
+
 @pytest.mark.parametrize("hurry", [False, True])
 async def test_a_response_that_does_not_finish_in_time_ends_as_failed(stopping: Stopping, hurry: bool) -> None:
     async with stopping.client.post("/v1/responses", json=STREAMED) as answer:

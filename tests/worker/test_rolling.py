@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from tests.serving import Worker
 CLIENTS = 4
 DONE = ("response.completed", "response.incomplete")
 TURNS = 10  # in a conversation
+LOOKS_MIN = 4
 ANSWERS_MIN = 5  # of each client, between two restarts at the least
 
 
@@ -79,6 +82,23 @@ async def more_answers(askers: list[Asker]) -> None:
         await asyncio.sleep(0.1)
 
 
+async def until_looked_at(http: aiohttp.ClientSession, port: int) -> None:
+    """A worker knows by its looks that there is a balancer, which has just begun."""
+    looks = re.compile(r'^firsttoken_http_requests_total{[^}]*route="/readyz"[^}]*} ([0-9]+)', re.MULTILINE)
+    while True:
+        async with http.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            if sum(map(int, looks.findall(await answer.text()))) >= LOOKS_MIN:
+                return
+        await asyncio.sleep(0.05)
+
+
+def until_balanced(log: Path, worker: int) -> None:
+    """The balancer sends requests to a worker that is back when it has looked: only then may the other one stop."""
+    told = re.compile(rf"^Server workers/worker-{worker + 1} is (UP|DOWN)", re.MULTILINE)
+    while told.findall(log.read_text())[-1] != "UP":  # that it was down, it noticed before the worker was gone
+        time.sleep(0.05)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.any_answer("it is about whether there is an answer, whatever it says")
@@ -111,11 +131,15 @@ async def test_workers_and_engines_are_exchanged_one_by_one_and_no_request_fails
         askers = [Asker(http, f"asker {number}") for number in range(CLIENTS)]
         asking = [asyncio.create_task(asker.ask_on()) for asker in askers]
         try:
-            for place in (*workers, *engines):
+            for port in ports:
+                await until_looked_at(http, port)
+            for number, place in enumerate((*workers, *engines)):
                 await more_answers(askers)
                 await place.stop()
                 await more_answers(askers)
                 await place.start()
+                if place in workers:
+                    await asyncio.to_thread(until_balanced, tmp_path / "haproxy.log", number)
             await more_answers(askers)
         finally:
             for task in asking:

@@ -37,6 +37,7 @@ class Guard(asyncio.Protocol):
     def __init__(self, make: Callable[[], asyncio.Protocol], connections: Connections, header_s: float) -> None:
         self.address = ""
         self.on_bytes: Callable[[int], None] | None = None  # told of what arrives on a connection that was upgraded
+        self._upgraded: asyncio.Protocol | None = None
         self._make = make
         self._connections = connections
         self._header_s = header_s
@@ -70,7 +71,9 @@ class Guard(asyncio.Protocol):
             return
         if self.on_bytes is not None:
             self.on_bytes(len(data))
-        if not self._awaits_head or self._head_fits(data):
+        if self._upgraded is not None:
+            self._upgraded.data_received(data)
+        elif not self._awaits_head or self._head_fits(data):
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -81,9 +84,10 @@ class Guard(asyncio.Protocol):
         if self._admitted:
             self._admitted = False
             self._connections.leave(self)
-        if self._inner is not None:
-            inner, self._inner = self._inner, None
-            inner.connection_lost(error)
+        for protocol in (self._upgraded, self._inner):
+            if protocol is not None:
+                protocol.connection_lost(error)
+        self._upgraded = self._inner = None
 
     def pause_writing(self) -> None:
         if self._inner is not None:
@@ -106,6 +110,11 @@ class Guard(asyncio.Protocol):
             yield
         finally:
             self._await_head(0 if request.content.is_eof() else -LINGER_BYTES_MAX)
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """What comes from now on is for this protocol, as long as its request is being served. The one before hears of
+        the end of the connection only."""
+        self._upgraded = protocol
 
     def evict(self) -> None:
         """For a newcomer; the connection is not counted any more."""

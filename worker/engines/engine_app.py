@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 from uuid import UUID
 
@@ -21,14 +22,18 @@ from inference.core import Due, Generation, Grammar, Priority
 from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
 from inference.model import ChatModel
 from inference.remote.answer_stream import spell_nothing
+from inference.remote.frames import PATH as CHANNEL_PATH
+from inference.remote.frames import PROTOCOL
 from inference.remote.request_body import MODELS_PATH, PATH
 from inference.trace import now_ns
 from worker.edge.body import is_gone, read_body
 from worker.edge.budget import BUDGET, Budget
 from worker.edge.guard import guard_of
+from worker.engines.dial import keep_alive
 from worker.engines.engine_gauges import EngineGauges
 from worker.engines.generate_request import GenerateRequest
-from worker.engines.token_stream import TokenStream
+from worker.engines.served_channel import ServedChannel, SharedReply
+from worker.engines.token_stream import HttpBody, TokenStream
 from worker.errors import ApiError, ClientGone
 from worker.failures import to_api_error
 from worker.middleware import error_response, join_trace
@@ -44,12 +49,15 @@ BODY_BYTES_MIN = 2 * 2**20  # for a grammar, and all that is not the prompt
 BODIES_BYTES_MAX = 128 * 2**20  # of all that arrive at once
 BODY_STALL_S = 15.0
 HEALTH = "/health"
+CHANNELS_MAX = 256  # each may hold a body that has not arrived yet
+SWITCHED = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: {PROTOCOL}\r\nConnection: Upgrade\r\n\r\n".encode()
 WORKERS = UUID(int=0)  # share what bodies may take: tenants are not known here
 
 MODEL: web.AppKey[ChatModel] = web.AppKey("model", ChatModel)
 TOKEN: web.AppKey[bytes] = web.AppKey("token", bytes)  # that workers must show; empty: none
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("engine_draining", asyncio.Event)
 WORK: web.AppKey[Work] = web.AppKey("engine_work", Work)
+CHANNELS: web.AppKey[set[ServedChannel]] = web.AppKey("channels", set)
 GAUGES: web.AppKey[EngineGauges] = web.AppKey("gauges", EngineGauges)
 
 
@@ -59,9 +67,11 @@ def build_engine_app(model: ChatModel, token: str | None) -> web.Application:
     app[DRAINING], app[WORK] = asyncio.Event(), Work()
     app[BUDGET] = Budget(BODIES_BYTES_MAX, BODIES_BYTES_MAX)
     app[GAUGES] = EngineGauges(model)
+    app[CHANNELS] = set()
     app.add_routes(
         [
             web.post(PATH, generate),
+            web.get(CHANNEL_PATH, open_channel),
             web.get(HEALTH, health),
             web.get(MODELS_PATH, list_models),
             web.get("/metrics", scrape),
@@ -76,7 +86,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     guard = guard_of(request)
     with guard.serving(request) if guard else nullcontext():
         try:
-            with request.app[WORK].doing():
+            with nullcontext() if request.path == CHANNEL_PATH else request.app[WORK].doing():
                 return await handler(request)
         except Exception as error:
             if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
@@ -84,8 +94,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
             answer = to_api_error(error)
             if answer is None:
                 trace = join_trace(request.headers.get("Traceparent"))
-                log.error("%s %s failed, trace %s", request.method, request.path, trace.id, exc_info=error)
-                answer = ApiError(500, "Something went wrong in the engine; its log says what.", type="server_error")
+                answer = _fault(error, f"{request.method} {request.path} of trace {trace.id}")
             return error_response(answer)
 
 
@@ -100,24 +109,82 @@ async def check_token(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    model = request.app[MODEL]
-    if request.app[DRAINING].is_set():
-        raise EngineStopped("the engine is shutting down")
+    app = request.app
+    _check_open(app)
     if request.content_type != "application/json":  # a page in a browser can send anything else unasked
         raise ApiError(415, "The body must be application/json.", param="Content-Type")
-    with request.app[BUDGET].holding(WORKERS) as holding:
-        bytes_max = BODY_BYTES_MIN + ID_BYTES * model.context_length
-        raw = await read_body(request, holding, bytes_max=bytes_max, stall_s=BODY_STALL_S)
+    with app[BUDGET].holding(WORKERS) as holding:
+        raw = await read_body(request, holding, bytes_max=_body_bytes_max(app), stall_s=BODY_STALL_S)
         asked = parse(GenerateRequest, raw, bulk=GenerateRequest.BULK)
-    _check_tokens(asked, model)
-    grammar = await _grammar(asked, model)
-    generation = _submitted(asked, model, grammar)
+    generation = await _taken(asked, app[MODEL])
     if generation is None:
         return web.Response(body=spell_nothing(), content_type="text/event-stream")
     try:
-        return await TokenStream(request, asked.request_id, generation).send()
+        return await HttpBody(request).send(asked.request_id, generation)
     finally:
         generation.cancel()
+
+
+async def open_channel(request: web.Request) -> web.StreamResponse:
+    """A connection that all requests of a worker share, for as long as it is open."""
+    app, guard, transport = request.app, guard_of(request), request.transport
+    _check_open(app)
+    if guard is None or transport is None or request.headers.get("Upgrade") != PROTOCOL:
+        raise ApiError(426, f"This address is for `Upgrade: {PROTOCOL}`.", headers={"Upgrade": PROTOCOL})
+    if len(app[CHANNELS]) >= CHANNELS_MAX:
+        raise EngineStopped("the engine has connections to as many workers as it can have")
+    keep_alive(transport)
+    channel = ServedChannel(transport, partial(_answer_on, app), _body_bytes_max(app))
+    app[CHANNELS].add(channel)
+    try:
+        guard.hand_over(channel)
+        transport.write(SWITCHED)
+        await channel.closed.wait()
+    finally:
+        app[CHANNELS].discard(channel)
+    raise ClientGone("the worker closed the connection")
+
+
+async def _answer_on(app: web.Application, reply: SharedReply, body: bytes) -> None:
+    """The answer to one request of a channel. Cancelled when nobody waits for it."""
+    generation = None
+    try:
+        with app[WORK].doing():
+            _check_open(app)
+            with app[BUDGET].holding(WORKERS) as holding:
+                holding.resize(len(body))
+                asked = parse(GenerateRequest, body, bulk=GenerateRequest.BULK)
+            generation = await _taken(asked, app[MODEL])
+            reply.taken()
+            if generation is None:
+                reply.last(spell_nothing())
+            else:
+                reply.last(await TokenStream(reply, asked.request_id, generation).end())
+    except Exception as error:
+        answer = to_api_error(error) or _fault(error, f"a request of trace {join_trace(reply.traceparent).id}")
+        reply.refuse(answer.status, answer.body, answer.retry_after_s)
+    finally:
+        if generation is not None:
+            generation.cancel()
+
+
+def _check_open(app: web.Application) -> None:
+    if app[DRAINING].is_set():
+        raise EngineStopped("the engine is shutting down")
+
+
+def _body_bytes_max(app: web.Application) -> int:
+    return BODY_BYTES_MIN + ID_BYTES * app[MODEL].context_length
+
+
+def _fault(error: Exception, what: str) -> ApiError:
+    log.error("%s failed", what, exc_info=error)
+    return ApiError(500, "Something went wrong in the engine; its log says what.", type="server_error")
+
+
+async def _taken(asked: GenerateRequest, model: ChatModel) -> Generation | None:
+    _check_tokens(asked, model)
+    return _submitted(asked, model, await _grammar(asked, model))
 
 
 def _check_tokens(asked: GenerateRequest, model: ChatModel) -> None:
@@ -186,7 +253,7 @@ async def list_models(request: web.Request) -> web.Response:
         "created": model.created,
         "owned_by": "firsttoken",
         "max_model_len": model.context_length,
-        "firsttoken": {"vocabulary": model.vocabulary_digest, "parameters": model.parameters},
+        "firsttoken": {"vocabulary": model.vocabulary_digest, "parameters": model.parameters, "channel": True},
     }
     return reply({"object": "list", "data": [described]})
 
@@ -203,3 +270,6 @@ async def drain(app: web.Application, drain_s: float, hurried: asyncio.Event) ->
     await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
+    channels = app[CHANNELS]
+    for channel in tuple(channels):
+        channel.close()

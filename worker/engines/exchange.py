@@ -1,14 +1,21 @@
-"""Requests to engines, each on a connection of its own: closing it is how an engine learns that nobody waits."""
+"""Requests to engines: on a connection that all share, where the engine is of this project, or each on one of its own,
+where closing it is how an engine learns that nobody waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
+from collections.abc import Sequence
 from typing import cast
 
-from inference.remote.transport import Answer, Receiver
+from inference.remote.frames import PATH as CHANNEL_PATH
+from inference.remote.frames import PROTOCOL
+from inference.remote.request_body import PATH
+from inference.remote.transport import Answer, Exchange, Receiver
 from worker.engines.address import Address
+from worker.engines.channel import Channel
+from worker.engines.dial import dial, keep_alive
 from worker.engines.http_answer import BadAnswer, HttpAnswer
 
 ANSWER_BYTES_MAX = 16 * 2**20  # of one that is handed on as a whole: metrics have labels of many tenants
@@ -16,7 +23,7 @@ REFUSAL_BYTES_MAX = 2**20  # of one that is no success: some engines repeat what
 # Until the head of an answer is there, which an engine sends when it has taken the request: it may compile a grammar
 # before. Where its machine is gone without a word, nothing would ever come.
 HEAD_S = 30.0
-KEEPALIVE_S, KEEPALIVE_PROBES = 5, 3  # the same behind the head: noticed within 20 s
+PLAIN_S = 60.0  # for so long an engine, or a proxy before it, is not asked again for a connection that requests share
 
 
 class Connection(asyncio.Protocol):
@@ -33,20 +40,14 @@ class Connection(asyncio.Protocol):
         self._connecting = loop.create_task(self._connect(address, tls), name="engine")
 
     async def _connect(self, address: Address, tls: ssl.SSLContext | None) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            if address.path is not None:
-                await loop.create_unix_connection(lambda: self, str(address.path))
-            else:
-                await loop.create_connection(lambda: self, address.host, address.port, ssl=tls if address.tls else None)
+            await dial(address, lambda: self, tls)
         except OSError as error:
             self._lose(f"there is no connection to it: {error.strerror or error}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family != socket.AF_UNIX:
-            _keep_alive(connection)
+        keep_alive(transport)
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -112,6 +113,9 @@ class _Whole:
         if not self.answer.done():
             self.answer.set_result(answer)
 
+    def told(self, ids: Sequence[int]) -> None:
+        pass
+
     def received(self, data: bytes) -> None:
         self._body += data
         if len(self._body) > ANSWER_BYTES_MAX:
@@ -133,8 +137,34 @@ class EngineTransport:
         self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
         self._addresses: dict[str, Address] = {}
         self._tls: ssl.SSLContext | None = None
+        self._channels: dict[str, Channel] = {}
+        self._plain_until: dict[str, float] = {}  # on the clock of the loop
 
-    def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Connection:
+    def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
+        if path != CHANNEL_PATH:
+            return self._post(url, path, body, receiver, traceparent)
+        if self._plain_until.get(url, 0.0) > asyncio.get_running_loop().time():
+            return self._post(url, PATH, body, receiver, traceparent)
+        channel = self._channels.get(url)
+        if channel is None or channel.is_spent:
+            channel = self._channels[url] = self._channel(url)
+        return channel.post(receiver, body, traceparent)
+
+    def close(self) -> None:
+        channels, self._channels = tuple(self._channels.values()), {}
+        for channel in channels:
+            channel.close()
+
+    def _channel(self, url: str) -> Channel:
+        def plain(body: bytes, receiver: Receiver, traceparent: str) -> Exchange:
+            self._plain_until[url] = asyncio.get_running_loop().time() + PLAIN_S
+            return self._post(url, PATH, body, receiver, traceparent)
+
+        address = self._address(url)
+        head = f"Connection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n"
+        return Channel(address, self._request(address, "GET", CHANNEL_PATH, head), self._tls, plain)
+
+    def _post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str) -> Connection:
         head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         if traceparent:
             head += f"Traceparent: {traceparent}\r\n"
@@ -150,14 +180,21 @@ class EngineTransport:
             connection.close()
 
     def _send(self, url: str, method: str, path: str, head: str, body: bytes, receiver: Receiver) -> Connection:
+        address = self._address(url)
+        request = self._request(address, method, path, f"Connection: close\r\n{head}") + body
+        return Connection(address, request, receiver, self._tls)
+
+    def _address(self, url: str) -> Address:
         address = self._addresses.get(url)
         if address is None:
             address = self._addresses[url] = Address.of_engine(url)
         if address.tls and self._tls is None:
             self._tls = ssl.create_default_context()
-        begin = f"{method} {path} HTTP/1.1\r\nHost: {address.host_header}\r\nConnection: close\r\n"
-        request = f"{begin}{self._credentials}{head}\r\n".encode() + body
-        return Connection(address, request, receiver, self._tls)
+        return address
+
+    def _request(self, address: Address, method: str, path: str, head: str) -> bytes:
+        begin = f"{method} {path} HTTP/1.1\r\nHost: {address.host_header}\r\n"
+        return f"{begin}{self._credentials}{head}\r\n".encode()
 
 
 def _seconds(headers: dict[str, str]) -> float | None:
@@ -167,11 +204,3 @@ def _seconds(headers: dict[str, str]) -> float | None:
         if value.isascii() and value.isdigit() and len(value) < 9:
             return int(value) / scale
     return None
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle, pause, probes = "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"  # not everywhere
-    for name, value in ((idle, KEEPALIVE_S), (pause, KEEPALIVE_S), (probes, KEEPALIVE_PROBES)):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from aiohttp import web
 
 from inference.core import Delta, Generation
@@ -21,30 +24,26 @@ WAITING_BYTES_MAX = 8 * 2**20
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
 
 
-class TokenStream:
-    """The body of an answer. Opened when the engine has taken the request."""
+class Outlet(Protocol):
+    """Where an answer goes."""
 
-    def __init__(self, request: web.Request, id: str, generation: Generation) -> None:
-        self._request = request
-        self._response = web.StreamResponse(headers=HEADERS)
+    def tokens(self, ids: Sequence[int]) -> None: ...
+
+    def event(self, data: bytes) -> None: ...
+
+
+class TokenStream:
+    """What an engine tells of an answer, step by step, to an outlet."""
+
+    def __init__(self, outlet: Outlet, id: str, generation: Generation) -> None:
+        self._outlet = outlet
         self._generation = generation
         self._id = id
         self._told = len(generation.ids)  # those that the worker has
         self._began = False
-        self._chunked = True
 
-    async def send(self) -> web.StreamResponse:
-        """Send the answer to its end. Raises ClientGone."""
-        try:
-            await self._response.prepare(self._request)
-            self._chunked = "Transfer-Encoding" in self._response.headers  # HTTP/1.0 has none
-            end = await self._streamed()
-            await self._response.write_eof(end)
-        except ConnectionError:
-            raise ClientGone("the worker closed the connection") from None
-        return self._response
-
-    async def _streamed(self) -> bytes:
+    async def end(self) -> bytes:
+        """Tell the answer; returns its last events."""
         try:
             await self._generation.stream(self.receive)
         except InferenceError as error:
@@ -54,18 +53,44 @@ class TokenStream:
 
     def receive(self, delta: Delta) -> None:
         """Called for what each step brings."""
-        transport = self._request.transport
         ids = self._generation.ids[self._told :]
-        if transport is None or not ids:
+        if not ids:
             return
         self._told += len(ids)
         if not self._began:
             self._began = True
-            event = spell_first(self._id, ids, delta.logprobs, self._generation)
+            self._outlet.event(spell_first(self._id, ids, delta.logprobs, self._generation))
         elif delta.logprobs:
-            event = spell_likely(ids, delta.logprobs)
+            self._outlet.event(spell_likely(ids, delta.logprobs))
         else:
-            event = spell_tokens(ids)
-        transport.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
+            self._outlet.tokens(ids)
+
+
+class HttpBody:
+    """The body of an answer over HTTP. Opened when the engine has taken the request."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._response = web.StreamResponse(headers=HEADERS)
+        self._chunked = True
+
+    async def send(self, id: str, generation: Generation) -> web.StreamResponse:
+        """Send the answer to its end. Raises ClientGone."""
+        try:
+            await self._response.prepare(self._request)
+            self._chunked = "Transfer-Encoding" in self._response.headers  # HTTP/1.0 has none
+            await self._response.write_eof(await TokenStream(self, id, generation).end())
+        except ConnectionError:
+            raise ClientGone("the worker closed the connection") from None
+        return self._response
+
+    def tokens(self, ids: Sequence[int]) -> None:
+        self.event(spell_tokens(ids))
+
+    def event(self, data: bytes) -> None:
+        transport = self._request.transport
+        if transport is None:
+            return
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if transport.get_write_buffer_size() > WAITING_BYTES_MAX:
             transport.abort()

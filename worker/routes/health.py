@@ -13,20 +13,28 @@ from aiohttp import web
 from migrations.pool import DATABASE_AWAY
 from worker.auth.access import EVERYBODY, declare
 from worker.config import VERSION
+from worker.edge.guard import remote_of
 from worker.engines.model_state import State
 from worker.reply import reply
-from worker.services import DRAINING, SERVICES, Services
+from worker.services import CHECKERS, DRAINING, SERVICES, Services
 from worker.supervisor import VITAL
 
 DATABASE_TIMEOUT_S = 1.5  # half a second more where its connection does not even take a reset: 2 s in all
 
 
 def routes() -> list[web.RouteDef]:
-    return declare(EVERYBODY, web.get("/healthz", live), web.get("/health", live), web.get("/readyz", ready))
+    return declare(EVERYBODY, web.get("/healthz", live), web.get("/health", live), web.get("/readyz", look))
 
 
 async def live(request: web.Request) -> web.Response:
     return reply({"status": "ok", "version": VERSION})
+
+
+async def look(request: web.Request) -> web.Response:
+    """`ready`, for whoever can be told apart: a worker that stops waits for balancers that look again and again."""
+    answer = await ready(request)
+    request.app[CHECKERS].asked(remote_of(request))
+    return answer
 
 
 async def ready(request: web.Request) -> web.Response:

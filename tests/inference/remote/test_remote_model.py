@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -65,6 +65,9 @@ class Network:
             raise ConnectionRefusedError("nobody")
         return Answer(200, VLLM if path == "/v1/models" else b"")
 
+    def close(self) -> None:
+        pass
+
     @property
     def last(self) -> Post:
         return self.posts[-1]
@@ -98,6 +101,29 @@ async def test_a_stream_of_vllm_becomes_an_answer(model: RemoteModel, network: N
     assert (generation.ids, generation.finish, generation.cached_tokens) == ([350, 351, 352, 353], Finish.STOP, 64)
     assert generation.miss is None and network.last.closed  # why the rest was not cached is not known
     assert model.stats()["cached_tokens_total"] == 64 and model.context_length == 512
+
+
+async def test_tokens_without_more_are_an_answer_too(model: RemoteModel, network: Network) -> None:
+    generation = model.generate(PROMPT, replace(GREEDY, max_tokens=9))
+    received: list[Delta] = []
+    streaming = asyncio.create_task(generation.stream(received.append))
+    await asyncio.sleep(0)
+    for ids in ((350,), (351, 352), (353, 2)):  # what ends a turn is not said
+        network.last.receiver.told(ids)
+    network.last.receiver.received(tokens(finish="stop") + END)
+    await streaming
+    assert (generation.ids, [delta.tokens for delta in received]) == ([350, 351, 352, 353], [1, 2, 1])
+    assert generation.stamps.first_token_ns <= generation.stamps.last_token_ns and generation.hops[-1].tokens == 4
+
+
+@pytest.mark.parametrize("ids", [(), (350, 10**6)])
+async def test_tokens_that_are_none_end_the_answer(model: RemoteModel, network: Network, ids: tuple[int, ...]) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.told((350,))
+    network.last.receiver.told(ids)
+    with pytest.raises(InferenceError, match="could not be understood"):
+        await generation.stream(lambda _: None)
+    assert network.last.closed
 
 
 async def test_what_died_before_it_told_anything_is_begun_elsewhere(model: RemoteModel, network: Network) -> None:

@@ -39,6 +39,9 @@ class Answers:
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
         raise NotImplementedError
 
+    def close(self) -> None:
+        pass
+
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:
         self.looks += 1
         if self.status is None:

@@ -27,6 +27,9 @@ class PlainTransport:
             model.pop(OURS, None)
         return answer._replace(body=json.dumps(told).encode())
 
+    def close(self) -> None:
+        self._transport.close()
+
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Exchange:
         asked: dict[str, Any] = json.loads(body)
         asked.pop(OURS, None)
@@ -37,6 +40,7 @@ class PlainTransport:
 class PlainReceiver:
     def __init__(self, receiver: Receiver) -> None:
         self.begun, self.refused, self.lost = receiver.begun, receiver.refused, receiver.lost
+        self.told = receiver.told
         self._receiver = receiver
         self._events = Events()
 

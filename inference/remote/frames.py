@@ -1,0 +1,101 @@
+"""What passes on the connection that all requests of a worker to one engine of this project share. Pure.
+
+A frame is the length of its content (4 bytes), its kind (1), the number of the request that it belongs to (4), and the
+content. Numbers are little-endian. The tokens that a step brings to all requests are one frame, so they cost one write,
+one read and one waking, however many the requests are. Everything else of an answer are the same events as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct, unpack_from
+from typing import NamedTuple
+
+import orjson
+
+from inference.remote.answer_stream import Malformed
+from inference.remote.transport import Answer
+
+PATH = "/inference/v1/channel"
+PROTOCOL = "firsttoken-channel"  # in the header Upgrade
+ASK, CANCEL = 1, 2  # of a worker: a `traceparent`, a line feed and the body; nothing
+TAKEN, REFUSED, EVENTS, LAST, STEP = 16, 17, 18, 19, 20  # of an engine; nothing; status and body; events; see `step`
+OF_ALL = 0  # the number of a frame that belongs to no single request
+ANSWER_BYTES_MAX = 16 * 2**20  # of a frame of an engine: a step of many answers with alternatives is some hundred kB
+_HEAD = Struct("<IBI")
+_BYTES = 4  # of a number in a step
+
+
+class Frame(NamedTuple):
+    kind: int
+    number: int
+    content: bytes
+
+
+class Frames:
+    """Cuts what arrives into frames. Raises Malformed for one that is too long."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        whole: bytes | bytearray = data
+        if self._rest:
+            self._rest += data
+            whole = self._rest
+        at, end = 0, len(whole)
+        while end - at >= _HEAD.size:
+            length, kind, number = _HEAD.unpack_from(whole, at)
+            if length > self._bytes_max:
+                raise Malformed(f"a frame of {length} bytes")
+            behind = at + _HEAD.size + length
+            if behind > end:
+                break
+            yield Frame(kind, number, bytes(whole[at + _HEAD.size : behind]))
+            at = behind
+        if whole is self._rest:
+            del self._rest[:at]  # nothing is moved while a long frame arrives
+        elif at < end:
+            self._rest += data[at:]
+
+
+def frame(kind: int, number: int, content: bytes = b"") -> bytes:
+    return _HEAD.pack(len(content), kind, number) + content
+
+
+def ask(number: int, body: bytes, traceparent: str) -> bytes:
+    return frame(ASK, number, b"%b\n%b" % (traceparent.encode(), body))
+
+
+def step(numbers: Sequence[int]) -> bytes:
+    """`numbers` are for each request its number, how many tokens it gets, and these."""
+    return frame(STEP, OF_ALL, Struct(f"<{len(numbers)}I").pack(*numbers))
+
+
+def read_step(content: bytes) -> Iterator[tuple[int, Sequence[int]]]:
+    """Requests and their tokens. Raises Malformed."""
+    if len(content) % _BYTES:
+        raise Malformed("a step that is cut off")
+    numbers, at = unpack_from(f"<{len(content) // _BYTES}I", content), 0
+    while at < len(numbers):
+        begin = at + 2
+        at = begin + (numbers[at + 1] if begin <= len(numbers) else len(numbers))
+        if at > len(numbers):
+            raise Malformed("a step that is cut off")
+        yield numbers[begin - 2], numbers[begin:at]
+
+
+def refusal(number: int, status: int, body: object, retry_after_s: float | None) -> bytes:
+    told = {"status": status, "retry_after_s": retry_after_s, "body": body}
+    return frame(REFUSED, number, orjson.dumps(told))
+
+
+def read_refusal(content: bytes) -> Answer:
+    """Raises Malformed."""
+    try:
+        told = orjson.loads(content)
+        status, retry_after_s = told["status"], told["retry_after_s"]
+        return Answer(int(status), orjson.dumps(told["body"]), None if retry_after_s is None else float(retry_after_s))
+    except (ValueError, TypeError, KeyError) as error:
+        raise Malformed(f"a refusal that says nothing: {error!r}") from None

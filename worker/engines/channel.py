@@ -1,0 +1,227 @@
+"""The worker's end of the connection that its requests to one engine share: see `inference.remote.frames`."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from inference.remote.answer_stream import Malformed
+from inference.remote.frames import (
+    ANSWER_BYTES_MAX,
+    CANCEL,
+    EVENTS,
+    LAST,
+    REFUSED,
+    STEP,
+    TAKEN,
+    Frame,
+    Frames,
+    ask,
+    frame,
+    read_refusal,
+    read_step,
+)
+from inference.remote.transport import Exchange, Receiver
+from worker.engines.address import Address
+from worker.engines.dial import dial, keep_alive
+from worker.engines.http_answer import HEAD_BYTES_MAX, BadAnswer
+
+SWITCHING = b" 101 "
+NUMBER_MAX = 2**32 - 1  # of a request; after so many, there is another connection
+# Until an engine has taken a request: it may compile a grammar before. Where its machine is gone without a word,
+# nothing would ever come.
+TAKEN_S = 30.0
+
+
+class Shared:
+    """A request on the connection, or on one of its own where the engine has no other. An
+    `inference.remote.transport.Exchange`."""
+
+    __slots__ = ("body", "channel", "number", "own", "receiver", "taken", "timer", "traceparent")
+
+    def __init__(self, channel: Channel, number: int, receiver: Receiver, body: bytes, traceparent: str) -> None:
+        self.channel, self.number = channel, number
+        self.receiver: Receiver | None = receiver
+        self.body, self.traceparent = body, traceparent
+        self.own: Exchange | None = None
+        self.taken = False
+        self.timer = asyncio.get_running_loop().call_later(TAKEN_S, self._late)
+
+    def close(self) -> None:
+        self.receiver = None
+        self.timer.cancel()
+        if self.own is not None:
+            self.own.close()
+        else:
+            self.channel.leave(self)
+
+    def lose(self, reason: str) -> None:
+        receiver = self.receiver
+        self.close()
+        if receiver is not None:
+            receiver.lost(reason, reached=self.taken)
+
+    def _late(self) -> None:
+        if self.channel.is_open:
+            self.lose("it did not answer in time")
+        else:  # whoever asks next should not wait for the same
+            self.channel.close("it did not answer in time")
+
+
+class Channel(asyncio.Protocol):
+    """`plain` posts a request on a connection of its own, where the engine does not share one."""
+
+    def __init__(
+        self,
+        address: Address,
+        request: bytes,
+        tls: ssl.SSLContext | None,
+        plain: Callable[[bytes, Receiver, str], Exchange],
+    ) -> None:
+        self.closed = False
+        self._is_refused = False  # the engine, or a proxy before it, shares no connections
+        self._request, self._plain = request, plain
+        self._numbers = 0
+        self._going: dict[int, Shared] = {}
+        self._head = b""  # of the answer to the wish for such a connection, as far as it is there
+        self._frames = Frames(ANSWER_BYTES_MAX)
+        self.is_open = False
+        self._frames_out: list[bytes] = []  # of this round of the loop, which leave in one write
+        self._transport: asyncio.Transport | None = None
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(address, tls), name="engine channel")
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open" if self.is_open else "opening"
+        return f"<Channel {state} | {len(self._going)} requests>"
+
+    def post(self, receiver: Receiver, body: bytes, traceparent: str) -> Shared:
+        self._numbers += 1
+        shared = Shared(self, self._numbers, receiver, body, traceparent)
+        self._going[shared.number] = shared
+        if self.is_open:
+            self._send(shared)
+        return shared
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the next request needs another one."""
+        return self.closed or self._is_refused or self._numbers >= NUMBER_MAX
+
+    def leave(self, shared: Shared) -> None:
+        """Nobody waits for it any more."""
+        if self._going.pop(shared.number, None) is not None and self.is_open:
+            self._tell(frame(CANCEL, shared.number))
+
+    def close(self, reason: str = "it closed the connection") -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        elif asyncio.current_task() is not self._connecting:
+            self._connecting.cancel()
+        going, self._going = tuple(self._going.values()), {}
+        for shared in going:
+            shared.lose(reason)
+
+    # --- for the loop ---
+
+    async def _connect(self, address: Address, tls: ssl.SSLContext | None) -> None:
+        try:
+            await dial(address, lambda: self, tls)
+        except OSError as error:
+            self.close(f"there is no connection to it: {error.strerror or error}")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.closed:
+            self._transport.abort()
+            return
+        keep_alive(transport)
+        self._transport.write(self._request)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.close(str(error) if error else "it closed the connection")
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if not self.is_open:
+                data = self._opened(data)
+            for told in self._frames.feed(data) if data else ():
+                self._take(told)
+        except (BadAnswer, Malformed) as error:
+            self.close(f"it could not be understood: {error}")
+
+    # --- inside ---
+
+    def _opened(self, data: bytes) -> bytes:
+        """What is behind the head. Raises BadAnswer."""
+        head, end, behind = (self._head + data).partition(b"\r\n\r\n")
+        if not end:
+            self._head = head
+            if len(head) > HEAD_BYTES_MAX:
+                raise BadAnswer("its head is too large")
+        elif SWITCHING in head.partition(b"\r\n")[0] + b" ":
+            self.is_open = True
+            for shared in tuple(self._going.values()):
+                self._send(shared)
+            return behind
+        elif not self._is_refused:
+            self._refuse()
+        return b""
+
+    def _refuse(self) -> None:
+        """Each request goes on a connection of its own."""
+        self._is_refused = True
+        going, self._going = tuple(self._going.values()), {}
+        for shared in going:
+            shared.timer.cancel()
+            if shared.receiver is not None:
+                shared.own = self._plain(shared.body, shared.receiver, shared.traceparent)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, shared: Shared) -> None:
+        self._tell(ask(shared.number, shared.body, shared.traceparent))
+        shared.body = b""
+
+    def _tell(self, told: bytes) -> None:
+        if not self._frames_out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._frames_out.append(told)
+
+    def _flush(self) -> None:
+        frames, self._frames_out = self._frames_out, []
+        if self._transport is not None and not self.closed:
+            self._transport.write(b"".join(frames))
+
+    def _take(self, told: Frame) -> None:
+        if told.kind == STEP:
+            for number, ids in read_step(told.content):
+                shared = self._going.get(number)
+                if shared is not None and shared.receiver is not None:
+                    shared.receiver.told(ids)
+            return
+        shared = self._going.get(told.number)
+        if shared is None or shared.receiver is None:  # it was cancelled
+            return
+        if told.kind == TAKEN:
+            shared.taken = True
+            shared.timer.cancel()
+            shared.receiver.begun()
+        elif told.kind == EVENTS:
+            shared.receiver.received(told.content)
+        elif told.kind == LAST:
+            del self._going[told.number]
+            shared.receiver.received(told.content)
+            shared.lose("the answer ended")
+        elif told.kind == REFUSED:
+            answer = read_refusal(told.content)
+            del self._going[told.number]
+            receiver = shared.receiver
+            shared.close()
+            receiver.refused(answer)
+        else:
+            raise Malformed(f"a frame of no kind: {told.kind}")

@@ -1,0 +1,32 @@
+"""How an engine is reached: a connection to its address, whose end is noticed also where a machine is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+from worker.engines.address import Address
+
+KEEPALIVE_S, KEEPALIVE_PROBES = 5, 3  # where its machine is gone without a word, that is noticed within 20 s
+
+
+async def dial(address: Address, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
+    """Raises OSError."""
+    loop = asyncio.get_running_loop()
+    if address.path is not None:
+        await loop.create_unix_connection(make, str(address.path))
+    else:
+        await loop.create_connection(make, address.host, address.port, ssl=tls if address.tls else None)
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle, pause, probes = "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"  # not everywhere
+    for name, value in ((idle, KEEPALIVE_S), (pause, KEEPALIVE_S), (probes, KEEPALIVE_PROBES)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,126 @@
+"""The engine's end of the connection that all requests of a worker share: see `inference.remote.frames`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
+
+from inference.remote.answer_stream import Malformed
+from inference.remote.frames import ASK, CANCEL, EVENTS, LAST, TAKEN, Frame, Frames, frame, refusal, step
+
+# What may wait for a worker that does not read: as much as eight long answers with twenty alternatives.
+WAITING_BYTES_MAX = 64 * 2**20
+
+
+class SharedReply:
+    """Where the answer to one request goes. A `worker.engines.token_stream.Outlet`."""
+
+    __slots__ = ("_channel", "_number", "traceparent")
+
+    def __init__(self, channel: ServedChannel, number: int, traceparent: str) -> None:
+        self._channel, self._number, self.traceparent = channel, number, traceparent
+
+    def taken(self) -> None:
+        self._channel.tell(frame(TAKEN, self._number))
+
+    def refuse(self, status: int, body: object, retry_after_s: float | None) -> None:
+        self._channel.tell(refusal(self._number, status, body, retry_after_s))
+
+    def tokens(self, ids: Sequence[int]) -> None:
+        self._channel.tell_tokens(self._number, ids)
+
+    def event(self, data: bytes) -> None:
+        self._channel.tell(frame(EVENTS, self._number, data))
+
+    def last(self, data: bytes) -> None:
+        self._channel.tell(frame(LAST, self._number, data))
+
+
+Answering: TypeAlias = Callable[[SharedReply, bytes], Coroutine[Any, Any, None]]
+
+
+class ServedChannel(asyncio.Protocol):
+    """`answer` answers one request, and is cancelled when nobody waits for it."""
+
+    def __init__(self, transport: asyncio.Transport, answer: Answering, ask_bytes_max: int) -> None:
+        self.closed = asyncio.Event()
+        self._transport, self._answer = transport, answer
+        self._frames = Frames(ask_bytes_max)
+        self._going: dict[int, asyncio.Task[None]] = {}
+        # What this round of the loop has brought leaves in one write: each may wake the worker, which costs more than
+        # all the rest of it.
+        self._step: list[int] = []
+        self._frames_out: list[bytes] = []
+        self._is_due = False
+        self._loop = asyncio.get_running_loop()
+
+    def __repr__(self) -> str:
+        return f"<ServedChannel {'closed' if self.closed.is_set() else 'open'} | {len(self._going)} requests>"
+
+    def close(self) -> None:
+        """What was told arrives."""
+        self._flush()
+        self._transport.close()
+
+    # --- for the loop ---
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for asked in self._frames.feed(data):
+                self._take(asked)
+        except Malformed:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed.set()
+        for task in tuple(self._going.values()):
+            task.cancel()
+
+    # --- for replies ---
+
+    def tell_tokens(self, number: int, ids: Sequence[int]) -> None:
+        self._step += (number, len(ids), *ids)
+        self._flush_soon()
+
+    def tell(self, told: bytes) -> None:
+        self._end_step()  # tokens that were told before
+        self._frames_out.append(told)
+        self._flush_soon()
+
+    # --- inside ---
+
+    def _flush_soon(self) -> None:
+        if len(self._going) == 1:  # nothing else can come in this round
+            self._flush()
+        elif not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _end_step(self) -> None:
+        if self._step:
+            self._frames_out.append(step(self._step))
+            self._step = []
+
+    def _flush(self) -> None:
+        self._is_due = False
+        self._end_step()
+        frames, self._frames_out = self._frames_out, []
+        if not frames or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(frames))
+        if self._transport.get_write_buffer_size() > WAITING_BYTES_MAX:
+            self._transport.abort()
+
+    def _take(self, asked: Frame) -> None:
+        if asked.kind == ASK and asked.number not in self._going:
+            traceparent, _, body = asked.content.partition(b"\n")
+            reply = SharedReply(self, asked.number, traceparent.decode("latin-1"))
+            task = self._loop.create_task(self._answer(reply, body), name="answer")
+            self._going[asked.number] = task
+            task.add_done_callback(lambda _: self._going.pop(asked.number, None))
+        elif asked.kind == CANCEL:
+            if (going := self._going.get(asked.number)) is not None:
+                going.cancel()
+        else:
+            raise Malformed(f"a frame that nobody expects: {asked.kind}")
