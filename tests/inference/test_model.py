@@ -114,7 +114,7 @@ async def test_conversations_that_left_their_slot_come_back_without_being_comput
     await model.close()
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.cpu)])
 async def test_what_was_read_ahead_gives_the_output_of_a_cold_start(model: ChatModel, exact: bool) -> None:
     prompt = model.encode(model.render([SYSTEM, ChatMessage("user", "tell me a joke")]))
     sampling = replace(GREEDY, deterministic=exact)
