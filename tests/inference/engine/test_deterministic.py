@@ -33,6 +33,7 @@ async def ids(generation: Handle) -> tuple[int, ...]:
     return tuple(generation.ids)
 
 
+@pytest.mark.cpu
 async def test_one_prompt_gives_one_answer_thirty_times_under_load() -> None:
     config = EngineConfig(parallel=4, resident=2, prefill_tokens_first=16)
     model = await asyncio.to_thread(ChatModel.load, config)
@@ -59,6 +60,7 @@ async def test_one_prompt_gives_one_answer_thirty_times_under_load() -> None:
     assert answers == {alone}
 
 
+@pytest.mark.cpu
 def test_a_prompt_computed_apart_has_the_same_logits_beside_streams_to_the_last_bit() -> None:
     weights = LlamaModel.load(EngineConfig().model_path)
     context = LlamaContext(weights, slots=3, context=512, rows_max=64, threads=1)
@@ -88,6 +90,7 @@ def test_a_prompt_computed_apart_has_the_same_logits_beside_streams_to_the_last_
     weights.close()
 
 
+@pytest.mark.cpu
 async def test_an_answer_just_generated_leads_on_like_one_that_is_read() -> None:
     model = await asyncio.to_thread(ChatModel.load, EngineConfig(parallel=2, resident=2))
     await model.start()
@@ -101,6 +104,7 @@ async def test_an_answer_just_generated_leads_on_like_one_that_is_read() -> None
     await model.close()
 
 
+@pytest.mark.cpu
 async def test_an_answer_that_lost_its_place_goes_on_as_it_began_to_the_last_bit() -> None:
     config = EngineConfig(parallel=1, resident=1, context=1024, threads=1)
     model = await asyncio.to_thread(ChatModel.load, config)
