@@ -1,6 +1,7 @@
 """Regular expressions of ECMA 262, as `pattern` has them, in the words of llguidance, whose own are those of Rust.
 
-What means one thing here and another there is rewritten: a dot, and the characters that Rust's classes give a meaning.
+What means one thing here and another there is rewritten: a dot, white space, and the characters that Rust's classes give
+a meaning.
 What no automaton can hold is refused: what looks around, what counts on what was matched before, anchors in the middle.
 """
 
@@ -12,6 +13,9 @@ from inference.errors import InvalidSchema
 
 CHARS_MAX = 2_000  # of one expression: the longest of zod's own, of IPv6 ranges, has some 700
 ANY = r"[^\n\r\u2028\u2029]"  # what a dot stands for
+# What `\s` stands for; in Rust, U+0085 instead of the last one.
+SPACE = r"\t\n\x0B\f\r \u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF"
+SPACES = {r"\s": f"[{SPACE}]", r"\S": f"[^{SPACE}]"}
 # What pydantic says of a Decimal: its only way around is that a text of signs alone is no number.
 KNOWN = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})?$"}
 
@@ -83,7 +87,7 @@ class _Reader:
             if found is None:
                 raise self._refused("a class is not closed" if self._at == len(self._text) else "")
             if found[1] is None:
-                members.append(self._took if self._took.startswith("\\") else _member(self._took))
+                members.append(_plain(self._took) if self._took.startswith("\\") else _member(self._took))
             else:
                 if len(found[1]) == len(found[2]) == 1 and found[1] > found[2]:
                     raise self._refused("a range goes from a lower character to a higher one")
@@ -110,7 +114,9 @@ class _Reader:
 
 
 def _plain(atom: str) -> str:
-    return atom[1] if atom in ("\\<", "\\>") else atom  # in Rust they stand for the ends of words
+    if atom in ("\\<", "\\>"):  # in Rust they stand for the ends of words
+        return atom[1]
+    return SPACES.get(atom, atom)
 
 
 def _member(character: str) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.errors import InvalidSchema
+from inference.grammar.pattern import SPACE
 from inference.grammar.schema import json_grammar
 from tests.inference.grammar.test_grammar import accepts
 
@@ -44,8 +45,9 @@ TEXTS = st.one_of(
 
 
 def in_python(pattern: str) -> re.Pattern[str]:
-    """A dollar sign of ECMA 262 is the very end, `.` no line break, and classes are those of ASCII."""
-    return re.compile(pattern.replace("$", r"\Z").replace("(?<", "(?P<"), re.ASCII)
+    """A dollar sign of ECMA 262 is the very end, `.` no line break, and classes are those of ASCII, but for spaces."""
+    said = pattern.replace("$", r"\Z").replace("(?<", "(?P<")
+    return re.compile(said.replace(r"\s", f"[{SPACE}]").replace(r"\S", f"[^{SPACE}]"), re.ASCII)
 
 
 def held(pattern: str, text: str) -> bool:
@@ -69,6 +71,16 @@ def test_what_a_pattern_makes_is_let_through(data: st.DataObject, pattern: str) 
     # DEL is written by its number in JSON that a grammar makes, and here as itself.
     if all(character in "\n\t" or (character >= " " and character not in "\x7f\u2028\u2029") for character in text):
         assert held(pattern, text)
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "\xa0", "\u2003", "\ufeff"])
+def test_white_space_is_that_of_ecma_262(space: str) -> None:
+    assert held(r"^\s$", space) and held(r"^[\s]$", space)
+    assert not held(r"^\S$", space) and not held(r"^[^\s]$", space)
+
+
+def test_a_next_line_is_no_white_space() -> None:
+    assert held(r"^\S$", "\x85") and not held(r"^\s$", "\x85")
 
 
 def test_what_means_something_in_rust_alone_is_taken_literally() -> None:
