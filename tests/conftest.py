@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from hypothesis import settings
 
 from migrations.embedded import EmbeddedPostgres
 from migrations.embedded.placement import placement_of
@@ -21,6 +22,12 @@ from tests.margins import MARKER, Margins
 from tests.serving import Worker
 
 LOG_CHARS = 10_000
+
+# Each run tries the same examples, so that one that fails tells of the last change; and no time limit, as machines are
+# shared. New ones: `make test ARGS="--hypothesis-profile explore"`.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,8 +1,8 @@
 """Regular expressions of ECMA 262, as `pattern` has them, in the words of llguidance, whose own are those of Rust.
 
-What means one thing here and another there is rewritten: a dot, white space, and the characters that Rust's classes give
-a meaning.
-What no automaton can hold is refused: what looks around, what counts on what was matched before, anchors in the middle.
+What means one thing here and another there is rewritten: a dot, white space, and the characters that Rust's classes
+give a meaning. What no automaton can hold is refused: what looks around, what counts on what was matched before,
+anchors in the middle.
 """
 
 from __future__ import annotations
