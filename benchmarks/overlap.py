@@ -140,7 +140,7 @@ def show(row: Row) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11, help="pairs per row (default 11)")
-    parser.add_argument("--model", help="a GGUF file; default: the bundled model")
+    parser.add_argument("--model", type=Path, help="a GGUF file; default: the bundled model")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     prepare_process()
