@@ -22,6 +22,7 @@ from inference.model import ChatModel
 
 START_MAX_S = 120.0
 OURS = "firsttoken"
+TURNS = 128  # at once; all clients are one tenant here, which usually may have 32
 KEPT_SLOTS = EngineConfig().resident  # places for idle conversations that the worker always has more than streams
 
 
@@ -51,6 +52,8 @@ async def firsttoken(setup: Setup, http: aiohttp.ClientSession) -> AsyncIterator
         "context": setup.context,
         "threads": setup.threads,
         "gpu-layers": setup.gpu_layers,
+        "turns": TURNS,
+        "tenant-turns": TURNS,
     }
     arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
     with tempfile.TemporaryDirectory(prefix="firsttoken-bench-", ignore_cleanup_errors=True) as home:
