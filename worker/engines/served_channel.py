@@ -9,6 +9,10 @@ from typing import Any, TypeAlias
 from inference.remote.answer_stream import Malformed
 from inference.remote.frames import ASK, CANCEL, EVENTS, LAST, TAKEN, Frame, Frames, frame, refusal, step
 
+# In progress at a time: far more than any queue has room for, and each may wait for its grammar to be compiled.
+REQUESTS_MAX = 4096
+BUSY_S = 1.0
+BUSY = {"error": {"message": "This worker has as many requests here as it may have.", "code": "overloaded"}}
 # What may wait for a worker that does not read: as much as eight long answers with twenty alternatives.
 WAITING_BYTES_MAX = 64 * 2**20
 
@@ -116,6 +120,9 @@ class ServedChannel(asyncio.Protocol):
         if asked.kind == ASK and asked.number not in self._going:
             traceparent, _, body = asked.content.partition(b"\n")
             reply = SharedReply(self, asked.number, traceparent.decode("latin-1"))
+            if len(self._going) >= REQUESTS_MAX:
+                reply.refuse(503, BUSY, BUSY_S)
+                return
             task = self._loop.create_task(self._answer(reply, body), name="answer")
             self._going[asked.number] = task
             task.add_done_callback(lambda _: self._going.pop(asked.number, None))

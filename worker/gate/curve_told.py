@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from html import escape
 from typing import Any
 
 import tomli_w
@@ -11,7 +12,7 @@ import tomli_w
 from agents.routing.policy import Cascade
 from agents.routing.refusal import REFUSALS
 from worker.gate.curve import Fit, Point
-from worker.gate.tables import aligned, escaped, in_markdown
+from worker.gate.tables import aligned, in_markdown
 
 WIDTH, HEIGHT, LEFT, TOP = 520, 300, 70, 30
 DIGITS = 4  # of a threshold
@@ -127,7 +128,7 @@ def picture(fit: Fit, policy: Cascade) -> str:
         colour = "#1b7f4b" if point is fit.held_out else "#1d2430"
         parts.append(
             f'<circle cx="{x}" cy="{y}" r="5" fill="{colour}"/>'
-            f'<text x="{x + 9}" y="{y + 4}" fill="{colour}">{escaped(name)}</text>'
+            f'<text x="{x + 9}" y="{y + 4}" fill="{colour}">{escape(name, quote=False)}</text>'
         )
     return "\n".join([*parts, "</svg>\n"])
 

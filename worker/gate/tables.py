@@ -28,9 +28,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def in_markdown(rows: Sequence[Sequence[str]]) -> str:
     head, *body = (f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
-
-
-def escaped(text: str) -> str:
-    for char, told in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(char, told)
-    return text

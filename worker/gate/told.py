@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from html import escape
 
 from worker.gate.outcome import MEASURES, UNITS, Cost, Outcome, Result, Row
-from worker.gate.tables import aligned, escaped, in_markdown, plain
+from worker.gate.tables import aligned, in_markdown, plain
 
 CHANGED_SHOWN_MAX = 20
 
@@ -82,7 +83,7 @@ def picture(outcome: Outcome) -> str:
         y, between = top + line * number + 6, row.difference
         colour = "#b3261e" if between.high < 0 else "#1b7f4b" if between.low > 0 else "#2f4b7c"
         parts.append(
-            f'<text x="{left - 12}" y="{y + 4}" text-anchor="end" fill="#1d2430">{escaped(row.name)}</text>'
+            f'<text x="{left - 12}" y="{y + 4}" text-anchor="end" fill="#1d2430">{escape(row.name, quote=False)}</text>'
             f'<line x1="{x(between.low)}" y1="{y}" x2="{x(between.high)}" y2="{y}" stroke="{colour}" '
             f'stroke-width="2"/><circle cx="{x(between.mean)}" cy="{y}" r="4" fill="{colour}"/>'
             f'<text x="{left + width + 12}" y="{y + 4}" fill="#1d2430">{between.mean:+.3f} (n={row.cases})</text>'

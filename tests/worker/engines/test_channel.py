@@ -34,7 +34,9 @@ from inference.remote.frames import (
 from inference.remote.request_body import PATH as PLAIN_PATH
 from inference.remote.transport import Answer
 from tests.worker.engines.conftest import TOKEN
+from worker.engines import served_channel
 from worker.engines.exchange import EngineTransport
+from worker.engines.served_channel import ServedChannel, SharedReply
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"
 UPGRADE = {"Connection": "Upgrade", "Upgrade": PROTOCOL}
@@ -308,6 +310,46 @@ async def test_nothing_is_computed_for_a_worker_that_is_gone(line: Line, address
             if not await running(address):
                 break
             await asyncio.sleep(0.01)
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: asyncio.Queue[Frame] = asyncio.Queue()
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        for told in Frames(2**20).feed(bytes(data)):
+            self.told.put_nowait(told)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def test_a_worker_has_so_many_requests_at_a_time_and_more_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_channel, "REQUESTS_MAX", 2)
+    over = asyncio.Event()
+
+    async def answer(reply: SharedReply, body: bytes) -> None:
+        reply.taken()
+        await over.wait()
+        reply.last(b"")
+
+    async with asyncio.timeout(10):
+        transport = Written()
+        channel = ServedChannel(transport, answer, 2**20)
+        channel.data_received(b"".join(ask(number, b"", "") for number in (1, 2, 3)))
+        told = [await transport.told.get() for _ in range(3)]
+        assert {(each.kind, each.number) for each in told} == {(TAKEN, 1), (TAKEN, 2), (REFUSED, 3)}
+        assert [read_refusal(each.content).status for each in told if each.kind == REFUSED] == [503]
+        over.set()
+        assert {(await transport.told.get()).kind for _ in (1, 2)} == {LAST}
+        channel.data_received(ask(4, b"", ""))
+        assert [(await transport.told.get()).kind for _ in range(2)] == [TAKEN, LAST]
 
 
 async def running(address: str) -> float:
