@@ -41,7 +41,7 @@ DENIALS = frozenset(
     ]
 )
 _SAID = re.compile(r"[\w']+")
-_BETWEEN_SENTENCES = re.compile(r"(?<=[.?!;:])\s+|(?<=[。？！；])\s*|\s*\n\s*")
+_BETWEEN_SENTENCES = re.compile(r"(?<=[.?!;:])\s+|(?<=[。？！；])\s*|\n")
 
 
 def overlap(right: str, text: str) -> float:
@@ -62,7 +62,7 @@ def particulars(question: str) -> tuple[str, ...]:
 
 def _beside(said: str) -> list[str]:
     """All sentences but the first question; nothing where there is one sentence."""
-    sentences = [each for each in _BETWEEN_SENTENCES.split(said.strip()) if each]
+    sentences = [each for each in map(str.strip, _BETWEEN_SENTENCES.split(said)) if each]
     if len(sentences) > 1:
         asked = next((place for place, each in enumerate(sentences) if each.endswith(("?", "？"))), None)
         return [each for place, each in enumerate(sentences) if place != asked]
