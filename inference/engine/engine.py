@@ -77,6 +77,7 @@ class Engine:
         self._inbox: deque[tuple[Request, Handle]] = deque()
         self._news: list[News] = []
         self._wake = threading.Event()
+        self._wakes_soon = False
         self._closing = False
         self._failed: str | None = None
         self._lost = False  # the device, and with it the thread
@@ -185,7 +186,7 @@ class Engine:
         request.stamps.submitted_ns = now_ns()
         handle = Handle(request, self.wake, self._place_of)
         self._inbox.append((request, handle))
-        self.wake()
+        self._wake_soon()
         return handle
 
     def _place_of(self, request: Request) -> int | None:
@@ -208,6 +209,17 @@ class Engine:
 
     def wake(self) -> None:
         self._wake.set()
+
+    def _wake_soon(self) -> None:
+        """When this round of the event loop is over: woken by the first of some requests, the thread would take the GIL
+        from whoever submits the others, and they would wait for a step that begins without them."""
+        if not self._wakes_soon:
+            self._wakes_soon = True
+            asyncio.get_running_loop().call_soon(self._wake_now)
+
+    def _wake_now(self) -> None:
+        self._wakes_soon = False
+        self.wake()
 
     def close(self) -> None:
         """End what runs with an error, keep the conversations on disk and stop the thread. Blocks for a step and for

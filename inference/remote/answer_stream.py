@@ -118,22 +118,30 @@ def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
     if (error := event.get("error")) is not None:
         code = error.get("code")
         return Told(error=(str(error.get("message")), code if isinstance(code, int) else 500))
-    told = _chosen(choices[0], pieces) if choices else Told()
+    said: dict[str, Any] = {}
     if details := (event.get("usage") or {}).get("prompt_tokens_details"):
-        told = told._replace(cached=_count(details.get("cached_tokens") or 0))
-    if own and "queue_ms" in own:
-        told = told._replace(placement=_placement(own, pieces))
-    if own and "drafted" in own:
+        said["cached"] = _count(details.get("cached_tokens") or 0)
+    if own:
+        said |= _own(own, pieces)
+    return (_chosen(choices[0], pieces) if choices else Told())._replace(**said)
+
+
+def _own(own: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
+    """What only our engine tells."""
+    said: dict[str, Any] = {}
+    if "queue_ms" in own:
+        said["placement"] = _placement(own, pieces)
+    if "drafted" in own:
         drafted = _count(own["drafted"])
-        told = told._replace(counts=(drafted, min(drafted, _count(own["accepted"]))))
-        told = told._replace(writing=_steps(own))
-    if own and (took := own.get("engine_ms")) is not None:
-        told = told._replace(engine_ms=_duration(took, MS_MAX))
-    if own and "engine_ns" in own:
-        told = told._replace(spent=Spent(*(_count(own[name], NS_MAX) for name in ("engine_ns", "speculation_ns"))))
-    if own and (reason := own.get("finish")):
-        told = told._replace(finish=_REASONS[reason], aborted=False)
-    return told
+        said["counts"] = drafted, min(drafted, _count(own["accepted"]))
+        said["writing"] = _steps(own)
+    if (took := own.get("engine_ms")) is not None:
+        said["engine_ms"] = _duration(took, MS_MAX)
+    if "engine_ns" in own:
+        said["spent"] = Spent(*(_count(own[name], NS_MAX) for name in ("engine_ns", "speculation_ns")))
+    if reason := own.get("finish"):
+        said["finish"], said["aborted"] = _REASONS[reason], False
+    return said
 
 
 def _chosen(choice: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:

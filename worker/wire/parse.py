@@ -30,6 +30,7 @@ CODES = {
     "less_than_equal": "above_max_value",
     "greater_than_equal": "below_min_value",
 }
+CONTAINERS = (dict, list)
 TYPE_CODE = "invalid_type"
 VALUE_CODE = "invalid_value"
 
@@ -58,7 +59,7 @@ def _load(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def survey(body: Any) -> None:
+def survey(body: dict[str, Any]) -> None:
     """Refuse what would cost too much to look at closely, and what the database cannot hold: NUL characters.
 
     Walks without recursion: the JSON parser admits a thousand levels.
@@ -67,24 +68,25 @@ def survey(body: Any) -> None:
     values = 0
     while pending:
         level, param, value = pending.pop()
-        if isinstance(value, str):
-            if "\0" in value:
-                raise ApiError(400, "Text must not contain the NUL character.", param=param, code=VALUE_CODE)
-        elif isinstance(value, dict | list):
-            values += len(value)
-            if values > limits.VALUES_MAX:
-                message = f"The body has more than {limits.VALUES_MAX} values; most of them in '{param}'."
-                raise ApiError(400, message, param=param, code="array_above_max_length")
-            if level >= limits.LEVELS_MAX:
-                message = f"The body nests more than {limits.LEVELS_MAX} levels deep."
-                raise ApiError(400, message, param=param, code=VALUE_CODE)
-            pending += [(level + 1, *child) for child in _children(param, value)]
+        values += len(value)
+        if values > limits.VALUES_MAX:
+            message = f"The body has more than {limits.VALUES_MAX} values; most of them in '{param}'."
+            raise ApiError(400, message, param=param, code="array_above_max_length")
+        if level >= limits.LEVELS_MAX:
+            message = f"The body nests more than {limits.LEVELS_MAX} levels deep."
+            raise ApiError(400, message, param=param, code=VALUE_CODE)
+        for part, child in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(part, str) and "\0" in part:
+                raise _has_nul(param)
+            if isinstance(child, str):
+                if "\0" in child:
+                    raise _has_nul(_join(param, part))
+            elif isinstance(child, CONTAINERS):
+                pending.append((level + 1, _join(param, part), child))
 
 
-def _children(param: str | None, value: dict[str, Any] | list[Any]) -> list[tuple[str | None, Any]]:
-    if isinstance(value, list):
-        return [(_join(param, index), child) for index, child in enumerate(value)]
-    return [(param, key) for key in value] + [(_join(param, key), child) for key, child in value.items()]
+def _has_nul(param: str | None) -> ApiError:
+    return ApiError(400, "Text must not contain the NUL character.", param=param, code=VALUE_CODE)
 
 
 def refusal(error: ValidationError, body: Mapping[str, Any]) -> ApiError:

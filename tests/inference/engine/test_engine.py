@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -71,6 +72,14 @@ async def test_concurrent_requests_get_their_own_text(engine: Engine) -> None:
     prompts = [[1], [2], [3]]
     handles = [engine.submit(prompt, GREEDY) for prompt in prompts]
     assert await asyncio.gather(*map(text, handles)) == [expected(prompt, 5) for prompt in prompts]
+
+
+async def test_requests_that_come_together_begin_together(engine: Engine) -> None:
+    first = engine.submit([1, 2, 3], replace(GREEDY, max_tokens=1))
+    time.sleep(0.02)  # an idle engine that the first one had woken would have computed it by now
+    second = engine.submit([4, 5, 6], replace(GREEDY, max_tokens=1))
+    assert await text(first) + await text(second) == expected([1, 2, 3], 1) + expected([4, 5, 6], 1)
+    assert engine.totals["steps"] == 1
 
 
 async def test_a_stop_string_ends_the_text(engine: Engine) -> None:
