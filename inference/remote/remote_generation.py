@@ -34,9 +34,10 @@ FAULTS = frozenset(range(400, 500)) - {401, 402, 403, 404, 405, 407, 408, 421}
 RETRY_AFTER_S = 1.0  # where an engine that is full does not say when there will be room
 REFUSAL_CHARS_MAX = 500
 CODE_CHARS_MAX = 100
-# An answer in the middle waits so long for an engine that is begun again; a client sees a pause. Nobody who has seen
-# nothing yet waits: that request is refused, and asked again by its client.
-STRANDED_S = 15.0
+# An answer in the middle waits so long for an engine that is begun again; a client sees a pause. Who has seen nothing
+# yet waits for one that was just begun, and is not known yet; then that request is refused, and asked again by its
+# client.
+STRANDED_S, UNSEEN_S = 15.0, 0.5
 # In the middle of an answer, an engine says nothing for so long only if it let the answer lie; behind the last token,
 # only if it has forgotten the end.
 SILENT_S, END_S = 30.0, 5.0
@@ -237,16 +238,18 @@ class RemoteGeneration(Delivery):
             self._begin()
         except InferenceError:
             if self.ids:
-                self._strand(error)
+                self._strand(error, STRANDED_S)
+            elif isinstance(error, EnginesAway) and not self._fleet.up:
+                self._strand(error, UNSEEN_S)
             else:
                 self._fail(error)
         else:
             self.moves += 1
             self._unstrand()
 
-    def _strand(self, error: InferenceError) -> None:
+    def _strand(self, error: InferenceError, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._give_up_at = min(self._give_up_at, loop.time() + STRANDED_S)
+        self._give_up_at = min(self._give_up_at, loop.time() + wait_s)
         if self._stranded is None:
             self._stranded = loop.call_at(self._give_up_at, self._fail, error)
 

@@ -26,8 +26,8 @@ from inference.remote.transport import Answer, Transport
 from inference.text_model import TextModel
 from inference.trace import random_id
 
-LOOK_S = 1.0  # between two looks at the engines: for how long one that is back, or idle and gone, is not noticed
-LOOK_AGAIN_S = 0.1  # while none is there: turns are refused until one is seen
+LOOK_S = 1.0  # between two looks at an engine: for how long one that is idle and gone is not noticed
+LOOK_AGAIN_S = 0.1  # at one that is away: where engines are exchanged, the next one stops when this one is ready
 LOOK_TIMEOUT_S = 2.0
 # Looks in a row without an answer after which an engine's streams are begun elsewhere: a busy machine may miss one.
 MISSES_MAX = 3
@@ -75,10 +75,16 @@ class RemoteModel(TextModel):
         await self._look()
 
     async def watch(self, well: Callable[[], None]) -> None:
-        """Look after the engines for ever."""
+        """Look after the engines for ever: after each by itself, as one whose machine is gone takes seconds."""
+        async with asyncio.TaskGroup() as group:
+            for upstream in self._fleet.upstreams:
+                group.create_task(self._watch(upstream, well))
+
+    async def _watch(self, upstream: Upstream, well: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(LOOK_AGAIN_S if self.failed else LOOK_S)
-            await self._look()
+            await asyncio.sleep(LOOK_S if upstream.is_up else LOOK_AGAIN_S)
+            await self._look_at(upstream)
+            self._learn()
             well()
 
     async def close(self) -> None:
@@ -201,6 +207,10 @@ class RemoteModel(TextModel):
 
     async def _look(self) -> None:
         await asyncio.gather(*map(self._look_at, self._fleet.upstreams))
+        self._learn()
+
+    def _learn(self) -> None:
+        """What the looks say of all of them, and of the answers there."""
         told = (each.facts.context for each in self._fleet.up if each.facts and each.facts.context)
         self.context_length = min((self._context_max, *told))  # a session may move to any of them
         for generation in tuple(self._going):

@@ -76,7 +76,7 @@ async def test_concurrent_requests_get_their_own_text(engine: Engine) -> None:
 
 async def test_requests_that_come_together_begin_together(engine: Engine) -> None:
     first = engine.submit([1, 2, 3], replace(GREEDY, max_tokens=1))
-    time.sleep(0.02)  # an idle engine that the first one had woken would have computed it by now
+    time.sleep(0.02)  # noqa: ASYNC251 - an idle engine that the first one had woken would have computed it by now
     second = engine.submit([4, 5, 6], replace(GREEDY, max_tokens=1))
     assert await text(first) + await text(second) == expected([1, 2, 3], 1) + expected([4, 5, 6], 1)
     assert engine.totals["steps"] == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,9 +52,11 @@ class Post:
 
 @dataclass
 class Network:
-    """`away` are engines that nobody reaches; requests wait in `posts` for what the test lets happen."""
+    """`away` are engines that nobody reaches, `hanging` those that say nothing; requests wait in `posts` for what the
+    test lets happen."""
 
     away: set[str] = field(default_factory=set)
+    hanging: set[str] = field(default_factory=set)
     posts: list[Post] = field(default_factory=list)
 
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Post:
@@ -63,6 +66,8 @@ class Network:
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:
         if url in self.away:
             raise ConnectionRefusedError("nobody")
+        if url in self.hanging:
+            await asyncio.Event().wait()
         return Answer(200, VLLM if path == "/v1/models" else b"")
 
     def close(self) -> None:
@@ -84,6 +89,21 @@ async def model(network: Network) -> AsyncIterator[RemoteModel]:
     await model.start()
     yield model
     await model.close()
+
+
+@contextmanager
+def watching(model: RemoteModel) -> Iterator[None]:
+    task = asyncio.create_task(model.watch(lambda: None))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not fact():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
 
 
 async def test_a_stream_of_vllm_becomes_an_answer(model: RemoteModel, network: Network) -> None:
@@ -242,6 +262,36 @@ async def test_a_begun_answer_waits_for_an_engine_that_comes_back_and_is_full_at
     assert network.last.body["token_ids"] == [*PROMPT, 350]
     network.last.receiver.received(tokens(351, finish="stop") + END)
     assert generation.ids == [350, 351] and not model._going
+
+
+async def test_who_has_seen_nothing_yet_waits_a_moment_for_an_engine_that_was_just_begun(
+    model: RemoteModel, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network.away = {URLS[0]}
+    await model._look()
+    generation = model.generate(PROMPT, GREEDY)
+    network.away = {URLS[1]}
+    network.last.receiver.refused(error(503, "shutting_down"))
+    assert generation.finish is None and model.failed
+    with watching(model):
+        await until(lambda: network.last.url == URLS[0])
+    network.last.receiver.begun()
+    await generation.admitted()
+
+    monkeypatch.setattr(remote_generation, "UNSEEN_S", 0.0)
+    refused = model.generate(PROMPT, GREEDY)
+    network.last.receiver.refused(error(503, "shutting_down"))
+    with pytest.raises(EnginesAway, match="status 503"):
+        await refused.admitted()
+
+
+async def test_an_engine_whose_machine_is_gone_holds_up_no_look_at_others(model: RemoteModel, network: Network) -> None:
+    network.hanging, network.away = {URLS[0]}, {URLS[1]}
+    await model._look_at(model._fleet.upstreams[1])
+    assert model.stats()["engines_up"] == 1
+    network.away = set()
+    with watching(model):
+        await until(lambda: model.stats()["engines_up"] == 2)
 
 
 async def test_an_answer_does_not_wait_for_ever_and_takes_no_more_than_a_few_engines_along(
