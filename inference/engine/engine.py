@@ -351,6 +351,7 @@ class Engine:
         if took_ns is not None:
             self.totals["steps"] += 1
             self.totals["decode_ns"] += took_ns
+            self._scheduler.took(plan, took_ns / 1e9)
             if plan.cost_follows_rows(parted=self._backend.streams):
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 

@@ -79,6 +79,10 @@ class Shares:
         """That are present."""
         return len(self._present)
 
+    def present(self, tenant: str) -> int:
+        """Requests of the tenant in the engine."""
+        return self._present[tenant]
+
     def gives_way(self, tenant: str, to: str) -> bool:
         """Whether a tenant is to be computed behind another one, which has fewer requests and was not served more."""
         return self._present[to] < self._present[tenant] and self.served(to) < self.served(tenant) + QUANTUM

@@ -2,8 +2,9 @@
 
 Continuous batching with chunked prefill (Orca, OSDI '22; Sarathi-Serve, arXiv 2403.02310): every running stream gets
 its row in every step, and prompts are computed next to them in chunks small enough not to be felt. Only those that
-nobody waits for stand still while somebody's prompt is read. Pure: no clock, no I/O, no model. The engine carries out a
-plan and says what came of it.
+nobody waits for stand still while somebody's prompt is read; and where rows are dear, those of a tenant with many
+requests while one with few has its turn. Pure: no clock, no I/O, no model. The engine carries out a plan and says what
+came of it.
 
 Who goes first: the higher class, then the tenant that was served least, then the one whose first token is due first;
 what is late already lets others pass for a while. A higher class takes the place of a lower one, which waits again and
@@ -15,7 +16,7 @@ request's pace and in its name.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -27,6 +28,7 @@ from inference.core import Priority
 from inference.engine.fairness import Shares, in_turns
 from inference.engine.load import Load
 from inference.engine.step_cost import StepCost
+from inference.engine.turns import Share, Turns
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
@@ -124,6 +126,7 @@ class Scheduler:
         )
         self.cost = StepCost()
         self._shares = Shares()
+        self._turns = Turns(config.inter_token_target_s)
         self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
@@ -174,7 +177,8 @@ class Scheduler:
         plan = Plan()
         self._admit(plan, now_ns)
         streams, prefilling = [], []
-        for request in self._computing():
+        computing, within_s = self._in_turn(self._computing())
+        for request in computing:
             if request.decodes:
                 streams.append(request)
                 assert request.slot is not None
@@ -183,7 +187,7 @@ class Scheduler:
                 prefilling.append(request)
         if prefilling:
             new = sum(len(r.prompt) - r.reused for r in prefilling)
-            chunk = self.prefill_chunk(len(streams), new, self._patience_s(streams, now_ns))
+            chunk = self.prefill_chunk(len(streams), new, min(within_s, self._patience_s(streams, now_ns)))
             for request, tokens in divide(chunk, prefilling):
                 self._take(plan, request, tokens)
         plan.work.sort(key=attrgetter("slot"))
@@ -197,6 +201,32 @@ class Scheduler:
         if not self._yielded:
             return self._running
         return [r for r in self._running if r.priority is not Priority.BATCH or r.keeps_slot]
+
+    def _in_turn(self, computing: list[Request]) -> tuple[list[Request], float]:
+        """Those of them that have the next step to themselves, or all; and how long it may take."""
+        if max(self._shares.tenants, len(self._turns)) < 2 or self._rows_are_cheap:
+            return computing, inf
+        urgent = min((r.priority for r in computing), default=None)
+        by_tenant: defaultdict[str, list[Request]] = defaultdict(list)
+        for request in computing:
+            if request.priority is urgent:
+                by_tenant[request.scope.tenant].append(request)
+        due_s = self._turns.due_s({tenant: self._share(tenant, theirs) for tenant, theirs in by_tenant.items()})
+        if not due_s:
+            return computing, inf
+        return [r for r in computing if r.priority is urgent and r.scope.tenant in due_s], min(due_s.values())
+
+    def _share(self, tenant: str, requests: Sequence[Request]) -> Share:
+        streams = sum(r.decodes for r in requests)
+        chunk = PREFILL_CHUNKS[-1] if streams < len(requests) else 0
+        return Share(self._shares.present(tenant), self.cost.predict(streams + chunk) or inf)
+
+    def took(self, plan: Plan, seconds: float) -> None:
+        """The step is done."""
+        rows: Counter[str] = Counter()
+        for work in plan.work:
+            rows[work.request.scope.tenant] += len(work.tokens)
+        self._turns.charge(seconds, rows)
 
     def start_over(self, plan: Plan, request: Request, placement: Placement) -> None:
         """The slot of a request that was just placed is empty: its prompt is computed from the next step on."""
@@ -222,7 +252,7 @@ class Scheduler:
         """Prompt tokens for a step with that many streams, which can do without a token for so long, of prompts with
         that many new tokens in total."""
         if not streams:
-            return self._config.prefill_tokens_alone
+            return self._config.prefill_tokens_alone if patience_s == inf else self._largest(0, patience_s)
         without = self.cost.predict(streams)
         if without is None:
             return min(self._config.prefill_tokens_first, self._config.prefill_tokens_alone)

@@ -60,12 +60,23 @@ class Hasty(ScriptedBackend):
 
 
 class Machine:
-    """Steps cost nothing that is measured, so what a plan holds depends on nothing but what was asked."""
+    """Steps cost nothing that is measured, so what a plan holds depends on nothing but what was asked; or as much as is
+    said: for itself, and for each row."""
 
     def __init__(
-        self, config: EngineConfig = CONFIG, *, rewinds: bool = True, device: type[ScriptedBackend] = ScriptedBackend
+        self,
+        config: EngineConfig = CONFIG,
+        *,
+        rewinds: bool = True,
+        device: type[ScriptedBackend] = ScriptedBackend,
+        step_s: float = 0.0,
+        row_s: float = 0.0,
     ) -> None:
         self.scheduler = Scheduler(config, rewinds=rewinds)
+        self._step_s, self._row_s = step_s, row_s
+        if row_s:
+            for rows in (2**exponent for exponent in range(config.rows_max.bit_length())):
+                self.scheduler.cost.observe(rows, self._took_s(rows))
         self.backend = device(config.slots, CONTEXT, config.rows_max, VOCABULARY, rewinds=rewinds)
         hasty = Hasty(config.slots, CONTEXT, CATCH_UP_TOKENS_MAX, VOCABULARY)
         drafter = DraftModel(hasty) if config.draft_path and rewinds else None
@@ -76,6 +87,7 @@ class Machine:
             self.backend, self.scheduler, self.speculation, self.tiers, self._accept, self._finish, self.totals
         )
         self.clock = 0  # steps
+        self.seconds = 0.0
 
     def add(self, *requests: Request) -> None:
         for r in requests:
@@ -93,7 +105,13 @@ class Machine:
         assert plan.work or self.scheduler.idle, "work is waiting and nothing is done"
         rows = [len(work.tokens) for work in plan.work]
         self._executor.run(plan)
+        if self._row_s:
+            self.scheduler.took(plan, took_s := self._took_s(sum(rows)))
+            self.seconds += took_s
         return rows
+
+    def _took_s(self, rows: int) -> float:
+        return self._step_s + rows * self._row_s
 
     def plan(self) -> Plan:
         return self.scheduler.plan()

@@ -275,6 +275,43 @@ def test_tenants_get_fair_shares() -> None:
     assert sum(r.finish is None for r in greedy) >= 3  # it overtook those who came before it
 
 
+@pytest.mark.parametrize("prompt", [3, 90])
+def test_beside_a_crowd_an_answer_takes_at_most_twice_its_time_and_the_crowd_gets_on(prompt: int) -> None:
+    config = EngineConfig(parallel=8, resident=2)
+    alone, crowded = (Machine(config, step_s=0.004, row_s=0.002) for _ in range(2))
+    crowd = [request([n % VOCABULARY] * 2, 300, tenant="crowd") for n in range(7)]
+    crowded.add(*crowd)
+    for _ in range(50):
+        crowded.step()
+    before_s, before = crowded.seconds, sum(len(r.generated) for r in crowd)
+    for machine in (alone, crowded):
+        machine.add(modest := request([1] * prompt, 60, tenant="modest"))
+        machine.finish(modest)
+    took_s = crowded.seconds - before_s
+    assert took_s <= 2 * alone.seconds + 0.02  # and a step of all
+    assert sum(len(r.generated) for r in crowd) - before >= 7 * 0.4 * (took_s - config.inter_token_target_s) / 0.02
+
+
+def test_one_long_prompt_is_no_crowd() -> None:
+    machine = Machine(EngineConfig(parallel=4, resident=2), step_s=0.004, row_s=0.002)
+    machine.add(*(request([n] * 2, 60, tenant=f"stream {n}") for n in range(3)))
+    machine.step()
+    machine.add(long := request([3] * 300, tenant="reader"))
+    while not long.generated:
+        before = long.computed
+        machine.step()
+        assert long.computed > before
+
+
+def test_a_lower_class_has_no_step_to_itself_beside_a_higher_one() -> None:
+    machine = Machine(EngineConfig(parallel=4, resident=2), step_s=0.004, row_s=0.002)
+    machine.add(*(people := [request([n] * 2, 60, tenant="crowd") for n in range(3)]))
+    machine.add(request([3] * 2, 60, tenant="modest", priority=Priority.BATCH))
+    for step in range(1, 40):
+        machine.step()
+        assert [len(r.generated) for r in people] == [step] * 3
+
+
 def test_a_tenant_has_one_share_for_deterministic_and_other_requests() -> None:
     machine = Machine()
     machine.add(request([1] * 10, 50, tenant="greedy"), request([2] * 10, 50, tenant="modest"))
