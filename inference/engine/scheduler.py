@@ -223,6 +223,8 @@ class Scheduler:
 
     def took(self, plan: Plan, seconds: float) -> None:
         """The step is done."""
+        if len(self._turns) < 2:
+            return
         rows: Counter[str] = Counter()
         for work in plan.work:
             rows[work.request.scope.tenant] += len(work.tokens)

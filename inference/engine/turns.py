@@ -1,10 +1,9 @@
 """Turns between tenants where rows are dear: who asks for little does not pay for the rows of who asks for much.
 
 A step with the rows of all costs each of them what all take, so a few streams beside many get a few rows of a slow
-step.
-A tenant with fewer requests than another one, and less of the device's time so far, has steps to itself, as many as
-fit into the difference: deficit round robin (Shreedhar & Varghese, SIGCOMM '95) with seconds for bytes, and the step of
-all as its round. Where rows are cheap, nothing of this is needed.
+step. A tenant with fewer requests than another one, and less of the device's time so far, has steps to itself, as many
+as fit into the difference: deficit round robin (Shreedhar & Varghese, SIGCOMM '95), a fair queue with seconds for bytes
+and the step of all as its round. Where rows are cheap, nothing of this is needed.
 """
 
 from __future__ import annotations

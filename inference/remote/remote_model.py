@@ -85,6 +85,8 @@ class RemoteModel(TextModel):
             await asyncio.sleep(LOOK_S if upstream.is_up else LOOK_AGAIN_S)
             await self._look_at(upstream)
             self._learn()
+            if upstream.is_up:  # looks at one that is away are many, and must not send others to one that is full
+                self._resume()
             well()
 
     async def close(self) -> None:
@@ -208,6 +210,8 @@ class RemoteModel(TextModel):
     async def _look(self) -> None:
         await asyncio.gather(*map(self._look_at, self._fleet.upstreams))
         self._learn()
+        if not self.failed:
+            self._resume()
 
     def _learn(self) -> None:
         """What the looks say of all of them, and of the answers there."""
@@ -215,8 +219,10 @@ class RemoteModel(TextModel):
         self.context_length = min((self._context_max, *told))  # a session may move to any of them
         for generation in tuple(self._going):
             generation.look()
-            if not self.failed:
-                generation.resume()
+
+    def _resume(self) -> None:
+        for generation in tuple(self._going):
+            generation.resume()
 
     async def _look_at(self, upstream: Upstream) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from agents.step import StepSpans
 from inference.bundled import CHAT_MODEL
 from inference.core import Delta, Due, Finish, Sampling
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
-from inference.remote import remote_generation
+from inference.remote import remote_generation, remote_model
 from inference.remote.fleet import Facts
 from inference.remote.remote_model import RemoteModel
 from inference.remote.transport import Answer, Receiver
@@ -57,6 +58,7 @@ class Network:
 
     away: set[str] = field(default_factory=set)
     hanging: set[str] = field(default_factory=set)
+    looks: Counter[str] = field(default_factory=Counter)
     posts: list[Post] = field(default_factory=list)
 
     def post(self, url: str, path: str, body: bytes, receiver: Receiver, traceparent: str = "") -> Post:
@@ -64,6 +66,7 @@ class Network:
         return self.posts[-1]
 
     async def get(self, url: str, path: str, timeout_s: float) -> Answer:
+        self.looks[url] += 1
         if url in self.away:
             raise ConnectionRefusedError("nobody")
         if url in self.hanging:
@@ -292,6 +295,21 @@ async def test_an_engine_whose_machine_is_gone_holds_up_no_look_at_others(model:
     network.away = set()
     with watching(model):
         await until(lambda: model.stats()["engines_up"] == 2)
+
+
+async def test_looks_at_an_engine_that_is_away_send_nobody_to_one_that_is_full(
+    model: RemoteModel, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network.away = {URLS[0]}
+    await model._look()
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.received(tokens(350))
+    network.last.receiver.refused(error(429, "rate_limit_exceeded"))
+    monkeypatch.setattr(remote_model, "LOOK_AGAIN_S", 0.001)
+    network.looks.clear()
+    with watching(model):
+        await until(lambda: network.looks[URLS[0]] > 5)
+    assert (len(network.posts), generation.finish) == (1, None)
 
 
 async def test_an_answer_does_not_wait_for_ever_and_takes_no_more_than_a_few_engines_along(
