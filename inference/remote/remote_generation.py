@@ -34,9 +34,9 @@ FAULTS = frozenset(range(400, 500)) - {401, 402, 403, 404, 405, 407, 408, 421}
 RETRY_AFTER_S = 1.0  # where an engine that is full does not say when there will be room
 REFUSAL_CHARS_MAX = 500
 CODE_CHARS_MAX = 100
-# An answer in the middle waits so long for an engine that is begun again; a client sees a pause. Who has seen nothing
-# yet waits for one that was just begun, and is not known yet; then that request is refused, and asked again by its
-# client.
+# An answer that an engine has taken waits so long for one that is begun again: its client has the head of a stream, and
+# sees a pause. Who has seen nothing yet waits for one that was just begun, and is not known yet; then that request is
+# refused, and asked again by its client.
 STRANDED_S, UNSEEN_S = 15.0, 0.5
 # In the middle of an answer, an engine says nothing for so long only if it let the answer lie; behind the last token,
 # only if it has forgotten the end.
@@ -140,18 +140,21 @@ class RemoteGeneration(Delivery):
             self.flush()
         elif silent_s > SILENT_S and (self.hops[-1].tokens or self._events.is_within_one):
             self._release("it says nothing any more")
+            self._losses += 1
             self._go_elsewhere(EnginesAway("the engine says nothing any more"))
 
     # --- for the transport ---
 
     def begun(self) -> None:
         self.hops[-1].taken_ns = now_ns()
-        self._answered.set()
+        if not self._answered.is_set():  # from now on it waits as an answer does, if it has to
+            self._give_up_at = float("inf")
+            self._answered.set()
 
     def refused(self, answer: Answer) -> None:
         error = _refusal(answer)
         self._release(f"refused with status {answer.status}")
-        if answer.status in FAULTS and not (self.ids and isinstance(error, QueueFull)):
+        if answer.status in FAULTS and not (self._taken and isinstance(error, QueueFull)):
             self._fail(error)
             return
         if answer.status == 503 and not isinstance(error, QueueFull) and self.upstream is not None:
@@ -199,6 +202,11 @@ class RemoteGeneration(Delivery):
 
     # --- inside ---
 
+    @property
+    def _taken(self) -> bool:
+        """By an engine, before it told anything: the client has the head of a stream since."""
+        return bool(self.ids) or self._answered.is_set()
+
     def _begin(self) -> None:
         """Ask the next engine. Raises EnginesAway and NotDeterministic."""
         exact = self._ask.sampling.deterministic
@@ -237,7 +245,7 @@ class RemoteGeneration(Delivery):
         try:
             self._begin()
         except InferenceError:
-            if self.ids:
+            if self._taken:
                 self._strand(error, STRANDED_S)
             elif isinstance(error, EnginesAway) and not self._fleet.up:
                 self._strand(error, UNSEEN_S)

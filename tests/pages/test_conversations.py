@@ -49,6 +49,27 @@ async def test_an_answer_goes_on_while_another_conversation_is_shown(
     await expect(page.locator(".prose")).to_have_text("Slow but sure.")
 
 
+async def test_a_new_conversation_is_there_in_the_moment_of_the_click(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "Hello?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.evaluate(  # before the browser can tell of the new address
+        """() => {
+            document.querySelector("#new").click();
+            const question = document.querySelector("#question");
+            question.value = "Elsewhere?";
+            question.form.requestSubmit();
+        }"""
+    )
+    await expect(page.locator(".question")).to_contain_text("Elsewhere?")
+    await expect(page.get_by_role("link", name="Elsewhere?")).to_be_visible()
+    await page.go_back()
+    await expect(page).to_have_url(f"{scripted.url}/#/c/conv_1")
+    await expect(page.locator(".question")).to_have_count(0)  # it is left: the scripted worker keeps no items
+
+
 async def test_a_conversation_can_be_renamed_and_deleted(open_page: OpenPage, scripted: ScriptedWorker) -> None:
     page = await open_page(scripted.url)
     await ask(page, "First thought")

@@ -288,6 +288,27 @@ async def test_who_has_seen_nothing_yet_waits_a_moment_for_an_engine_that_was_ju
         await refused.admitted()
 
 
+async def test_who_was_let_in_and_has_no_token_yet_waits_as_an_answer_does(
+    model: RemoteModel, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_generation, "UNSEEN_S", 0.0)
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.begun()
+    await generation.admitted()  # its client has the head of a stream now
+    network.away.update(URLS)
+    network.last.receiver.lost("killed", reached=True)
+    network.last.receiver.lost("refused", reached=False)  # at the other one
+    await asyncio.sleep(0.05)  # longer than who has seen nothing would wait
+    assert generation.finish is None
+    network.away.clear()
+    await model._look()
+    network.last.receiver.refused(error(429, "rate_limit_exceeded"))
+    network.last.receiver.refused(error(429, "rate_limit_exceeded"))
+    await model._look()
+    network.last.receiver.received(tokens(350, finish="stop") + END)
+    assert (generation.ids, generation.finish) == ([350], Finish.STOP)
+
+
 async def test_an_engine_whose_machine_is_gone_holds_up_no_look_at_others(model: RemoteModel, network: Network) -> None:
     network.hanging, network.away = {URLS[0]}, {URLS[1]}
     await model._look_at(model._fleet.upstreams[1])

@@ -74,7 +74,7 @@ class Chat {
       failed: (error) => this.warn(error instanceof ApiError ? error : new ApiError(0, error.message)),
       imported: (conversation) => {
         this.sidebar.raise(conversation);
-        location.hash = `#/c/${conversation.id}`;
+        this.goTo(`#/c/${conversation.id}`);
       },
     });
     this.palette = new Palette({
@@ -84,7 +84,7 @@ class Chat {
         { image: "upload", label: "Import a conversation", act: () => this.account.import() },
       ],
       recent: () => this.sidebar.conversations,
-      open: (id) => (location.hash = `#/c/${id}`),
+      open: (id) => this.goTo(`#/c/${id}`),
     });
     this.documents = new DocumentsPanel(this.options);
     listenToFiles((files) => this.documents.open(files));
@@ -131,9 +131,14 @@ class Chat {
     if (id !== null && !this.running.has(id)) this.load(this.transcript);
   }
 
+  /** At once: what is typed before the browser tells of a new address would be a draft of the old one. */
+  goTo(address) {
+    if (location.hash !== address) history.pushState(null, "", address);
+    this.route();
+  }
+
   startNew() {
-    if (location.hash !== "" && location.hash !== "#/") location.hash = "#/";
-    else this.route();
+    this.goTo(location.hash === "" ? "" : "#/");
     this.composer.focus();
   }
 
