@@ -24,6 +24,8 @@ LOOK_TIMEOUT_S = 5.0
 # An event loop that answers nothing for so long serves nobody, and the system still hands it connections. Streams of a
 # busy machine stand still for seconds, never for this.
 HANGS_S = 30.0
+# A start may read hundreds of gigabytes over a network. One that is still not ready by then never will be.
+STARTS_S = 1800.0
 RESTART_MAX_S = 30.0  # between two starts of a process that does not come up: its reason will not be gone at once
 STEADY_S = 10.0  # one that was ready for so long fails for a new reason
 KILL_S = 5.0  # a process that was to end by then does not end by itself
@@ -134,7 +136,7 @@ class Child:
 
     async def _look_after(self, process: asyncio.subprocess.Process) -> None:
         """Note when it is ready, and end it when it hangs. Until it was heard of first, it may take its time."""
-        heard_at = float("inf")
+        began, heard_at = time.monotonic(), float("inf")
         while True:
             try:
                 answer = await self._transport.get(self._url, self._path, LOOK_TIMEOUT_S)
@@ -150,6 +152,10 @@ class Child:
                     log.error("%s has not answered for %.0f s and is killed", self.name, HANGS_S)
                     process.kill()
                     return
+            if self._ready_at == float("inf") and time.monotonic() - began > STARTS_S:
+                self._failure = f"{self.name} was not ready after {STARTS_S / 60:.0f} minutes"
+                process.kill()
+                return
             await asyncio.sleep(LOOK_S if self._ready_at < heard_at else LOOK_STARTING_S)
 
     async def relieve(self, within_s: float) -> None:

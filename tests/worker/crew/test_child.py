@@ -128,6 +128,13 @@ async def test_one_that_takes_long_to_start_is_let_be(monkeypatch: pytest.Monkey
         assert not child.is_ready.is_set()
 
 
+@pytest.mark.parametrize("status", [None, 503])
+async def test_a_start_that_hangs_ends(status: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STARTS_S", 0.0)
+    with pytest.raises(StartError, match="worker-1 was not ready after 0 minutes"):
+        await child_of(WAITS, Answers(status)).keep()
+
+
 async def test_one_that_cannot_start_says_why_and_is_not_tried_again() -> None:
     answers = Answers(status=None)
     with pytest.raises(StartError, match="the reason"):
