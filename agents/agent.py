@@ -565,7 +565,7 @@ class Agent:
         """The sampling with the grammar of the step, compiled in a thread. Raises InvalidTurn, InvalidSchema."""
         turn, calls_max = progress.turn, self._calls_max(progress, candidate)
         if not calls_max and turn.answer_format is None:
-            return sampling
+            return sampling if turn.prompt else sampling.without(candidate.call_tokens)
         stage = Stage(not progress.budget.steps and turn.tool_choice != "auto", calls_max, thinking)
         key = (candidate.name, stage)
         if key not in progress.grammars:

@@ -68,6 +68,13 @@ class Candidate:
     def dialect(self) -> Dialect:
         return choose(self.model.chat_template)
 
+    @cached_property
+    def call_tokens(self) -> tuple[int, ...]:
+        """Those that begin a call, as far as one token does."""
+        marks = self.dialect.call_marks
+        spelled = [self.model.tokenize(mark, add_special=False, parse_special=True) for mark in marks]
+        return tuple(ids[0] for ids in spelled if len(ids) == 1)
+
     @property
     def answer_tokens(self) -> int:
         """Reserved for the answer beside passages and results; less in a small context."""

@@ -103,6 +103,10 @@ class Sampling:
             return self
         return replace(self, logit_bias={**self.logit_bias, **dict.fromkeys(end_tokens, NEVER)})
 
+    def without(self, tokens: Iterable[int]) -> Sampling:
+        """The same, with these tokens out of reach, but for those that have a bias of their own."""
+        return replace(self, logit_bias={**dict.fromkeys(tokens, NEVER), **self.logit_bias})
+
 
 @dataclass(frozen=True, slots=True)
 class Due:

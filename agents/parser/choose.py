@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from agents.parser import hermes, llama, mistral
 from agents.parser.deltas import ParserEvent, Text
 from agents.parser.gemma import FunctionGemmaParser, GemmaParser
 from agents.parser.harmony import HarmonyParser
@@ -48,6 +49,16 @@ FORMATS = (
     ("<|python_tag|>", Format.LLAMA),
     ("<|start_header_id|>", Format.LLAMA),
 )
+# What no answer without tools contains: it begins a call, or a result that the model makes up. In Harmony, answers and
+# calls begin alike.
+CALL_MARKS: Mapping[Format, tuple[str, ...]] = {
+    Format.HERMES: (hermes.OPEN, hermes.RESULT_OPEN),
+    Format.QWEN_CODER: (hermes.OPEN, hermes.RESULT_OPEN),
+    Format.LLAMA: (llama.PYTHON_TAG,),
+    Format.MISTRAL: (mistral.CALLS,),
+    Format.GEMMA: (GemmaParser.open,),
+    Format.FUNCTION_GEMMA: (FunctionGemmaParser.open,),
+}
 THOUGHTS = (
     ThoughtMarks("<think>", "</think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
@@ -69,6 +80,10 @@ class Dialect:
     @property
     def keeps_tokens(self) -> bool:
         return self.format not in REWRITTEN
+
+    @property
+    def call_marks(self) -> tuple[str, ...]:
+        return CALL_MARKS.get(self.format, ())
 
     def opens_thought(self, prompt_end: str) -> bool:
         """Whether a prompt with this end leaves the model inside its reasoning."""

@@ -91,7 +91,7 @@ class Executor:
                 request.stamps.prefilled_ns = computed_ns
             if request.ahead:
                 self._finish(request, Finish.LENGTH, None)
-            elif most_likely is not None:
+            elif most_likely is not None and most_likely[row] not in request.sampler.never:
                 self._accept(request, most_likely[row])
             elif each.outputs == 1:
                 self._draw(request, logits[row])

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.core import Sampling, TokenLogprob
+from inference.core import NEVER, Sampling, TokenLogprob
 from inference.errors import GrammarFailed
 from inference.grammar.constraint import Constraint
 
@@ -111,12 +111,14 @@ class Sampler:
         )
         self._counts: Counter[int] = Counter()
         self._likelihoods: list[tuple[int, float]] = []  # of the sampled token, then of the most likely ones
-        adjusts = self._penalises or bool(sampling.logit_bias)
-        # Whether each draw is the most likely token of its row and leaves nothing behind: `draw` need not be called
-        # then.
-        self.takes_most_likely = (
-            sampling.temperature <= 0 and not adjusts and constraint is None and sampling.top_logprobs is None
-        )
+        # Tokens that are out of reach. One of them is seldom drawn, and another draw in its place then is a draw from
+        # the others: nearly all rows need not be adjusted.
+        self.never = frozenset(token for token, bias in sampling.logit_bias.items() if bias <= NEVER)
+        adjusts = self._penalises or len(self.never) < len(sampling.logit_bias)
+        self._adjusts_seldom = not adjusts and constraint is None and sampling.top_logprobs is None
+        # Whether each draw is the most likely token of its row, if that is within reach, and leaves nothing behind:
+        # `draw` need not be called then.
+        self.takes_most_likely = sampling.temperature <= 0 and self._adjusts_seldom
         seeded = sampling.seed is not None or sampling.deterministic
         self._repeats = seeded and sampling.temperature > 0
         self._place = len(written)  # of the next token in the answer
@@ -149,8 +151,10 @@ class Sampler:
         if self._repeats:
             self._turn_to_place()
         self._place += 1
-        row = self._adjusted(logits)
+        row = logits if self._adjusts_seldom else self._adjusted(logits)
         token = self._pick(row)
+        if self._adjusts_seldom and token in self.never:
+            token = self._pick(self._adjusted(logits))
         if self._constraint:
             if not self._constraint.allows(token):
                 fitting = self._fitting(row, self._constraint)

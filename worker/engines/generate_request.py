@@ -19,6 +19,7 @@ GRAMMAR_CHARS_MAX = (
 PROMPT_TOKENS_MAX = 1_000_000  # the model's context is the real limit
 SALT_CHARS_MAX = 256
 SEED_MAX = 2**64 - 1
+OUT_OF_REACH_MAX = 100  # tokens that a worker adds to the biases of its caller
 DEADLINE_MS_MAX = 24 * 3600 * 1000
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
@@ -42,7 +43,7 @@ class SamplingParams(Strict):
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
     seed: Annotated[int, Field(ge=0, le=SEED_MAX)] | None = None
-    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX)] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=limits.BIAS_MAX + OUT_OF_REACH_MAX)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     structured_outputs: StructuredOutputs | None = None
     detokenize: bool = False  # nothing here does
