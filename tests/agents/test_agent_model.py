@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agents.agent import Agent
-from agents.events import EventList
+from agents.events import EventList, TextDelta
 from agents.message import FunctionCall, Message
 from agents.tools import builtin_toolbox
 from agents.turn import Turn
@@ -42,6 +42,13 @@ async def test_a_sum_is_calculated_and_told(model: ChatModel) -> None:
     ran = await run(model, Turn(TENANT, (user("What is 12 * 7?"),), server_tools=TOOLS, sampling=GREEDY))
     assert [(call.name, call.arguments) for call in ran.calls] == [("calculator", '{"expression": "12 * 7"}')]
     assert "84" in ran.answer
+
+
+@pytest.mark.any_answer("whatever it says, it is no call")
+async def test_who_may_call_nothing_more_answers_in_words(model: ChatModel) -> None:
+    """This model begins with a call to what asks for one, also where it is offered none."""
+    ran = await run(model, Turn(TENANT, (user("What is 12 * 7?"),), sampling=GREEDY))
+    assert sum(isinstance(event, TextDelta) for event in ran.events) > 3 and "{" not in ran.answer
 
 
 async def test_the_second_step_prefills_only_the_result(model: ChatModel) -> None:

@@ -152,6 +152,19 @@ def test_what_the_documents_do_not_say_is_declined(client: OpenAI, question: str
     assert response.output_text == DECLINED
 
 
+@pytest.mark.any_answer("whatever it says, it is no call")
+def test_without_tools_no_call_is_begun_and_the_first_words_come_at_once(client: OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="demo-chat",
+        messages=[{"role": "user", "content": "What is 12 * 7?"}],
+        stream=True,
+        temperature=0,
+        max_completion_tokens=40,
+    )
+    pieces = [chunk.choices[0].delta.content for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
+    assert len(pieces) > 3 and "call" not in "".join(pieces)
+
+
 @pytest.mark.parametrize(
     ("greeting", "answer"),
     [

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from inference.backend import Chunk
 from inference.config import EngineConfig
 from inference.core import CacheScope, ChatMessage, Finish, Priority, Sampling
+from inference.engine.sampler import Sampler
 from inference.errors import InferenceError
 from inference.kvcache.host_cache import Entry
 from inference.llama import LlamaContext
 from inference.model import ChatModel
 from inference.request import Phase, Request
-from tests.inference.machine import VOCABULARY, Machine, expected, request
+from tests.inference.machine import GREEDY, VOCABULARY, Machine, expected, request
 
 POISON = VOCABULARY + 1
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 3)
@@ -53,6 +54,18 @@ def test_a_request_counts_its_steps_and_who_else_was_in_them() -> None:
     assert (other.reading.count, other.reading.batch) == (3, 2.0)
     machine.finish(alone, other)
     assert alone.writing.count == len(alone.generated) - 1 < alone.writing.requests
+
+
+def test_a_token_out_of_reach_is_not_taken_beside_others_that_may_be() -> None:
+    machine = Machine(WIDE)
+    free, kept = request([1, 2, 3]), request([1, 2, 3])
+    (first, *_) = expected(free)
+    kept.sampler = Sampler(GREEDY.without([first]))
+    assert kept.sampler.takes_most_likely, "or a step of both would not take the tokens of all at once"
+    machine.add(free, kept)
+    machine.finish(free, kept)
+    assert free.generated == expected(free)
+    assert kept.generated[0] != first and first not in kept.generated
 
 
 def test_of_a_failed_step_only_the_request_that_is_to_blame_ends() -> None:

@@ -50,6 +50,8 @@ def test_temperature_zero_takes_the_most_likely() -> None:
         ({}, True),
         ({"temperature": 1.0}, False),
         ({"logit_bias": {1: 1.0}}, False),
+        ({"logit_bias": {1: -100.0}}, True),  # looked at where it is drawn
+        ({"logit_bias": {1: -100.0, 2: 1.0}}, False),
         ({"presence_penalty": 0.5}, False),
         ({"frequency_penalty": 0.5}, False),
         ({"repeat_penalty": 1.1}, False),
@@ -61,6 +63,20 @@ def test_only_what_asks_for_no_more_than_the_likeliest_token_takes_it_unseen(
     change: dict[str, Any], expected: bool
 ) -> None:
     assert Sampler(replace(Sampling(temperature=0), **change)).takes_most_likely is expected
+
+
+@pytest.mark.parametrize("more", [{}, {"top_k": 4}, {"top_p": 0.999}, {"logit_bias": {0: -100.0, 9: 0.0}}])
+def test_a_token_out_of_reach_leaves_its_odds_to_the_others(more: dict[str, Any]) -> None:
+    row = np.append(ROW, np.full(6, -50, np.float32))
+    sampling = replace(Sampling(seed=1, logit_bias={0: -100.0}), **more)
+    counts = np.bincount(draws(sampling, 20_000, row), minlength=4) / 20_000
+    assert np.allclose(counts[:4], [0, 0.5, 0.3, 0.2], atol=0.02) and not counts[0]
+    assert set(draws(replace(sampling, temperature=0), 20, row)) == {1}
+    assert np.array_equal(row[: len(ROW)], ROW)
+
+
+def test_where_nothing_else_is_in_reach_a_token_is_drawn_all_the_same() -> None:
+    assert set(draws(Sampling(temperature=0, logit_bias=dict.fromkeys(range(4), -100.0)))) == {0}
 
 
 def test_frequencies_follow_the_distribution() -> None:
