@@ -6,10 +6,11 @@
 First the capacity: as many clients as there are streams, each of which asks again when it has its answer. Then an open
 loop at multiples of it: arrivals by a Poisson process, of two tenants (nine requests of ten are the large one's),
 lengths of prompts and answers lognormal, one in five of the class `flex`, which nobody waits for and which is not
-judged. Then a burst, with the time until a first token is as fast again as before; people alone, and beside a flood of
-requests that nobody waits for; four clients that think for a while between two questions alone, and beside forty of
-another tenant. What misses its goal is told at the end; the goals are for a machine that does nothing else. In the open
-loop a client does not come back when it is sent away: what is refused counts against the goodput of all.
+judged. Then a burst, with the time until a first token is as fast again as before; people alone, and beside a flood
+of requests that nobody waits for; four clients that think for a while between two questions alone, and beside forty
+of another tenant. Tokens are those that were computed, of prompts and of answers. What misses its goal is told at the
+end; the goals are for a machine that does nothing else. In the open loop a client does not come back when it is sent
+away: what is refused counts against the goodput of all.
 """
 
 from __future__ import annotations
@@ -52,6 +53,20 @@ WORDS = ("token", "road", "socket", "model", "queue", "turn", "others", "wait", 
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that the worker computed for one request."""
+
+    written: int = 0
+    read: int = 0
+
+    @classmethod
+    def told(cls, line: bytes) -> Usage:
+        usage = json.loads(line.removeprefix(b"data: "))["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return cls(usage["completion_tokens"], usage["prompt_tokens"] - cached)
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One request and what became of it. Times are milliseconds from when it was sent."""
 
@@ -61,12 +76,17 @@ class Call:
     answered_ms: float  # until the headers
     ttft_ms: float | None = None
     tpot_ms: float | None = None
-    tokens: int = 0
+    tokens: int = 0  # of the answer
+    read_tokens: int = 0  # of the prompt, without what was cached
     retry_after_ms: float | None = None
 
     @property
     def admitted(self) -> bool:
         return self.status == 200
+
+    @property
+    def computed_tokens(self) -> int:
+        return self.tokens + self.read_tokens
 
     def in_time(self, first_ms: float) -> bool:
         return self.ttft_ms is not None and self.ttft_ms <= first_ms and (self.tpot_ms or 0) <= PACE_MS
@@ -93,7 +113,8 @@ class Client:
         words = min(PROMPT_MAX, int(rng.lognormvariate(0, PROMPT_SIGMA) * PROMPT_WORDS))
         said = " ".join([f"{tenant} {self.asked[tenant]}", *(rng.choice(WORDS) for _ in range(max(3, words)))])
         tokens = min(ANSWER_MAX, max(4, int(rng.lognormvariate(0, ANSWER_SIGMA) * ANSWER_TOKENS)))
-        return {"messages": [{"role": "user", "content": said}], "max_completion_tokens": tokens, "stream": True}
+        messages, usage = [{"role": "user", "content": said}], {"include_usage": True}
+        return {"messages": messages, "max_completion_tokens": tokens, "stream": True, "stream_options": usage}
 
     async def call(
         self, tenant: str, *, flex: bool = False, tier: str | None = None, body: dict[str, Any] | None = None
@@ -101,7 +122,7 @@ class Client:
         tier = "flex" if flex else tier
         asked = (body or self.body(tenant)) | ({"service_tier": tier} if tier else {})
         headers = {"Authorization": f"Bearer {self.keys[tenant]}"}
-        sent, pieces = perf_counter(), list[float]()
+        sent, pieces, usage = perf_counter(), list[float](), Usage()
         async with self.http.post(f"{self.worker.url}/v1/chat/completions", json=asked, headers=headers) as answer:
             answered_ms = (perf_counter() - sent) * 1e3
             if answer.status != 200:
@@ -110,9 +131,11 @@ class Client:
             async for line in answer.content:
                 if b'"content":"' in line and b'"content":""' not in line:  # the first event has the role alone
                     pieces.append(perf_counter())
+                elif b'"choices":[]' in line:
+                    usage = Usage.told(line)
         first_ms = (pieces[0] - sent) * 1e3 if pieces else None
         pace_ms = (pieces[-1] - pieces[0]) * 1e3 / (len(pieces) - 1) if len(pieces) > 1 else None
-        return Call(tenant, flex, 200, answered_ms, first_ms, pace_ms, len(pieces))
+        return Call(tenant, flex, 200, answered_ms, first_ms, pace_ms, usage.written, usage.read)
 
     async def closed(
         self, clients: dict[str, int], seconds: float, *, think_s: float = 0.0, flex: bool = False
@@ -228,7 +251,7 @@ async def measured(client: Client, load: float, rate: float, seconds: float, fir
         quantile(first, 0.95),
         quantile(refusals, 0.5),
         quantile(refusals, 0.99),
-        sum(call.tokens for call in calls) / took_s,
+        sum(call.computed_tokens for call in calls) / took_s,
         share(told["1.2"] - told["0.8"], told["+Inf"]),
         share(told["1.2"], told["+Inf"]),
         client.worker.rss_mb,
@@ -288,10 +311,8 @@ async def main(arguments: argparse.Namespace) -> None:
         await client.closed({"large": STREAMS}, arguments.seconds / 4)  # warm
         calls = await client.closed({"large": STREAMS}, arguments.seconds)
         rate = len([call for call in calls if call.admitted]) / arguments.seconds
-        print(
-            f"capacity {rate:.2f} requests/s, {sum(c.tokens for c in calls) / arguments.seconds:.0f} tokens/s",
-            flush=True,
-        )
+        tokens_per_s = sum(call.computed_tokens for call in calls) / arguments.seconds
+        print(f"capacity {rate:.2f} requests/s, {tokens_per_s:.0f} tokens/s", flush=True)
         rows = []
         for load in arguments.loads:
             rows.append(await measured(client, load, load * rate, arguments.seconds, arguments.first_ms))
