@@ -427,7 +427,13 @@ class Config:
     ] = 64
     turns: Annotated[int, About(Group.LIMITS, "turns in progress at once; the next one gets status 429", least=1)] = 64
     tenant_turns: Annotated[
-        int, About(Group.LIMITS, "turns in progress at once per tenant; the next one gets status 429", least=1)
+        int,
+        About(
+            Group.LIMITS,
+            "turns in progress at once per tenant, and as many of the class batch beside them; the next one gets "
+            "status 429",
+            least=1,
+        ),
     ] = 32
     late: Annotated[
         str,

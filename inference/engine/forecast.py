@@ -27,7 +27,7 @@ from inference.request import Request
 LEARNING = 0.1  # weight of the newest request
 # The shares that are to take no longer than foretold. Of reading, the usual time is foretold: on a busy machine, the
 # slowest say nothing of the next one.
-WAIT_QUANTILE, USUAL = 0.9, 0.5
+WAIT_QUANTILE, USUAL = 0.95, 0.5
 LENGTHS = 64  # of the newest answers, which tell how long others go on
 FACTOR_MIN, FACTOR_MAX = 0.5, 3.0  # beyond, the machine does something else
 READ_FACTOR_MAX = 1.5  # a slow machine alone is no reason to send somebody away: coming back does not help

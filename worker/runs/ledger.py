@@ -107,7 +107,7 @@ class Ledger:
                 for model in self._expected:
                     model.expect(self.due, salt=str(tenant_id), priority=priority)
                 for _ in range(turns):
-                    places.enter_context(services.admission.turn(tenant_id))
+                    places.enter_context(services.admission.turn(tenant_id, waited=priority < Priority.BATCH))
                 yield places
             except (ClientGone, asyncio.CancelledError):
                 self.record("cancelled")

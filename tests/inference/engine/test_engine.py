@@ -204,7 +204,7 @@ async def test_a_token_that_cannot_be_drawn_fails_its_request_alone(engine: Engi
     await first_delta(other)
     nonsense: Any = "more"
     with pytest.raises(InferenceError, match="no token could be sampled"):
-        await text(engine.submit([1], Sampling(logit_bias={0: nonsense})))
+        await text(engine.submit([1], Sampling(presence_penalty=nonsense)))
     assert await text(other)
     assert other.finish is Finish.LENGTH
 

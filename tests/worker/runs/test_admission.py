@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from worker.config import Config
 from worker.errors import ApiError
 from worker.runs.admission import Admission
 
@@ -44,10 +45,46 @@ def test_who_holds_much_leaves_room_for_those_who_hold_little() -> None:
         turns.enter_context(admission.turn(BOB))
 
 
+def test_what_nobody_waits_for_takes_no_place_of_what_people_ask_for() -> None:
+    admission = Admission(turns_max=16, tenant_turns_max=4)
+    with ExitStack() as turns:
+        for _ in range(4):
+            turns.enter_context(admission.turn(ALICE, waited=False))
+        with (
+            pytest.raises(ApiError, match="4 turns of the class batch") as refused,
+            admission.turn(ALICE, waited=False),
+        ):
+            pass
+        assert refused.value.status == 429
+        for _ in range(4):
+            turns.enter_context(admission.turn(ALICE))
+        with pytest.raises(ApiError, match="4 turns in progress, which is the limit"), admission.turn(ALICE):
+            pass
+
+
+def test_whoever_asks_for_it_what_nobody_waits_for_leaves_a_quarter_of_the_places() -> None:
+    admission = Admission(turns_max=16, tenant_turns_max=4)
+    with ExitStack() as turns:
+        for tenant in (uuid4(), uuid4(), uuid4()):
+            for _ in range(4):
+                turns.enter_context(admission.turn(tenant, waited=False))
+        with pytest.raises(ApiError, match="busy with 12 turns") as refused, admission.turn(BOB, waited=False):
+            pass
+        assert refused.value.status == 503
+        turns.enter_context(admission.turn(BOB))
+
+
+def test_the_most_choices_that_a_request_may_have_find_places_where_nobody_else_is() -> None:
+    admission = Admission(Config().turns, Config().tenant_turns)
+    with ExitStack() as turns:
+        for _ in range(32):
+            turns.enter_context(admission.turn(ALICE, waited=False))
+
+
 def test_a_place_is_free_again_when_a_turn_fails() -> None:
     admission = Admission(turns_max=1, tenant_turns_max=1)
     for _ in range(2):
         with pytest.raises(RuntimeError), admission.turn(ALICE):
             raise RuntimeError
     assert admission.active == 0
-    assert repr(admission) == "<Admission 0 of 1 turns | 0 tenants>"
+    assert repr(admission) == "<Admission 0 of 1 turns | 0 unwaited>"
