@@ -258,7 +258,9 @@ class RemoteGeneration(Delivery):
     def _strand(self, error: InferenceError, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         self._give_up_at = min(self._give_up_at, loop.time() + wait_s)
-        if self._stranded is None:
+        if self._give_up_at <= loop.time():  # a timer would lose against a look that sends it on in this very moment
+            self._fail(error)
+        elif self._stranded is None:
             self._stranded = loop.call_at(self._give_up_at, self._fail, error)
 
     def _unstrand(self) -> None:

@@ -135,7 +135,7 @@ class Child:
                 self._told(message)
 
     async def _look_after(self, process: asyncio.subprocess.Process) -> None:
-        """Note when it is ready, and end it when it hangs. Until it was heard of first, it may take its time."""
+        """Note when it is ready, and end it when it hangs. Until it was heard of first, it may take `STARTS_S`."""
         began, heard_at = time.monotonic(), float("inf")
         while True:
             try:

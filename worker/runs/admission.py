@@ -14,7 +14,7 @@ from uuid import UUID
 from inference.engine.fairness import may_take
 from worker.errors import ApiError, overloaded, rate_limited
 
-PEOPLE = 4  # one place of so many is kept for turns that somebody waits for
+RESERVED_PART = 4  # one place of so many is reserved for turns that somebody waits for
 RETRY_AFTER_S = 1.0  # about the length of a short answer: when the next turn is likely to end
 
 
@@ -28,7 +28,7 @@ class Admission:
     def __init__(self, turns_max: int, tenant_turns_max: int) -> None:
         self._turns_max = turns_max
         self._tenant_turns_max = tenant_turns_max
-        self._unwaited_max = turns_max - turns_max // PEOPLE
+        self._unwaited_max = turns_max - turns_max // RESERVED_PART
         self._waited: Counter[UUID] = Counter()
         self._unwaited: Counter[UUID] = Counter()
 

@@ -298,7 +298,7 @@ async def test_who_was_let_in_and_has_no_token_yet_waits_as_an_answer_does(
     network.away.update(URLS)
     network.last.receiver.lost("killed", reached=True)
     network.last.receiver.lost("refused", reached=False)  # at the other one
-    await asyncio.sleep(0.05)  # longer than who has seen nothing would wait
+    await model._look()  # by now who has seen nothing would have been refused
     assert model.stats()["running"] + model.stats()["waiting"] == 1
     network.away.clear()
     await model._look()
@@ -307,6 +307,16 @@ async def test_who_was_let_in_and_has_no_token_yet_waits_as_an_answer_does(
     await model._look()
     network.last.receiver.received(tokens(350, finish="stop") + END)
     assert (generation.ids, generation.finish) == ([350], Finish.STOP)
+
+
+async def test_an_answer_whose_time_is_over_is_sent_on_by_no_look(model: RemoteModel, network: Network) -> None:
+    generation = model.generate(PROMPT, GREEDY)
+    network.last.receiver.begun()
+    network.last.receiver.lost("killed", reached=True)  # it is at the other one now
+    generation._give_up_at = asyncio.get_running_loop().time()
+    network.last.receiver.lost("killed", reached=True)
+    model._resume()  # in the same moment, before any timer
+    assert (generation.finish, len(network.posts)) == (Finish.ERROR, 2)
 
 
 async def test_an_engine_whose_machine_is_gone_holds_up_no_look_at_others(model: RemoteModel, network: Network) -> None:
