@@ -2,6 +2,7 @@
 
     python -m benchmarks.load [--seconds 60] [--loads 0.5 1 2 3 4] [--first-ms 500] [--late refuse] [--json FILE]
     python -m benchmarks.load --even 30 0.1   # on a device whose steps take 30 ms, and 0.1 ms for each row
+    python -m benchmarks.load --llama-server  # the open loop on llama-server too: the same model, slots and requests
 
 First the capacity: as many clients as there are streams, each of which asks again when it has its answer. Then an open
 loop at multiples of it: arrivals by a Poisson process, of two tenants (nine requests of ten are the large one's),
@@ -10,7 +11,7 @@ judged. Then a burst, with the time until a first token is as fast again as befo
 of requests that nobody waits for; four clients that think for a while between two questions alone, and beside forty
 of another tenant. Tokens are those that were computed, of prompts and of answers. What misses its goal is told at the
 end; the goals are for a machine that does nothing else. In the open loop a client does not come back when it is sent
-away: what is refused counts against the goodput of all.
+away: what is refused counts against the goodput of all. Forecasts and refusals are what llama-server does not have.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.engine.peer import cache_folder, llama_server
+from benchmarks.engine.servers import Setup
+from benchmarks.engine.servers import llama_server as llama_server_process
+from benchmarks.engine.target import session
 from benchmarks.served import Served, serve
+from inference.bundled import CHAT_MODEL
+from inference.config import CONTEXT_DEFAULT
 
 STREAMS = 8
 TENANTS = ("large", "small")
@@ -62,7 +69,7 @@ class Usage:
     @classmethod
     def told(cls, line: bytes) -> Usage:
         usage = json.loads(line.removeprefix(b"data: "))["usage"]
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
         return cls(usage["completion_tokens"], usage["prompt_tokens"] - cached)
 
 
@@ -94,9 +101,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    worker: Served
+    url: str
     http: aiohttp.ClientSession
-    keys: dict[str, str]
+    keys: dict[str, str] = field(default_factory=dict)  # of the tenants
+    worker: Served | None = None  # None: it is llama-server
     rng: random.Random = field(default_factory=lambda: random.Random(1))  # of arrivals
     asks: dict[str, random.Random] = field(default_factory=dict)  # of what each tenant asks
     asked: Counter[str] = field(default_factory=Counter)
@@ -121,9 +129,9 @@ class Client:
     ) -> Call:
         tier = "flex" if flex else tier
         asked = (body or self.body(tenant)) | ({"service_tier": tier} if tier else {})
-        headers = {"Authorization": f"Bearer {self.keys[tenant]}"}
+        headers = {"Authorization": f"Bearer {self.keys.get(tenant)}"}
         sent, pieces, usage = perf_counter(), list[float](), Usage()
-        async with self.http.post(f"{self.worker.url}/v1/chat/completions", json=asked, headers=headers) as answer:
+        async with self.http.post(f"{self.url}/v1/chat/completions", json=asked, headers=headers) as answer:
             answered_ms = (perf_counter() - sent) * 1e3
             if answer.status != 200:
                 wait = answer.headers.get("Retry-After-Ms")
@@ -162,8 +170,9 @@ class Client:
 
     async def forecasts(self) -> Counter[str]:
         """How many first tokens came within which share of what was expected."""
-        headers = {"Authorization": f"Bearer {self.worker.api_key}"}
-        async with self.http.get(f"{self.worker.url}/metrics", headers=headers) as answer:
+        if self.worker is None:
+            return Counter()
+        async with self.http.get(f"{self.url}/metrics", headers=self.worker.headers) as answer:
             text = await answer.text()
         found = re.findall(r'firsttoken_forecast_ratio_bucket\{[^}]*le="([^"]+)"[^}]*\} (\S+)', text)
         counted: Counter[str] = Counter()
@@ -183,7 +192,15 @@ async def opened(first_ms: float, late: str, even: Sequence[float]) -> AsyncIter
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
         ):
             keys = {tenant: await new_key(Path(folder), tenant) for tenant in TENANTS}
-            yield Client(worker, http, keys)
+            yield Client(worker.url, http, keys, worker)
+
+
+@asynccontextmanager
+async def peer(flash: bool) -> AsyncIterator[Client]:
+    program = await asyncio.to_thread(llama_server, cache_folder())
+    setup = Setup(CHAT_MODEL, STREAMS, CONTEXT_DEFAULT)
+    async with session() as http, llama_server_process(program, setup, http, slots=STREAMS, flash=flash) as endpoint:
+        yield Client(endpoint.url, http)
 
 
 async def new_key(home: Path, tenant: str) -> str:
@@ -254,7 +271,7 @@ async def measured(client: Client, load: float, rate: float, seconds: float, fir
         sum(call.computed_tokens for call in calls) / took_s,
         share(told["1.2"] - told["0.8"], told["+Inf"]),
         share(told["1.2"], told["+Inf"]),
-        client.worker.rss_mb,
+        client.worker.rss_mb if client.worker else float("nan"),
     )
 
 
@@ -306,23 +323,48 @@ async def fairness(client: Client, seconds: float, first_ms: float) -> dict[str,
     return told
 
 
+async def capacity(client: Client, seconds: float) -> tuple[float, float]:
+    """Requests and tokens a second with as many clients as there are streams."""
+    await client.closed({"large": STREAMS}, seconds / 4)  # warm
+    calls = await client.closed({"large": STREAMS}, seconds)
+    rate = len([call for call in calls if call.admitted]) / seconds
+    tokens_per_s = sum(call.computed_tokens for call in calls) / seconds
+    print(f"capacity {rate:.2f} requests/s, {tokens_per_s:.0f} tokens/s", flush=True)
+    return rate, tokens_per_s
+
+
+async def open_loop(client: Client, rate: float, arguments: argparse.Namespace) -> list[Row]:
+    """A row for each load, told as soon as it is measured. `rate` is that of the capacity."""
+    rows = []
+    for load in arguments.loads:
+        rows.append(await measured(client, load, load * rate, arguments.seconds, arguments.first_ms))
+        told = {name: round(value, 3) for name, value in asdict(rows[-1]).items() if value == value}
+        print(json.dumps(told), flush=True)
+    return rows
+
+
+async def beside(rate: float, arguments: argparse.Namespace) -> list[Row]:
+    """The rows of llama-server at our rates, with or without flash attention, whichever has more capacity."""
+    capacities = {}
+    for flash in (False, True):
+        async with peer(flash) as client:
+            capacities[flash] = (await capacity(client, arguments.seconds / 4))[1]
+    async with peer(capacities[True] > capacities[False]) as client:
+        await capacity(client, arguments.seconds)
+        return await open_loop(client, rate, arguments)
+
+
 async def main(arguments: argparse.Namespace) -> None:
     async with opened(arguments.first_ms, arguments.late, arguments.even) as client:
-        await client.closed({"large": STREAMS}, arguments.seconds / 4)  # warm
-        calls = await client.closed({"large": STREAMS}, arguments.seconds)
-        rate = len([call for call in calls if call.admitted]) / arguments.seconds
-        tokens_per_s = sum(call.computed_tokens for call in calls) / arguments.seconds
-        print(f"capacity {rate:.2f} requests/s, {tokens_per_s:.0f} tokens/s", flush=True)
-        rows = []
-        for load in arguments.loads:
-            rows.append(await measured(client, load, load * rate, arguments.seconds, arguments.first_ms))
-            print(json.dumps({name: round(value, 3) for name, value in asdict(rows[-1]).items()}), flush=True)
+        rate, _ = await capacity(client, arguments.seconds)
+        rows = await open_loop(client, rate, arguments)
         recovered = await recovery_s(client)
         print(f"after a burst of {BURST}: as fast as before {recovered:.2f} s after its last answer", flush=True)
         flooded = await flood(client, PERSON_SHARE * rate, arguments.seconds)
         print(json.dumps({name: round(value, 3) for name, value in flooded.items()}), flush=True)
         fair = await fairness(client, arguments.seconds, arguments.first_ms)
         print(json.dumps({name: round(value, 3) for name, value in fair.items()}), flush=True)
+    theirs = await beside(rate, arguments) if arguments.llama_server else []
     reached = {
         "in_time_at_3": next((row.goodput_admitted for row in rows if row.load == 3.0), float("nan")),
         "tokens_of_best": rows[-1].tokens_per_s / max(row.tokens_per_s for row in rows),
@@ -337,6 +379,7 @@ async def main(arguments: argparse.Namespace) -> None:
         whole = {
             "capacity": rate,
             "rows": [asdict(row) for row in rows],
+            "llama_server": [asdict(row) for row in theirs],
             "recovery_s": recovered,
             "flood": flooded,
             "fairness": fair,
@@ -352,5 +395,6 @@ if __name__ == "__main__":
     parser.add_argument("--first-ms", type=float, default=500.0)
     parser.add_argument("--late", choices=("refuse", "wait"), default="refuse")
     parser.add_argument("--even", type=float, nargs=2, default=(), metavar=("STEP_MS", "ROW_MS"))
+    parser.add_argument("--llama-server", action="store_true", help="the open loop on llama-server too, at our rates")
     parser.add_argument("--json", type=Path)
     asyncio.run(main(parser.parse_args()))

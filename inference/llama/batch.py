@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,6 +12,15 @@ from inference.backend import Chunk
 from inference.llama.library import DecodeFailed, lib
 
 _i32 = ctypes.c_int32
+# Idle slots in a row that get a row each: a further part of a step costs as much as some eight rows more.
+GAP_MAX = 2
+
+
+def between(slots: Sequence[int]) -> list[int]:
+    """The idle slots in short gaps between these, which ascend. With a row for each of them a step is one part: with
+    streams, llama.cpp computes rows together only as far as their slots follow each other, and each part of a step
+    reads the whole model."""
+    return [idle for low, high in pairwise(slots) if high - low <= GAP_MAX + 1 for idle in range(low + 1, high)]
 
 
 class Batch:

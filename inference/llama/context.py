@@ -15,7 +15,7 @@ from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region, Rows
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
-from inference.llama.batch import Batch
+from inference.llama.batch import Batch, between
 from inference.llama.last_words import heard_by
 from inference.llama.library import (
     DecodeFailed,
@@ -128,6 +128,22 @@ class LlamaContext:
         yield from zip(part, np.split(logits, np.cumsum([chunk.outputs for chunk in part])[:-1]), strict=True)
 
     def _compute(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+        fillers = self._fillers(chunks) if self.streams and self.rewinds else ()
+        if not fillers:
+            return self._step(chunks)
+        try:
+            return self._step(sorted([*chunks, *fillers], key=lambda chunk: chunk.slot))
+        finally:
+            for row in fillers:
+                self.truncate(row.slot, row.position)
+
+    def _fillers(self, chunks: Sequence[Chunk]) -> Sequence[Rows]:
+        """Rows of the idle slots between those of the chunks, if there is room; they are forgotten after the step."""
+        rows = [Rows(slot, self.length(slot), [0], outputs=0) for slot in between([chunk.slot for chunk in chunks])]
+        total = len(rows) + sum(len(chunk.tokens) for chunk in chunks)
+        return rows if total <= self.rows_max and all(row.position < self.context for row in rows) else ()
+
+    def _step(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
         outputs = self._batch.fill(chunks, self.slots, self.context)
         if outputs > self.outputs_max:
             raise DecodeFailed(f"{outputs} outputs; {self.outputs_max} are possible")

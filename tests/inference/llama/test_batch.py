@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from inference.llama import DecodeFailed
-from inference.llama.batch import Batch
+from inference.llama.batch import GAP_MAX, Batch, between
 
 SLOTS, CONTEXT = 4, 10
 
@@ -78,3 +78,12 @@ def test_what_would_make_llama_cpp_abort_is_refused(beside: Part, wrong: Part) -
 def test_a_step_without_rows_is_refused() -> None:
     with pytest.raises(DecodeFailed):
         Batch(8).fill([], SLOTS, CONTEXT)
+
+
+def test_short_gaps_between_slots_are_filled() -> None:
+    assert between([0, 1, 3, 6]) == [2, 4, 5]
+    assert between([2]) == between([2, 3]) == []
+
+
+def test_a_long_gap_between_slots_is_left() -> None:
+    assert between([0, GAP_MAX + 2]) == []

@@ -122,6 +122,23 @@ def test_a_fork_is_saved_where_all_slots_hold_something(context: LlamaContext) -
     goes_on(context, 1, text(0))
 
 
+@pytest.mark.parametrize("between", [0, 10, CONTEXT], ids="between: {}".format)
+def test_an_idle_slot_between_others_stays_as_it_is(between: int, context: LlamaContext) -> None:
+    for slot, tokens in enumerate((LONG, between, LONG)):
+        if tokens:
+            context.decode([Rows(slot, 0, text(slot, tokens))])
+    together = context.decode([Rows(0, LONG, [7]), Rows(2, LONG, [7, 7])]).copy()
+    assert len(together) == 2
+    assert context.length(1) == between
+    context.truncate(0, LONG)
+    alone = context.decode([Rows(0, LONG, [7])])
+    assert np.abs(together[0] - alone).max() < (1e-3 if context.exact else CLOSE)
+    context.truncate(1, min(between, CONTEXT - 1))
+    goes_on(context, 1, text(1, between)[: CONTEXT - 1])
+    context.truncate(2, LONG)
+    goes_on(context, 2, text(2))
+
+
 @pytest.mark.parametrize("walk", range(WALKS))
 def test_slots_hold_what_was_put_into_them_on_any_walk(walk: int, model: LlamaModel, context: LlamaContext) -> None:
     chance = random.Random(walk)
@@ -129,11 +146,18 @@ def test_slots_hold_what_was_put_into_them_on_any_walk(walk: int, model: LlamaMo
     states: list[tuple[NDArray[np.uint8], list[int]]] = []
     for _ in range(STEPS):
         slot = chance.randrange(SLOTS)
-        match chance.choice(("compute", "fork", "fork", "save", "restore", "truncate")):
+        match chance.choice(("compute", "together", "fork", "fork", "save", "restore", "truncate")):
             case "compute" if len(held[slot]) < CONTEXT - 2:
                 more = text(chance.randrange(9), min(chance.choice((1, 8, LONG)), CONTEXT - 2 - len(held[slot])))
                 context.decode([Rows(slot, len(held[slot]), more)])
                 held[slot] += more
+            case "together":
+                some = [each for each in range(SLOTS) if chance.random() < 0.6 and len(held[each]) < CONTEXT - 2]
+                rows = [Rows(each, len(held[each]), [300 + each]) for each in some]
+                if rows:
+                    context.decode(rows)
+                for each in some:
+                    held[each].append(300 + each)
             case "fork" if held[slot]:
                 target = chance.choice([each for each in range(SLOTS) if each != slot])
                 kept = chance.randint(1, len(held[slot]))
