@@ -97,6 +97,7 @@ class Run:
         self._over = False  # its end was told
         self._kept = asyncio.Event()  # more of it is stored
         self._readers = 0
+        self._unread: asyncio.TimerHandle | None = None  # while nobody reads: for how long that may be
         self._followers: list[Follower] = []
         self._moved = asyncio.Event()  # a follower has sent something, or left
         self._stopping = False
@@ -171,6 +172,7 @@ class Run:
     def reading(self) -> Iterator[None]:
         """While somebody reads. When the last reader leaves early, the policy decides."""
         self._readers += 1
+        self._disarm()
         try:
             yield
         finally:
@@ -180,12 +182,14 @@ class Run:
 
     def expect_reader(self) -> None:
         """Nobody reads yet: the policy decides how long that may be."""
-        if self.on_disconnect is not GO_ON:
-            asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self._stop_unread)
+        self._disarm()
+        if self.on_disconnect is not GO_ON and not self._readers:
+            self._unread = asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self.cancel)
 
-    def _stop_unread(self) -> None:
-        if not self._readers:
-            self.cancel()
+    def _disarm(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     @contextmanager
     def followed_by(self, follower: Follower) -> Iterator[None]:
