@@ -146,6 +146,7 @@ class Run:
         """Return when the turn was accepted; raises what refuses it. `held` is closed when the response has ended."""
         self._held = held
         self._task = asyncio.create_task(self._make(), name="run")
+        self._task.add_done_callback(self._let_go)
         try:
             await asyncio.shield(self._accepted)
         except asyncio.CancelledError:
@@ -157,6 +158,12 @@ class Run:
         if self._task and not self._stopping and not self.ended:
             self._stopping = True
             self._task.cancel()
+
+    def _let_go(self, _task: asyncio.Task[None]) -> None:
+        """Also of a task that was cancelled before its first line."""
+        self._held.close()
+        if not self._accepted.done():
+            self._accepted.cancel()
 
     def leave(self) -> None:
         """Stop without an end, as if this worker had died: another one begins it again, or says that it failed."""
@@ -294,8 +301,6 @@ class Run:
                 self._settling.cancel()
             self._held.close()
             self._ledger.record(status)
-            if not self._accepted.done():
-                self._accepted.cancel()
 
     async def _withdraw(self) -> None:
         """Nobody was told of it, but it may be stored: what an answer of the database would have said was not heard."""
