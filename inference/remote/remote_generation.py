@@ -143,6 +143,11 @@ class RemoteGeneration(Delivery):
             self._losses += 1
             self._go_elsewhere(EnginesAway("the engine says nothing any more"))
 
+    @property
+    def received_tokens(self) -> int:
+        """Without those that were written before it began."""
+        return len(self.ids) - self._written
+
     # --- for the transport ---
 
     def begun(self) -> None:
