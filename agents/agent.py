@@ -253,6 +253,8 @@ class Agent:
             trace=progress.trace,
         )
         candidate = progress.same(self._router.candidate(decision.model))
+        if decision.is_trial:  # from here on the turn has it, whatever models there are by then
+            progress.same(self._router.candidate(decision.fallback))
         progress.step = await self._begin(progress, candidate, decision)
         self._mark(progress)
 
@@ -262,13 +264,12 @@ class Agent:
         if step.trial is None:
             return await step.run(sink)
         decision = step.trial.decision
+        other = progress.models[decision.fallback]
         running = asyncio.create_task(step.run(sink), name="trial")
-        other = progress.same(self._router.candidate(decision.fallback))
         try:
             with Prefetch(other.model, progress.trace) as hedge:
                 if decision.hedge and other.is_loaded:
-                    prompt = (await self._prompt(progress, other))[1]
-                    hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
+                    await self._hedge(progress, other, hedge)
                 await step.decided.wait()
                 takes_over = not step.is_kept and await self._take_over(progress, step, other, sink)
             progress.add_hedge(hedge.spent, other, took_over=takes_over)
@@ -278,12 +279,25 @@ class Agent:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
+    async def _hedge(self, progress: Progress, other: Candidate, hedge: Prefetch) -> None:
+        """Have the other model read the prompt as it is. Nothing is left out of it to fit there: what the first model
+        has would be missing in its answer."""
+        with suppress(InferenceError):
+            prompt = await self._encode(self._segments(progress, other), other, progress.turn.salt)
+            if len(prompt) + other.answer_tokens <= other.model.context_length:
+                hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
+
     async def _take_over(self, progress: Progress, step: Step, other: Candidate, sink: EventSink) -> bool:
         """Whether the other model does the step. Where it cannot, the first one goes on."""
+        taken = None
         try:
             taken = await self._begin(progress, other)
             await taken.generation.admitted()
-        except (InferenceError, InvalidTurn) as error:
+        except BaseException as error:
+            if taken is not None:
+                taken.generation.cancel()
+            if not isinstance(error, InferenceError | InvalidTurn):
+                raise
             step.keep(f"no {other.name}: {type(error).__name__}", sink)
             return False
         step.cancel()
@@ -619,7 +633,8 @@ class Agent:
             return
         sink.write(step.end(fallback=_fallback(progress)))
         progress.add(step)
-        self._known.keep(step.shelf, step.generation, "".join(step.heard))
+        if step.is_whole:
+            self._known.keep(step.shelf, step.generation, "".join(step.heard))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)

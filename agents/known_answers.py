@@ -53,9 +53,9 @@ class Ask:
 
     @property
     def around(self) -> str:
-        """All but the question."""
+        """All but the question; also tools that are shown and may not be called."""
         turn = replace(self.turn, input=(*self.turn.input[:-1], Message("user", "?")))
-        return repr((assemble(turn, self.output, self.passages), turn.switches))
+        return repr((assemble(turn, self.output, self.passages), self.offer.schemas, turn.switches))
 
     def seconds(self, answer: CachedAnswer) -> float:
         """That it would take to generate."""

@@ -177,6 +177,7 @@ class Step:
     shelf: Shelf = field(default_factory=Shelf)  # where its answer is kept, if it is
     heard: list[str] = field(default_factory=list)  # the text as it was generated, where it is kept
     flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # of an answer on trial; why it has one
+    is_whole: bool = False  # all that was generated was heard
     ended: bool = False
     fed: int = 0  # tokens of the generation that it has
     reasoning_tokens: int = 0
@@ -198,6 +199,7 @@ class Step:
 
         try:
             await self.generation.stream(receive)
+            self.is_whole = True
             self._judge_whole()
             self._expire(sink)
         finally:

@@ -10,6 +10,7 @@ from worker.supervisor import Part, Supervised, Supervisor, Well
 
 GATHER_S = 0.25  # how long a batch collects: one commit for a busy moment
 HURRY_S = 0.01  # where somebody waits for it
+UNDER_WAY_S = 2.0  # for a batch that is being stored when the worker stops: what is taken from a queue would be lost
 
 
 class NotStored(Exception):
@@ -44,7 +45,10 @@ class BatchWriter:
             return await self._store()
 
     async def close(self) -> None:
-        """Stop, and store what is waiting: once. Raises what `store` raises."""
+        """Stop, and store what is waiting: once, behind what is being stored. Raises what `store` raises."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNDER_WAY_S), self._writing:
+                pass
         if self._task:
             await self._task.stop()
         await self.flush()

@@ -22,6 +22,7 @@ ASK, CANCEL = 1, 2  # of a worker: a `traceparent`, a line feed and the body; no
 TAKEN, REFUSED, EVENTS, LAST, STEP = 16, 17, 18, 19, 20  # of an engine; nothing; status and body; events; see `step`
 OF_ALL = 0  # the number of a frame that belongs to no single request
 ANSWER_BYTES_MAX = 16 * 2**20  # of a frame of an engine: a step of many answers with alternatives is some hundred kB
+RETRY_AFTER_S_MAX = 86_400.0  # it is told to clients, who would not wait for longer
 _HEAD = Struct("<IBI")
 _BYTES = 4  # of a number in a step
 
@@ -96,6 +97,8 @@ def read_refusal(content: bytes) -> Answer:
     try:
         told = orjson.loads(content)
         status, retry_after_s = told["status"], told["retry_after_s"]
-        return Answer(int(status), orjson.dumps(told["body"]), None if retry_after_s is None else float(retry_after_s))
+        if not (400 <= status < 600 and (retry_after_s is None or 0 <= retry_after_s <= RETRY_AFTER_S_MAX)):
+            raise ValueError("its numbers are none of a refusal")
+        return Answer(int(status), orjson.dumps(told["body"]), retry_after_s)
     except (ValueError, TypeError, KeyError) as error:
         raise Malformed(f"a refusal that says nothing: {error!r}") from None

@@ -143,6 +143,11 @@ class RemoteGeneration(Delivery):
             self._losses += 1
             self._go_elsewhere(EnginesAway("the engine says nothing any more"))
 
+    @property
+    def received_tokens(self) -> int:
+        """Without those that were written before it began."""
+        return len(self.ids) - self._written
+
     # --- for the transport ---
 
     def begun(self) -> None:
@@ -182,7 +187,7 @@ class RemoteGeneration(Delivery):
     def told(self, ids: Sequence[int]) -> None:
         if not ids or max(ids) >= len(self._pieces):
             self._fail(InferenceError("the engine could not be understood: it told a token that is none"))
-        elif self.stamps.first_token_ns and not self._ask.sampling.stop and self._end_tokens.isdisjoint(ids):
+        elif self._is_usual(ids):
             self.stamps.last_token_ns = now_ns()  # nearly all tokens: as `_accept`, without what these do not need
             self._give_up_at = float("inf")
             self.ids += ids
@@ -206,6 +211,12 @@ class RemoteGeneration(Delivery):
     def _taken(self) -> bool:
         """By an engine, before it told anything: the client has the head of a stream since."""
         return bool(self.ids) or self._answered.is_set()
+
+    def _is_usual(self, ids: Sequence[int]) -> bool:
+        """Whether they are neither the first tokens of the answer, nor the last, nor behind these."""
+        goes_on = self._ending is None and len(self.ids) + len(ids) < self._ask.sampling.max_tokens
+        usual = goes_on and self.stamps.first_token_ns and not self._ask.sampling.stop
+        return bool(usual) and self._end_tokens.isdisjoint(ids)
 
     def _begin(self) -> None:
         """Ask the next engine. Raises EnginesAway and NotDeterministic."""

@@ -202,7 +202,7 @@ class RemoteModel(TextModel):
 
     def _left(self, generation: RemoteGeneration) -> None:
         self._going.discard(generation)
-        self._totals["generated_tokens"] += len(generation.ids)
+        self._totals["generated_tokens"] += generation.received_tokens
         self._totals["prompt_tokens"] += generation.prompt_tokens
         self._totals["cached_tokens"] += generation.cached_tokens
         self._totals["continued"] += generation.moves

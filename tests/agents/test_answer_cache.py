@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,12 +13,12 @@ from hypothesis import strategies as st
 
 from agents.agent import Agent
 from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
-from agents.events import EventList
+from agents.events import Event, EventList, TextDelta
 from agents.lineup import Candidate, Lineup
 from agents.toolbox import Toolbox
 from agents.turn import Turn
-from inference.core import Finish, Sampling
-from inference.testing import ScriptedModel
+from inference.core import Delta, Finish, Sampling
+from inference.testing import ScriptedGeneration, ScriptedModel
 from inference.trace import Trace
 from tests.agents.turns import Ran, asked, call, check_order, double
 
@@ -112,6 +114,42 @@ async def test_likelihoods_are_computed_and_not_remembered() -> None:
     for _ in range(2):
         await run(agent, asked(sampling=replace(GREEDY, top_logprobs=1)))
     assert len(model.prompts) == 2
+
+
+class Ahead(ScriptedGeneration):
+    """Its engine is done before its reader is, as engines are."""
+
+    async def stream(self, receive: Callable[[Delta], None]) -> None:
+        try:
+            await super().stream(receive)
+        finally:
+            self.ids, self.finish = list(range(len(self._pieces))), Finish.STOP
+
+
+class AheadModel(ScriptedModel):
+    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+        return Ahead(self.replies[0], len(prompt), sampling, self.piece_chars)
+
+
+class Broken(EventList):
+    """Cannot tell the second piece of an answer."""
+
+    pieces = 0
+
+    def write(self, events: Sequence[Event]) -> None:
+        super().write(events)
+        for event in events:
+            self.pieces += isinstance(event, TextDelta)
+            if self.pieces == 2 and isinstance(event, TextDelta):
+                raise RuntimeError("it cannot be told")
+
+
+async def test_half_an_answer_is_not_given_again_although_its_engine_wrote_all_of_it() -> None:
+    cache = AnswerCache(100_000)
+    agent = agent_with(AheadModel(["Paris is the capital."]), cache)
+    assert (await agent.run(asked(sampling=GREEDY), Trace(), Broken())).status == "failed"
+    assert (await run(agent, asked(sampling=GREEDY))).answer == "Paris is the capital."
+    assert cache.stats()["answer_cache_hits_total"] == 0
 
 
 async def test_without_a_cache_every_answer_is_generated() -> None:

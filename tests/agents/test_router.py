@@ -268,6 +268,65 @@ async def test_hedged_the_large_model_reads_the_prompt_while_the_small_one_begin
     assert all(reading.cancelled for reading in large.generations)
 
 
+async def test_a_prompt_that_is_too_long_for_the_model_in_reserve_ends_no_answer_and_takes_nothing_from_it() -> None:
+    small = model("small", "It is so [2].")
+    models = lineup(small, model("large", "No.", context_length=130), {**CASCADE, "hedge": True})
+    told = EventList()
+    searcher = ShelfSearcher([passage(1), passage(2)])
+    turn = asked("What is it?", file_search=FileSearch(("docs",)))
+    await Agent(models, searcher, Toolbox()).run(turn, Trace(), told)
+    ran = Ran(told.events, Trace())
+    assert (ran.finished.status, ran.answer) == ("completed", "It is so [2].")
+    (cited,) = [item.citations for item in ran.output if isinstance(item, Message)]
+    assert [citation.filename for citation in cited] == ["2.md"]
+
+    models = lineup(model("small", "Paris."), model("large", "No.", context_length=10), {**CASCADE, "hedge": True})
+    assert (await run(models, asked())).finished.status == "completed"
+
+
+class Unanswering(ScriptedGeneration):
+    """Its engine has not said yet whether it takes the request."""
+
+    async def admitted(self) -> None:
+        await asyncio.Event().wait()
+
+
+@dataclass
+class UnansweringModel(ScriptedModel):
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    running: list[Unanswering] = field(default_factory=list)
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, **_options: Any) -> ScriptedGeneration:
+        self.running.append(Unanswering("x", len(prompt), sampling, self.piece_chars))
+        self.started.set()
+        return self.running[-1]
+
+
+async def test_a_client_that_leaves_while_another_engine_is_asked_stops_that_one_too() -> None:
+    large = UnansweringModel(["x"], name="large", measures=SIZE)
+    models = lineup(model("small", "Rome, or so.", logprobs=UNLIKELY), large, CASCADE)
+    turn = asyncio.create_task(Agent(models, None, Toolbox()).run(asked(), Trace(), EventList()))
+    await large.started.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    assert large.running[0].cancelled
+
+
+async def test_a_model_that_is_gone_from_the_file_still_takes_over_what_began_before() -> None:
+    models = lineup(model("small", "Rome, or so.", logprobs=UNLIKELY), model("large", "Paris."), CASCADE)
+
+    class Reloading(EventList):
+        async def open(self) -> None:
+            models.replace(Lineup({"small": models.candidates["small"]}))
+
+    told = Reloading()
+    await Agent(models, None, Toolbox()).run(asked(), Trace(), told)
+    ran = Ran(told.events, Trace())
+    assert (ran.finished.status, ran.answer) == ("completed", "Paris.")
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "trial"]
+
+
 async def test_a_conversation_stays_with_the_model_that_knows_it_where_that_is_cheaper() -> None:
     """The large model has answered, and reading it all again would cost the small one more."""
     small, large = model("small", "No."), model("large", "Paris.")

@@ -21,7 +21,7 @@ from agents.message import Message
 from agents.routing.policy import Cascade
 from agents.similar_answers import LOOKED_AT_MAX, QUESTION_CHARS_MAX, Asked, SimilarAnswers, Vector
 from agents.toolbox import Toolbox
-from agents.turn import FileSearch, Turn
+from agents.turn import FileSearch, FunctionTool, Turn
 from inference.core import Finish, Sampling
 from inference.testing import ScriptedModel
 from tests.agents.test_answer_cache import run
@@ -105,6 +105,15 @@ async def test_whatever_else_an_answer_follows_from_must_be_the_same(change: Cal
     agent = agent_with(model, never())
     await run(agent, greedy("When do I get a refund?"))
     await run(agent, change(greedy("When do I get a refund?")))
+    assert len(model.prompts) == 2
+
+
+async def test_tools_that_are_shown_and_may_not_be_called_are_a_part_of_what_is_around_it() -> None:
+    model = ScriptedModel(["In 14 days.", "Otherwise."])
+    agent = agent_with(model, never())
+    for description in ("Pay money back", "Pay nothing back"):
+        tool = FunctionTool("pay", description, {"type": "object"})
+        await run(agent, greedy("When do I get a refund?", functions=(tool,), allowed_tools=frozenset({"file_search"})))
     assert len(model.prompts) == 2
 
 

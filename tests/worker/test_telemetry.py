@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from statistics import quantiles
@@ -269,6 +270,28 @@ async def test_the_writer_stores_without_being_asked(telemetry: Telemetry, tenan
     while await telemetry.traces.get(member(tenant_id), trace.id) is None:
         pass  # the test's own time limit ends this
     assert telemetry.dropped == 0
+
+
+async def test_turns_that_are_being_stored_when_the_worker_stops_are_stored(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telemetry, write = make_telemetry(database), Traces.write
+    writing, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(traces: Traces, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
+        writing.set()
+        await goes_on.wait()
+        await write(traces, tenant_id, records)
+
+    monkeypatch.setattr(Traces, "write", slow)
+    telemetry.start(Supervisor())
+    record(telemetry, make_trace(prefill=1), tenant_id)
+    await writing.wait()
+    closing = asyncio.create_task(telemetry.close())
+    await asyncio.sleep(0)
+    goes_on.set()
+    await closing
+    assert len(await telemetry.traces.list(member(tenant_id), recent())) == 1
 
 
 async def test_a_full_queue_lets_the_oldest_go_and_counts_it(

@@ -32,6 +32,7 @@ class _Key:
     charged: float = 0.0  # by this worker, since it knows the key
     counted: float = 0.0  # of that, what `stored` contains
     read_at: float = float("-inf")  # time.monotonic()
+    first_look: asyncio.Task[None] | None = None
 
     @property
     def spent(self) -> float:
@@ -49,10 +50,14 @@ class DayBudgets:
         self._reading: set[asyncio.Task[None]] = set()
 
     async def know(self, principal: Principal) -> None:
-        """Read what the key has spent, where that is not known; later looks are made beside requests."""
+        """Return when it was read what the key has spent; later looks are made beside requests."""
         key = self._key(principal)
-        if key is not None and key.read_at == float("-inf"):
-            await self._look(principal, key)
+        if key is None:
+            return
+        if key.first_look is None:
+            key.first_look = asyncio.create_task(self._look(principal, key), name="first look at a budget")
+        if not key.first_look.done():  # whoever asked first may leave, and the others wait on
+            await asyncio.shield(key.first_look)
 
     def check(self, principal: Principal) -> None:
         """Raises ApiError 429 when the budget of the day is spent."""

@@ -63,7 +63,7 @@ class Canaries:
         self._live: Mapping[str, Canary] = {}
         self._waiting: Waiting[Answer] = deque(maxlen=WAITING_MAX)
         self._voted: Waiting[Vote] = deque(maxlen=WAITING_MAX)
-        self._judged_at: dict[str, float] = {}
+        self._judged_again_at: dict[str, float] = {}  # of those that are live
         self._lacking: set[str] = set()
         self._accounts: dict[UUID, tuple[Canary, float, dict[str, Any]]] = {}  # until when they are good enough
 
@@ -137,6 +137,8 @@ class Canaries:
     async def _learn(self) -> None:
         assert self._store is not None
         self._live = {each.agent: each for each in await self._store.live()}
+        names = {each.name for each in self._live.values()}
+        self._judged_again_at = {name: at for name, at in self._judged_again_at.items() if name in names}
 
     async def _account(self, canary: Canary) -> dict[str, Any]:
         assert self._store is not None
@@ -176,11 +178,11 @@ class Canaries:
 
     async def _judge(self, canary: Canary) -> None:
         assert self._store is not None and self._auditor is not None
-        if canary.state is not State.RUNNING or monotonic() < self._judged_at.get(canary.name, 0.0):
+        if canary.state is not State.RUNNING or monotonic() < self._judged_again_at.get(canary.name, 0.0):
             return
         evidence = await self._store.evidence(canary)
         verdict = await asyncio.to_thread(judge, evidence, canary.margins)
-        self._judged_at = {canary.name: monotonic() + len(evidence.answers) / JUDGED_PER_S}
+        self._judged_again_at[canary.name] = monotonic() + len(evidence.answers) / JUDGED_PER_S
         if verdict.decision is not Decision.ROLL_BACK:
             return
         auditor = await self._auditor()

@@ -48,9 +48,13 @@ class Member:
         name, _, descriptor = text.partition(":")
         line = socket.socket(fileno=int(descriptor))
         line.settimeout(HELLO_S)
-        hello = orjson.loads(line.recv(LINE_BYTES_MAX).partition(b"\n")[0])
+        said, _, more = line.recv(LINE_BYTES_MAX).partition(b"\n")
+        hello = orjson.loads(said)
         line.setblocking(False)
-        return cls(name, Path(hello["folder"]), hello["introduces"], line, hello.get("model"))
+        member = cls(name, Path(hello["folder"]), hello["introduces"], line, hello.get("model"))
+        if LEAVE in more:  # it was asked to make room before it ran at all
+            member.leaving.set()
+        return member
 
     @property
     def socket(self) -> Path:

@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 from worker.engines.address import Address
 
-KEEPALIVE_S, KEEPALIVE_PROBES = 5, 3  # where its machine is gone without a word, that is noticed within 20 s
+# Where its machine is gone without a word, that is noticed within 20 s: by probes, and where something is under way,
+# for which there are none, by how long nobody has acknowledged it.
+KEEPALIVE_S, KEEPALIVE_PROBES = 5, 3
+UNACKNOWLEDGED_MS = 1000 * KEEPALIVE_S * (KEEPALIVE_PROBES + 1)
 
 
 async def dial(address: Address, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None) -> None:
@@ -26,7 +29,12 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
     if connection is None or connection.family == socket.AF_UNIX:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle, pause, probes = "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"  # not everywhere
-    for name, value in ((idle, KEEPALIVE_S), (pause, KEEPALIVE_S), (probes, KEEPALIVE_PROBES)):
+    options = {  # not everywhere
+        "TCP_KEEPIDLE": KEEPALIVE_S,
+        "TCP_KEEPINTVL": KEEPALIVE_S,
+        "TCP_KEEPCNT": KEEPALIVE_PROBES,
+        "TCP_USER_TIMEOUT": UNACKNOWLEDGED_MS,
+    }
+    for name, value in options.items():
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

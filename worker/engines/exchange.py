@@ -76,6 +76,11 @@ class Connection(asyncio.Protocol):
             self._refuse(())
         self._lose(str(error) if error else "it closed the connection")
 
+    @property
+    def is_whole(self) -> bool:
+        """All of the answer is there; of one without a length, that is not known."""
+        return self._answer.whole or self._answer.ends_with_connection
+
     def close(self) -> None:
         self._receiver = None
         self._timer.cancel()
@@ -175,9 +180,12 @@ class EngineTransport:
         connection = self._send(url, "GET", path, "", b"", whole)
         try:
             async with asyncio.timeout(timeout_s):
-                return await whole.answer
+                answer = await whole.answer
         finally:
             connection.close()
+        if answer.status == 200 and not connection.is_whole:
+            raise ConnectionError("its answer breaks off")
+        return answer
 
     def _send(self, url: str, method: str, path: str, head: str, body: bytes, receiver: Receiver) -> Connection:
         address = self._address(url)

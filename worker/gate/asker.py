@@ -14,7 +14,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from inference.remote.answer_stream import DONE, Events, Malformed
+from inference.remote.answer_stream import DONE, Events
 from worker.errors import BUSY, StartError
 from worker.gate.answer import Answer, Called, Found, Took
 from worker.gate.case import Case
@@ -26,6 +26,9 @@ TRIES = 4
 RETRY_S_MAX = 15.0
 RESULTS_MAX = 10  # of a search: ranks behind it are worth nothing
 REASON_CHARS_MAX = 200
+CALLS_MAX = 128  # of an answer: a server that numbers them at will names none that exists
+# What a server may say that none of OpenAI's API says; `Malformed` is a ValueError.
+ODD = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 _TRACE = re.compile(r'traceparent;desc="00-([0-9a-f]{32})-')
 
 
@@ -95,7 +98,7 @@ class Asker:
             raise StartError(f"{self._url}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise StartError(f"{self._url}: nobody answers there ({error or type(error).__name__})") from None
-        except (ValueError, TypeError, KeyError):
+        except ODD:
             raise StartError(f"{self._url}: no server of OpenAI's API answers there") from None
         if not names:
             raise StartError(f"{self._url}: it serves no model")
@@ -115,10 +118,10 @@ class Asker:
             except Refused as error:
                 if error.status not in BUSY or number == TRIES - 1:
                     return Answer(error=str(error))
-                await asyncio.sleep(min(error.retry_after_s, RETRY_S_MAX))
+                await asyncio.sleep(error.retry_after_s)
             except TimeoutError:
                 return Answer(error=f"no answer within {ANSWER_S_MAX:.0f} s")
-            except (aiohttp.ClientError, OSError, Malformed, ValueError, TypeError, KeyError, IndexError) as error:
+            except (aiohttp.ClientError, OSError, *ODD) as error:
                 return Answer(error=f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX])
         raise AssertionError("unreachable")
 
@@ -136,11 +139,13 @@ class Asker:
             async with asyncio.timeout(ANSWER_S_MAX):
                 heard = _Heard()
                 await self._stream("/v1/chat/completions", body, heard, _heard_chunk)
-            decided: Mapping[str, Any] = orjson.loads("".join(heard.text))
+            verdict = "".join(heard.text)
         except Refused as error:
             raise StartError(f"the judge {self.model} cannot be asked: {error}") from None
-        except (aiohttp.ClientError, OSError, TimeoutError, Malformed) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, *ODD) as error:
             raise StartError(f"the judge {self.model} cannot be asked: {error or type(error).__name__}") from None
+        try:
+            decided: Mapping[str, Any] = orjson.loads(verdict)
         except ValueError:
             return {}
         return decided if isinstance(decided, dict) else {}
@@ -196,13 +201,13 @@ class Asker:
         try:
             found = await self._get(f"/ops/api/traces/{trace}")
             told, spans = found["attributes"], found["spans"]
-        except (Refused, aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError):
+            took = replace(
+                answer.took,
+                engine_ms=_number(told.get("firsttoken.engine_ms")),
+                cost=_number(told.get("firsttoken.cost")),
+            )
+        except (Refused, aiohttp.ClientError, OSError, *ODD):
             return answer
-        took = replace(
-            answer.took,
-            engine_ms=_number(told.get("firsttoken.engine_ms")),
-            cost=_number(told.get("firsttoken.cost")),
-        )
         return replace(answer, took=took, spans=spans)
 
     async def _knows(self, model: str) -> bool:
@@ -255,7 +260,8 @@ async def _accepted(reply: aiohttp.ClientResponse) -> None:
         retry_after_s = float(reply.headers.get("Retry-After", "1"))
     except ValueError:
         retry_after_s = 1.0
-    raise Refused(reply.status, " ".join(reason.split())[:REASON_CHARS_MAX], retry_after_s)
+    wait_s = retry_after_s if 0 <= retry_after_s <= RETRY_S_MAX else RETRY_S_MAX
+    raise Refused(reply.status, " ".join(reason.split())[:REASON_CHARS_MAX], wait_s)
 
 
 def _heard_chunk(chunk: Mapping[str, Any], heard: _Heard) -> None:
@@ -272,7 +278,8 @@ def _heard_chunk(chunk: Mapping[str, Any], heard: _Heard) -> None:
             heard.token()
         for call in delta.get("tool_calls") or ():
             heard.token()
-            index = int(call.get("index") or 0)
+            if not 0 <= (index := int(call.get("index") or 0)) < CALLS_MAX:
+                raise ValueError(f"call {index} of an answer")
             while len(heard.calls) <= index:
                 heard.calls.append(["", ""])
             function = call.get("function") or {}

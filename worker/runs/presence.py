@@ -63,14 +63,16 @@ class Presence:
             await self._task.stop()
 
     async def ask_to_cancel(self, response_id: str) -> None:
-        async with self._database.anonymous() as connection:
-            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{CANCEL} {response_id}")
+        await self._tell(CANCEL, response_id)
 
     async def follow(self, response_id: str) -> None:
         """Ask whoever makes it to tell of what is new. Where nobody follows, nothing is told: a commit that tells
         something waits for every other one that does."""
+        await self._tell(FOLLOW, response_id)
+
+    async def _tell(self, word: str, response_id: str) -> None:
         async with self._database.anonymous() as connection:
-            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{FOLLOW} {response_id}")
+            await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{word} {response_id}")
 
     def is_followed(self, response_id: str) -> bool:
         """Whether another worker has asked for what is new of it, lately."""

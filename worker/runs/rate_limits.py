@@ -86,7 +86,8 @@ class RateLimits:
         key = self._key(principal, now_s)
         if key and key.tokens:
             key.tokens.level -= tokens
-            key.mean_tokens += LEARNING * (max(1, tokens) - key.mean_tokens)
+            if tokens:  # what was refused tells nothing of what answers take
+                key.mean_tokens += LEARNING * (tokens - key.mean_tokens)
 
     def headers(self, principal: Principal, now_s: float) -> dict[str, str]:
         """`x-ratelimit-*`, of the limits that the key has."""

@@ -97,6 +97,7 @@ class Run:
         self._over = False  # its end was told
         self._kept = asyncio.Event()  # more of it is stored
         self._readers = 0
+        self._unread: asyncio.TimerHandle | None = None  # while nobody reads: for how long that may be
         self._followers: list[Follower] = []
         self._moved = asyncio.Event()  # a follower has sent something, or left
         self._stopping = False
@@ -145,6 +146,7 @@ class Run:
         """Return when the turn was accepted; raises what refuses it. `held` is closed when the response has ended."""
         self._held = held
         self._task = asyncio.create_task(self._make(), name="run")
+        self._task.add_done_callback(self._let_go)
         try:
             await asyncio.shield(self._accepted)
         except asyncio.CancelledError:
@@ -156,6 +158,12 @@ class Run:
         if self._task and not self._stopping and not self.ended:
             self._stopping = True
             self._task.cancel()
+
+    def _let_go(self, _task: asyncio.Task[None]) -> None:
+        """Also of a task that was cancelled before its first line."""
+        self._held.close()
+        if not self._accepted.done():
+            self._accepted.cancel()
 
     def leave(self) -> None:
         """Stop without an end, as if this worker had died: another one begins it again, or says that it failed."""
@@ -171,6 +179,7 @@ class Run:
     def reading(self) -> Iterator[None]:
         """While somebody reads. When the last reader leaves early, the policy decides."""
         self._readers += 1
+        self._disarm()
         try:
             yield
         finally:
@@ -180,12 +189,14 @@ class Run:
 
     def expect_reader(self) -> None:
         """Nobody reads yet: the policy decides how long that may be."""
-        if self.on_disconnect is not GO_ON:
-            asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self._stop_unread)
+        self._disarm()
+        if self.on_disconnect is not GO_ON and not self._readers:
+            self._unread = asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self.cancel)
 
-    def _stop_unread(self) -> None:
-        if not self._readers:
-            self.cancel()
+    def _disarm(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     @contextmanager
     def followed_by(self, follower: Follower) -> Iterator[None]:
@@ -290,8 +301,6 @@ class Run:
                 self._settling.cancel()
             self._held.close()
             self._ledger.record(status)
-            if not self._accepted.done():
-                self._accepted.cancel()
 
     async def _withdraw(self) -> None:
         """Nobody was told of it, but it may be stored: what an answer of the database would have said was not heard."""

@@ -199,7 +199,8 @@ class DiskTier:
         root = path.suffix == ROOT
         try:
             size = path.stat().st_size
-            warm = root and sum(file.size for file in self._warm.values()) + size <= WARM_BYTES_MAX
+            with self._lock:  # the engine takes roots out meanwhile
+                warm = root and sum(file.size for file in self._warm.values()) + size <= WARM_BYTES_MAX
             file = KvFile.read(path) if warm else KvFile.peek(path)
         except (UnreadableFile, OSError) as error:
             self._discard(path.name, error)
@@ -221,6 +222,9 @@ class DiskTier:
             os.utime(path)  # the order of use outlives the worker
         except (UnreadableFile, OSError) as error:
             self._discard(found.name, error)
+            return None
+        except MemoryError:
+            log.warning("a conversation is computed again: there is no memory for what %s has of it", found.name)
             return None
         with self._lock:
             self._index.use(found.name)

@@ -58,7 +58,17 @@ def test_a_refusal_arrives_as_it_was_meant() -> None:
     assert read_refusal(next(Frames(1000).feed(refusal(3, 503, {}, None))).content).retry_after_s is None
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"status":1}', b'{"status":"a","retry_after_s":1,"body":{}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b'{"status":1}', b'{"status":"a","retry_after_s":1,"body":{}}'),
+        b'{"status":503,"retry_after_s":"nan","body":{}}',
+        b'{"status":503,"retry_after_s":1e99,"body":{}}',
+        b'{"status":503,"retry_after_s":-1,"body":{}}',
+        b'{"status":1e999,"retry_after_s":1,"body":{}}',
+        b'{"status":200,"retry_after_s":1,"body":{}}',
+    ],
+)
 def test_a_refusal_that_says_nothing_is_none(content: bytes) -> None:
     with pytest.raises(Malformed):
         read_refusal(content)

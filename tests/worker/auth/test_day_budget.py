@@ -65,6 +65,23 @@ async def test_what_other_workers_stored_counts_from_the_first_request_on() -> N
     assert (asked[2].hour, asked[2].tzinfo) == (0, UTC)
 
 
+async def test_all_who_ask_first_wait_for_what_was_spent_also_when_the_first_of_them_leaves() -> None:
+    store, goes_on = Store(12.0), asyncio.Event()
+
+    async def slow() -> None:
+        await goes_on.wait()
+
+    budgets = DayBudgets(store.read, slow)
+    first, second = (asyncio.create_task(budgets.know(key())) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    goes_on.set()
+    await second
+    with pytest.raises(ApiError):
+        budgets.check(key())
+    assert len(store.asked) == 1
+
+
 async def test_what_was_charged_here_counts_once_after_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     budgets = DayBudgets(store.read, store.flush)

@@ -28,7 +28,7 @@ from worker.canary.canaries import Canaries, first_question, note_arm
 from worker.canary.proposal import Proposal
 from worker.canary.store import ANSWERS_MAX, CanaryStore, Taken
 from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
-from worker.canary.verdict import Answer, Vote
+from worker.canary.verdict import Answer, Evidence, Vote
 from worker.runs.record import TurnRecord
 from worker.services import Services
 
@@ -187,6 +187,26 @@ async def test_answers_that_could_not_be_stored_are_stored_later_and_none_that_c
             await canaries.sync()
     await canaries.sync()
     assert [answer.tokens for answer in (await store.evidence(canary)).answers] == [5, 6]
+
+
+async def test_each_of_several_canaries_is_judged_as_seldom_as_one_alone(
+    store: CanaryStore, start: Callable[..., object], tenant_id: UUID, end: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one: Canary = await start()  # type: ignore[misc]
+    two: Canary = await start(agent="")  # type: ignore[misc]
+    canaries, read = Canaries(store, AsyncMock(return_value=tenant_id)), list[str]()
+
+    async def evidence(canary: Canary) -> Evidence:
+        read.append(canary.name)
+        return Evidence([Answer(True, False, None, None, None, 1)] * ANSWERS_MAX)
+
+    monkeypatch.setattr(store, "evidence", evidence)
+    await canaries.sync()
+    for number in range(3):
+        for canary in (one, two):
+            canaries.note(record_of(canary, tenant_id, f"{canary.name} {number}"))
+        await canaries.sync()
+    assert sorted(read) == sorted([one.name, two.name])
 
 
 def record_of(canary: Canary, tenant_id: UUID, conversation: str) -> TurnRecord:

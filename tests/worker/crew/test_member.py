@@ -67,3 +67,11 @@ async def test_it_makes_room_when_it_is_asked_and_stops_when_the_first_process_i
         async with asyncio.timeout(10):
             await stop.asked.wait()
     member.fail("nobody hears this")
+
+
+def test_it_makes_room_also_when_it_was_asked_before_it_had_begun(line: tuple[socket.socket, int]) -> None:
+    ours, theirs = line
+    ours.send(LEAVE)
+    member = Member.join(f"worker-2:{theirs}")
+    with member.line:
+        assert member.leaving.is_set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -144,6 +144,27 @@ async def test_a_busy_server_is_asked_again_and_a_broken_one_is_no_answer(http: 
             answer = await Asker(http, url, "", "other").ask(case(expect={"exact": "Hi"}))
         assert answer.error is not None
         assert reason in answer.error
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        [],
+        {"choices": [5]},
+        {"choices": [], "usage": 5},
+        said(tool_calls=[{"index": 10**12, "function": {"name": "x"}}]),
+        said(tool_calls=[{"index": -1, "function": {"name": "x"}}]),
+        said(content=5),
+    ],
+    ids=["a list", "no choice", "no usage", "a far call", "a call before the first", "no text"],
+)
+async def test_what_no_server_says_is_no_answer_and_no_verdict(http: aiohttp.ClientSession, chunk: Any) -> None:
+    async with serving(stream(chunk)) as (url, _):
+        asker = Asker(http, url, "")
+        await asker.check()
+        assert (await asker.ask(case(expect={"exact": "Hi"}))).error
+        with suppress(StartError):
+            assert await asker.decide("judge", "this", {}, 10) == {}
 
 
 async def test_a_judge_decides_and_one_that_says_nothing_finds_nothing_true(http: aiohttp.ClientSession) -> None:

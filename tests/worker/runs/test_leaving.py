@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import ExitStack
 
 import pytest
+from aiohttp import ServerDisconnectedError
 
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post
 from worker.config import Config
 from worker.runs import event_stream
+from worker.runs.run import Run
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
@@ -86,6 +89,25 @@ async def test_the_place_of_a_turn_that_was_left_is_free_again(database: Databas
                 status = answer.status
             answer.close()
         assert status == 200
+
+
+async def test_the_place_of_a_turn_that_ends_in_the_moment_of_its_beginning_is_free_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its credential may end then, or the worker."""
+    start, places = Run.start, list[ExitStack]()
+
+    async def ended_at_once(run: Run, held: ExitStack) -> None:
+        places.append(held)
+        held.callback(places.clear)
+        asyncio.get_running_loop().call_soon(run.cancel)  # before the first line of its task
+        await start(run, held)
+
+    monkeypatch.setattr(Run, "start", ended_at_once)
+    async with answering(database, "Hello.") as client:
+        with pytest.raises(ServerDisconnectedError):
+            await client.session.post(client.make_url("/v1/responses"), json={"input": "x"})
+    assert not places
 
 
 async def test_an_idle_stream_shows_that_it_lives(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,18 @@ def test_what_a_request_took_counts_when_it_is_over_and_its_mean_before() -> Non
     assert 0 < refused.value.retry_after_s < 60
 
 
+def test_refusals_do_not_teach_that_requests_take_nothing() -> None:
+    rates, mine = RateLimits(), key(tokens=1000)
+    for _ in range(20):
+        rates.charge(mine, 700, 0.0)
+    minutes_later_s = 60.0 * 20
+    for _ in range(20):
+        rates.charge(mine, 0, minutes_later_s)
+    rates.take(mine, minutes_later_s)
+    with pytest.raises(ApiError):
+        rates.take(mine, minutes_later_s)
+
+
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 400)), max_size=200))
 def test_in_no_minute_more_is_let_in_than_two_minutes_worth(asked: list[tuple[float, int]]) -> None:
     """What was saved, and what came back meanwhile."""

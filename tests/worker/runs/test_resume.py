@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -109,6 +110,22 @@ async def test_a_reader_who_comes_back_in_time_finds_the_answer_going_on(databas
             await again.content.readuntil(LAST_PIECE)
         again.close()
         await model.running[0].stopped.wait()  # it did not come back a second time
+
+
+async def test_a_reader_who_comes_back_has_all_of_the_time_when_it_leaves_again(database: Database) -> None:
+    model, grace_s = stalling(), 1.0
+    async with answering(database, model=model) as client:
+        headers = {"x-firsttoken-on-disconnect": f"{grace_s:.0f}"}
+        async with client.post(URL, json=STREAM, headers=headers) as answer:
+            id = response_id_of(await answer.content.readuntil(LAST_PIECE))
+        answer.close()
+        await asyncio.sleep(0.6 * grace_s)
+        async with client.get(f"{URL}/{id}?stream=true") as again:
+            await again.content.readuntil(LAST_PIECE)
+        again.close()
+        left_at = time.monotonic()
+        await model.running[0].stopped.wait()
+        assert time.monotonic() - left_at >= 0.9 * grace_s
 
 
 @pytest.mark.parametrize("policy", ["later", "-1", "601", "inf", "", "0" * 20 + "5", "9" * 5000])

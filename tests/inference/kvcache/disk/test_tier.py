@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from inference.core import CacheScope, ChatMessage
 from inference.generated_tokens import GeneratedTokens
 from inference.kvcache.disk import BLOCK, DiskIndex, DiskTier, IndexedState, chain
-from inference.kvcache.disk.file import KV, ROOT
+from inference.kvcache.disk.file import KV, ROOT, KvFile
 from inference.kvcache.disk.token_file import NAME as TURNS_FILE
 from inference.kvcache.host_cache import Entry
 
@@ -156,6 +157,51 @@ def test_a_file_that_somebody_removed_is_no_failure(tmp_path: Path) -> None:
     with disk(tmp_path) as tier:
         files(tmp_path)[0].unlink()
         assert (fetch(tier), tier.files) == (None, 0)
+
+
+def test_a_state_for_which_there_is_no_memory_is_computed_and_its_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, entry())
+
+    def short_of_memory(_path: Path) -> KvFile:
+        raise MemoryError
+
+    with disk(tmp_path) as tier:
+        with monkeypatch.context() as patch:
+            patch.setattr(KvFile, "read", short_of_memory)
+            assert fetch(tier) is None
+        assert fetch(tier) is not None
+
+
+def test_a_root_that_is_wanted_while_the_folder_is_looked_through_leaves_no_file_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beginnings = [tuple(range(begin, begin + 2 * BLOCK)) for begin in (0, 1000, 2000)]
+    fill(tmp_path, *map(entry, beginnings), root=True)
+    tier, size = DiskTier(tmp_path, FINGERPRINT, PLENTY, spare_bytes=0), KvFile.size.fget
+    assert size is not None
+    engines: list[Thread] = []
+
+    def want() -> None:
+        for found in [tier.match(beginning, TENANT) for beginning in beginnings]:
+            if found:
+                tier.read(found)
+
+    def wanted_meanwhile(file: KvFile) -> int:
+        engines.append(Thread(target=want))
+        engines[-1].start()
+        engines[-1].join(0.2)
+        return int(size(file))
+
+    monkeypatch.setattr(KvFile, "size", property(wanted_meanwhile))
+    tier.start()
+    assert tier.ready.wait(10)
+    monkeypatch.undo()
+    for engine in engines:
+        engine.join(10)
+    assert tier.files == 3
+    tier.close()
 
 
 def test_what_was_half_written_is_swept_up_and_strangers_are_left_alone(tmp_path: Path) -> None:
