@@ -27,6 +27,7 @@ from inference.llama.library import (
     memory_remove,
     no_memory,
     set_threads,
+    synchronize,
 )
 from inference.llama.state import fingerprint, regions
 from inference.llama.threads import ThreadChooser
@@ -62,7 +63,7 @@ class LlamaContext:
         if not model.has_weights:  # llama.cpp would compute with memory that is not there
             raise ModelNotLoaded(f"{model.path.name} was opened without its weights")
         self.outputs_max = max(outputs_max, slots)  # with fewer than slots, llama.cpp aborts
-        gpu = model.on_gpu
+        self._on_gpu = gpu = model.on_gpu
         mode = attention or usual(AUTO, AUTO, gpu=gpu)
         parameters = lib.llama_context_default_params()
         parameters.n_ctx = slots * context
@@ -152,6 +153,8 @@ class LlamaContext:
         set_threads(self._context, threads, threads)
         started = perf_counter()
         code = lib.llama_decode(self._context, self._batch.raw)
+        if self._on_gpu:  # also where nothing is read: a step is paid for by those who are in it
+            synchronize(self._context)
         self._threads.observe(rows, threads, perf_counter() - started)
         if code:
             raise DecodeFailed(f"llama_decode returned {code}")

@@ -5,7 +5,8 @@ Three rules keep the process alive:
   out of range. Every such value is checked in this package before the call.
 - ctypes.CDLL drops the GIL in each call; after a call of a microsecond, getting it back from a busy thread costs
   hundreds. Short calls are therefore bound a second time through PyDLL, which keeps it. Decode, encode, tokenise and
-  load let go.
+  load let go. So does `synchronize`: a GPU computes on after decode has returned, and whoever asked for its logits
+  would wait for it with the GIL in hand.
 - A context belongs to one thread. Nothing here locks; the owner of the thread is the engine (or the embedder).
 """
 
@@ -89,6 +90,7 @@ def no_memory(said: Sequence[str]) -> str | None:
     return next((line for line in said if _NO_MEMORY.search(line)), None)
 
 
+synchronize = lib.llama_synchronize
 set_abort_callback = _typed(ctypes.CDLL(lib._lib._name).ggml_set_abort_callback, _handle, _handle)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,36 @@ def context_of(layers: int, split: str = "layer", **settings: Any) -> Iterator[L
         closing(LlamaContext(model, slots=3, context=64, rows_max=32, threads=1, **settings)) as context,
     ):
         yield context
+
+
+class Heartbeat:
+    """A thread that wants to run every millisecond; `longest_s` is the longest time that it could not."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._last = perf_counter()
+        self._over = threading.Event()
+        self._beaten = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def beat(self) -> None:
+        """Wait for one, so that what the last step held up is known."""
+        self._beaten.clear()
+        self._beaten.wait()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.001):
+            now = perf_counter()
+            self.longest_s, self._last = max(self.longest_s, now - self._last), now
+            self._beaten.set()
 
 
 def first_row(layers: int, **settings: Any) -> NDArray[np.float32]:
@@ -77,6 +109,30 @@ def test_a_conversation_on_the_gpu_is_forked_cut_saved_and_restored(mode: Attent
         for slot in (0, 1, 2):
             row = context.decode([Rows(slot, len(TOKENS), [7])])[0]
             assert np.abs(row - next_row).max() < TOLERANCE, slot
+
+
+def test_other_threads_go_on_while_a_gpu_computes() -> None:
+    with context_of(-1) as context, Heartbeat() as heartbeat:
+        shares = []
+        for step in range(6):
+            heartbeat.longest_s, began = 0.0, perf_counter()
+            context.decode([Rows(slot, 8 * step, TOKENS[:8]) for slot in range(3)])
+            took_s = perf_counter() - began
+            heartbeat.beat()
+            shares.append(heartbeat.longest_s / took_s)
+    assert min(shares[1:]) < 0.5  # the first compiles; a busy machine holds threads up, too, but not in every step
+
+
+def test_a_step_is_over_when_it_says_so_also_where_nothing_is_read_from_it() -> None:
+    with context_of(-1) as context:
+        took_s, rest_s = [], []
+        for slot in range(3):
+            began = perf_counter()
+            context.decode([Rows(slot, 0, TOKENS, outputs=0)])
+            took_s.append(perf_counter() - began)
+            context.decode([Rows(slot, len(TOKENS), [7])])
+            rest_s.append(perf_counter() - began - took_s[-1])
+    assert max(took_s[1:]) > min(rest_s[1:])  # 24 rows and one; the first compile
 
 
 def test_no_layers_on_the_gpu_is_a_cpu_in_all() -> None:
