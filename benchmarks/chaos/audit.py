@@ -38,7 +38,7 @@ async def audit(url: str, key: str, books: Books, log: str) -> Verdict:
     `lost`: acknowledged, and gone or another text now. `stuck`: a request without an end, or a response that is said to
     be in progress. `duplicated`: a second generation for one key. `changed`: an event told twice with different
     contents. `replays`: numbers that are missing or come twice, or no terminal event at the end. `failures`: 5xx that
-    are not 503. `unadvised`: refusals without Retry-After.
+    are not 503. `unadvised`: refusals without Retry-After. `given_up`: cancelled though the client was not away.
     """
     verdict = Verdict(
         {
@@ -49,6 +49,7 @@ async def audit(url: str, key: str, books: Books, log: str) -> Verdict:
             "replays": 0,
             "failures": sum(count for status, count in books.statuses.items() if status >= 500 and status != 503),
             "unadvised": books.unadvised,
+            "given_up": sum(told.given_up for told in books.requests),
             "tracebacks": 0,
         }
     )

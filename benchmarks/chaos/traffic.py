@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 
 PATIENCE_S = 60.0  # a request that has no end so long after the last fault, while a worker is there, is stuck
+COME_BACK_S = 30.0  # how long an answer with a key waits for its client: see worker/runs/idempotency.py
 START_S_MAX = 300.0  # so long after the last fault it is stuck all the same: on a busy machine a start may take minutes
 RETRY_S = 0.25
 VANISH_SHARE = 0.15
@@ -40,10 +41,20 @@ class Told:
     response: dict[str, Any] | None = None  # as it ended
     attempts: int = 0
     last: str = ""  # how the last attempt ended
+    heard: float = field(default_factory=monotonic)  # when its client was last told something
+    given_up: bool = False  # it was cancelled, though its client had not been away for long
 
     @property
     def id(self) -> str | None:
         return next(iter(self.ids), None)
+
+    def take(self, response: dict[str, Any]) -> None:
+        self.ids.add(response["id"])
+        self.last = response["status"]
+        if response["status"] in ENDED:
+            self.response = response
+            self.given_up = response["status"] == "cancelled" and monotonic() - self.heard < COME_BACK_S
+        self.heard = monotonic()
 
     def forget(self) -> None:
         """What had begun is unknown, and has no end: it is asked for again with its key. A beginning does not wait for
@@ -131,12 +142,12 @@ class Client:
             return
         async with self._session.post("/v1/responses", json=body, headers={"Idempotency-Key": told.key}) as answer:
             if await self._accepted(told, answer):
-                self._take(told, await answer.json())
+                told.take(await answer.json())
 
     async def _poll(self, told: Told) -> None:
         async with self._session.get(f"/v1/responses/{told.id}") as answer:
             if await self._accepted(told, answer):
-                self._take(told, await answer.json())
+                told.take(await answer.json())
 
     async def _read_stream(self, method: str, path: str, told: Told, body: dict[str, Any] | None = None) -> None:
         headers = {"Idempotency-Key": told.key} if body else {}
@@ -144,6 +155,7 @@ class Client:
             if not await self._accepted(told, answer):
                 return
             async for event in events_of(answer):
+                told.heard = monotonic()
                 number = event.get("sequence_number", -1)
                 if told.events.setdefault(number, event) != event:
                     told.changed += 1
@@ -151,11 +163,9 @@ class Client:
                     told.ids.add(event["response"]["id"])
                 if event["type"] in TERMINAL:
                     told.response = event["response"]
-
-    def _take(self, told: Told, response: dict[str, Any]) -> None:
-        told.ids.add(response["id"])
-        if response["status"] in ENDED:
-            told.response = response
+            told.last = "a stream without an end"
+        if told.response is None and told.id is not None:
+            await self._poll(told)  # one that was cancelled has no terminal event
 
     async def _accepted(self, told: Told, answer: aiohttp.ClientResponse) -> bool:
         self._books.statuses[answer.status] += 1

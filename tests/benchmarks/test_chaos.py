@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from benchmarks.chaos.__main__ import drill
 from benchmarks.chaos.audit import GAP, audit
 from benchmarks.chaos.faults import FAULTS, VANISH
-from benchmarks.chaos.traffic import PATIENCE_S, START_S_MAX, Books, Told
+from benchmarks.chaos.traffic import COME_BACK_S, PATIENCE_S, START_S_MAX, Books, Told
 
 Event = dict[str, Any]
 
@@ -89,6 +89,14 @@ async def test_what_was_acknowledged_and_is_not_there_is_lost(stored: Event | No
 async def test_what_has_no_end_is_stuck(response: Event | None) -> None:
     assert "stuck" in await broken(told(BEGUN, response=response), {**ANSWER, "status": "in_progress"})
     assert "stuck" in await broken(told(response=None, ids=set()))
+
+
+async def test_an_answer_that_did_not_wait_for_its_client_is_given_up() -> None:
+    cancelled = {**ANSWER, "status": "cancelled"}
+    for away_s, promises in ((COME_BACK_S / 2, {"given_up"}), (COME_BACK_S * 2, set[str]())):
+        asked = told(BEGUN, PIECE, response=None, heard=monotonic() - away_s)
+        asked.take(cancelled)
+        assert await broken(asked, cancelled, [BEGUN, PIECE]) == promises
 
 
 @pytest.mark.parametrize(
