@@ -16,6 +16,7 @@ from agents.message import Item, Message
 from agents.roster import Roster
 from agents.turn import Arm, Turn
 from inference.trace import Trace
+from migrations.pool import DATABASE_AWAY
 from worker.auth.audit import WORKER, Actor
 from worker.canary.account import account_of
 from worker.canary.trial import DECIDED_IN, Canary, State
@@ -36,6 +37,7 @@ log = logging.getLogger("firsttoken.canary")
 SYNC_S = 2.0  # until all workers know what one of them, or a person, decided
 SILENT_S = 60.0
 ACCOUNT_S = 2.0
+CLOSE_S = 2.0
 WAITING_MAX = 4096  # answers of a hundred bytes each, while the database is away
 JUDGED_PER_S = 500  # answers: a long canary is judged less often
 SUFFERED = ("failed", "refused", "invalid")  # also what only the treatment makes of a valid request
@@ -65,10 +67,21 @@ class Canaries:
         self._voted: Waiting[Vote] = deque(maxlen=WAITING_MAX)
         self._judged_again_at: dict[str, float] = {}  # of those that are live
         self._lacking: set[str] = set()
+        self._task: Supervised | None = None
         self._accounts: dict[UUID, tuple[Canary, float, dict[str, Any]]] = {}  # until when they are good enough
 
-    def start(self, supervisor: Supervisor) -> Supervised:
-        return supervisor.start("canaries", self._follow, silent_s=SILENT_S)
+    def start(self, supervisor: Supervisor) -> None:
+        self._task = supervisor.start("canaries", self._follow, silent_s=SILENT_S)
+
+    async def close(self) -> None:
+        """Stop, and store what became of the last answers, once."""
+        if self._task is not None:
+            await self._task.stop()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._store_waiting()
+        except DATABASE_AWAY as error:
+            log.warning("what became of the last answers on trial is lost: %r", error)
 
     def choose(self, usual: Definition, roster: Roster, model: str, tenant_id: UUID, conversation: str) -> Chosen:
         """What the model of a request selects as usual, or what is tried in its place."""
@@ -153,6 +166,14 @@ class Canaries:
 
     async def sync(self) -> None:
         """Store what became of the answers since, judge, and learn what is on trial."""
+        heard = await self._store_waiting()
+        for canary in self._live.values():
+            if canary.id in heard:
+                await self._judge(canary)
+        await self._learn()
+
+    async def _store_waiting(self) -> set[UUID]:
+        """Of which canaries something was."""
         assert self._store is not None
         answers, self._waiting = self._waiting, deque(maxlen=WAITING_MAX)
         votes, self._voted = self._voted, deque(maxlen=WAITING_MAX)
@@ -165,11 +186,7 @@ class Canaries:
             self._waiting = deque((*answers, *self._waiting), WAITING_MAX)  # to add one again does nothing
             self._voted = deque((*votes, *self._voted), WAITING_MAX)
             raise
-        heard = {canary_id for canary_id, _, _ in (*answers, *votes)}
-        for canary in self._live.values():
-            if canary.id in heard:
-                await self._judge(canary)
-        await self._learn()
+        return {canary_id for canary_id, _, _ in (*answers, *votes)}
 
     def _lacks(self, canary: Canary) -> None:
         if canary.name not in self._lacking:

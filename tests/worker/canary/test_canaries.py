@@ -31,6 +31,7 @@ from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
 from worker.canary.verdict import Answer, Evidence, Vote
 from worker.runs.record import TurnRecord
 from worker.services import Services
+from worker.supervisor import Supervisor
 
 ME = Actor("command", "tester")
 USUAL = Definition(instructions="You are as always.")
@@ -187,6 +188,18 @@ async def test_answers_that_could_not_be_stored_are_stored_later_and_none_that_c
             await canaries.sync()
     await canaries.sync()
     assert [answer.tokens for answer in (await store.evidence(canary)).answers] == [5, 6]
+
+
+async def test_what_became_of_the_last_answers_is_stored_when_the_worker_stops(
+    store: CanaryStore, start: Callable[..., object], tenant_id: UUID, end: None
+) -> None:
+    canary: Canary = await start()  # type: ignore[misc]
+    canaries = Canaries(store, AsyncMock(return_value=tenant_id))
+    await canaries.sync()
+    canaries.start(Supervisor())
+    canaries.note(record_of(canary, tenant_id, "last"))
+    await canaries.close()
+    assert [answer.tokens for answer in (await store.evidence(canary)).answers] == [4]
 
 
 async def test_each_of_several_canaries_is_judged_as_seldom_as_one_alone(

@@ -179,8 +179,7 @@ def test_a_root_that_is_wanted_while_the_folder_is_looked_through_leaves_no_file
 ) -> None:
     beginnings = [tuple(range(begin, begin + 2 * BLOCK)) for begin in (0, 1000, 2000)]
     fill(tmp_path, *map(entry, beginnings), root=True)
-    tier, size = DiskTier(tmp_path, FINGERPRINT, PLENTY, spare_bytes=0), KvFile.size.fget
-    assert size is not None
+    tier = DiskTier(tmp_path, FINGERPRINT, PLENTY, spare_bytes=0)
     engines: list[Thread] = []
 
     def want() -> None:
@@ -192,7 +191,7 @@ def test_a_root_that_is_wanted_while_the_folder_is_looked_through_leaves_no_file
         engines.append(Thread(target=want))
         engines[-1].start()
         engines[-1].join(0.2)
-        return int(size(file))
+        return file.state.nbytes
 
     monkeypatch.setattr(KvFile, "size", property(wanted_meanwhile))
     tier.start()
