@@ -50,17 +50,44 @@ def home(make_home: Callable[[], Path]) -> Iterator[str]:
 
 
 def test_help_names_every_setting_with_its_variable_and_default() -> None:
-    text = firsttoken("--help").stdout
+    text = " ".join(firsttoken("serve", "--help").stdout.split())
     for setting in settings():
         assert setting.flag in text
         assert setting.variable in text
     assert "[FIRSTTOKEN_PORT; default 8080]" in text
 
 
-def test_a_command_that_does_not_exist_is_refused() -> None:
-    done = firsttoken("fly")
+def test_a_usage_fits_on_a_screen() -> None:
+    usage = firsttoken("serve", "--help").stdout.split("\n\n")[0]
+    assert usage == "usage: firsttoken serve [-h] [--SETTING VALUE]"
+    usage = firsttoken("ingest", "notes").stderr  # without its store
+    assert "--store NAME" in usage and "[--SETTING VALUE]" in usage and len(usage.splitlines()) < 6
+
+
+def test_who_says_nothing_is_told_what_can_be_said() -> None:
+    done = firsttoken()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "start the worker" in done.stderr and "firsttoken COMMAND --help" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (("fly",), "invalid choice: 'fly'"),
+        (("serv",), "did you mean serve?"),
+        (("keys", "crate", "x"), "did you mean create?"),
+        (
+            ("serve", "--modle", "x"),
+            "firsttoken serve: error: unrecognized arguments: --modle x; did you mean --model",
+        ),
+        (("goodput", "--by", "tennant"), "did you mean tenant?"),
+        (("models", "list", "--jsn"), "did you mean --json?"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_with_what_was_meant(written: tuple[str, ...], told: str) -> None:
+    done = firsttoken(*written)
     assert done.returncode == 2
-    assert "invalid choice: 'fly'" in done.stderr
+    assert told in " ".join(done.stderr.split())
 
 
 def test_a_taken_port_is_named(home: str) -> None:
