@@ -11,6 +11,7 @@ from inference.errors import InferenceError
 from migrations.pool import DATABASE_AWAY
 from retrieval.errors import RetrievalError
 from worker.errors import ApiError
+from worker.no_route import wrong_method
 
 MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
 # Postgres stores no NUL in texts, so a value with one cannot name anything stored.
@@ -51,18 +52,13 @@ def refusal(error: Exception) -> str:
 
 
 def _from_http(error: web.HTTPException) -> ApiError:
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return wrong_method(error.method, error.allowed_methods)
     messages = {
         404: "This address does not exist.",
-        405: "This address does not support this method.",
         413: "The request body is too large.",
     }
-    allowed = sorted(error.allowed_methods) if isinstance(error, web.HTTPMethodNotAllowed) else ()
-    return ApiError(
-        error.status,
-        messages.get(error.status, error.reason),
-        type=type_of(error.status),
-        headers={"Allow": ", ".join(allowed)} if allowed else {},
-    )
+    return ApiError(error.status, messages.get(error.status, error.reason), type=type_of(error.status))
 
 
 def _from_validation(error: ValidationError) -> ApiError:

@@ -35,8 +35,7 @@ def summary(groups: Sequence[Group], span_names: Iterable[str]) -> dict[str, Any
         by_surface[group.surface].append(group.measures)
     overall = Tally(b"".join(group.measures for group in groups))
     surfaces = [
-        {"surface": surface, **_answers(Tally(b"".join(pieces)), "call")}
-        for surface, pieces in by_surface.items()
+        {"surface": surface, **_answers(Tally(b"".join(pieces)), "call")} for surface, pieces in by_surface.items()
     ]
     return {
         **_answers(overall),
