@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from agents.complaint import did_you_mean
 from worker.config import settings
 
 SETTING_NAMES = frozenset(setting.name for setting in settings())
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [option for action in self._actions for option in action.option_strings]
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant(unknown[0].split('=')[0], options)}")
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(unknown[0].split('=')[0], options)}")
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
             raise argparse.ArgumentError(
-                action, error.message + meant(str(value), map(str, action.choices or ()))
+                action, error.message + did_you_mean(str(value), map(str, action.choices or ()))
             ) from None
 
 
@@ -48,9 +48,3 @@ class Help(argparse.HelpFormatter):
         every = list(actions)
         own = [action for action in every if action.dest not in SETTING_NAMES]
         super().add_usage(usage, [*own, _SOME_SETTING] if len(own) < len(every) else own, *args, **options)
-
-
-def meant(written: str, known: Iterable[str]) -> str:
-    """`; did you mean --model?`, or nothing where nothing is alike."""
-    found = get_close_matches(written, list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""

@@ -150,6 +150,9 @@ def test_a_key_has_the_bounds_that_it_was_made_with(home: str) -> None:
     assert "--budget steps" in complaint("keys", "create", "x", "--home", home, "--budget", "steps=0")
     assert "--budget class" in complaint("keys", "create", "x", "--home", home, "--budget", "class=first")
     assert "--budget wishes" in complaint("keys", "create", "x", "--home", home, "--budget", "wishes=3")
+    assert "did you mean steps?" in complaint("keys", "create", "x", "--home", home, "--budget", "step=3")
+    listed = firsttoken("keys", "list", "--home", home).stdout
+    assert "  never used  " in listed and "used never" not in listed
 
 
 def test_a_key_is_made_listed_and_revoked(home: str) -> None:
@@ -219,7 +222,7 @@ def test_files_are_read_into_a_store_and_unchanged_ones_are_not_read_again(home:
     (tmp_path / "c.txt").write_bytes(b"\x00\x01\x02" * 100)
     done = firsttoken(*arguments)
     assert done.returncode != 0
-    assert "c.txt" in done.stderr and "1 files could not be read" in done.stderr
+    assert "c.txt" in done.stderr and "1 file could not be read" in done.stderr
     assert "2 unchanged" in done.stdout
 
 
