@@ -191,7 +191,7 @@ def _bounds(budget: Sequence[tuple[str, int | float | str]]) -> KeyBounds | None
         problem = error.errors(include_url=False, include_input=False)[0]
         known = [field.alias or name for name, field in KeyBounds.model_fields.items()]
         told = complaint(problem, known)
-        raise StartError(f"--budget {problem['loc'][0]}: {told}. Known budgets: {', '.join(known)}.") from None
+        raise StartError(f"--budget {problem['loc'][0]}: {told} (known budgets: {', '.join(known)})") from None
 
 
 def _address_of_worker(config: Config) -> str:
