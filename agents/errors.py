@@ -57,8 +57,15 @@ class Interrupted(AgentError):
     code = "server_error"
     retry_after_s = 1.0  # another worker may be there already
 
+    def __init__(self, message: str = STOPPED) -> None:
+        super().__init__(message)
+
+
+class Leaving(Interrupted):
+    """The worker stops, and takes nothing new."""
+
     def __init__(self) -> None:
-        super().__init__(STOPPED)
+        super().__init__("This worker is stopping and takes nothing new. Please try again: another one may be there.")
 
 
 class TooManyQueued(AgentError):

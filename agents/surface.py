@@ -63,10 +63,9 @@ class Surface(Table):
         return max(priority, CLASSES[self.best_class]) if self.best_class else priority
 
     def __str__(self) -> str:
-        """What it asks for, for people; what is not set is left out."""
-        return ", ".join(
-            f"{name} {value}" for name, value in self.model_dump(by_alias=True, exclude_defaults=True).items()
-        )
+        """What it asks for beside its targets, for people; what is not set is left out."""
+        set_here = self.model_dump(by_alias=True, exclude_defaults=True, exclude={"first_token_ms", "pace_ms"})
+        return ", ".join(f"{name} {value}" for name, value in set_here.items())
 
 
 USUAL: Mapping[str, Surface] = {

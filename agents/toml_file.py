@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from agents.complaint import complaint, keys_of
 from agents.errors import AgentError
 
 FILE_BYTES_MAX = 1_000_000
@@ -34,7 +35,8 @@ def read_toml(path: Path, kind: type[File], invalid: type[AgentError]) -> File:
         problem = error.errors(include_url=False, include_input=False)[0]
         keys = _keys(problem["loc"], data)
         place = ".".join(map(str, keys))
-        raise invalid(f"{path}{line_of(keys, text.decode())}: {place}: {problem['msg']}") from None
+        told = complaint(problem, keys_of(kind.model_json_schema()))
+        raise invalid(f"{path}{line_of(keys, text.decode())}: {place}: {told}") from None
 
 
 def _keys(place: Sequence[int | str], data: Any) -> list[int | str]:

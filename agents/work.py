@@ -21,6 +21,10 @@ class Work:
     def __repr__(self) -> str:
         return f"<Work {len(self._tasks)} in progress>"
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks)
+
     @contextmanager
     def doing(self) -> Iterator[None]:
         """Raises Interrupted inside the block, and for each that begins later, once `interrupt` was called.

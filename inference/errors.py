@@ -23,12 +23,23 @@ class PromptTooLong(InferenceError):
     param = "input"
 
 
+class TooManyTokens(PromptTooLong):
+    """The prompt leaves no room for an answer, or is empty."""
+
+    def __init__(self, tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"The prompt has {tokens} tokens. This model's maximum context length is {context_length} tokens, of which "
+            f"a prompt may have 1 to {context_length - 1}: shorten it, or leave earlier messages out."
+        )
+
+
 class TextTooLong(PromptTooLong):
     """The prompt has more bytes of text than its context can spell: it is refused before it is tokenised."""
 
     def __init__(self, excess_bytes: int, room_bytes: int, context_length: int) -> None:
         super().__init__(
-            f"the prompt has {room_bytes + excess_bytes} bytes of text, far more than {context_length} tokens can spell"
+            f"The prompt has {room_bytes + excess_bytes:,} bytes of text. This model's maximum context length is "
+            f"{context_length} tokens, which is far less: shorten the prompt, or leave earlier messages out."
         )
         self.excess_bytes = excess_bytes
         self.room_bytes = room_bytes
@@ -122,7 +133,7 @@ class UnknownEmbedder(InferenceError):
     param = "model"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(f"there is no embedding model '{name}' on this worker; available: {', '.join(known)}")
+        super().__init__(f"There is no embedding model '{name}' on this worker. Available: {', '.join(known)}.")
 
 
 class EmbedderNotLoaded(InferenceError):

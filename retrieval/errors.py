@@ -21,7 +21,7 @@ class StoreNotFound(RetrievalError):
     param = "vector_store_ids"
 
     def __init__(self, store: str) -> None:
-        super().__init__(f"no vector store '{store}'")
+        super().__init__(f"There is no vector store '{store}'.")
         self.store = store
 
 
@@ -33,7 +33,7 @@ class FileNotFound(RetrievalError):
     param = "file_id"
 
     def __init__(self, file_id: str) -> None:
-        super().__init__(f"no file '{file_id}'")
+        super().__init__(f"There is no file '{file_id}'.")
         self.file_id = file_id
 
 

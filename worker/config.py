@@ -37,6 +37,7 @@ CUSTOMARY = {
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
     "otlp_headers": "OTEL_EXPORTER_OTLP_HEADERS",
 }
+HOME = Path("~/.firsttoken")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 WORKERS_MAX = 32  # more of them than a machine that they pay for has cores for sockets
 SIMILAR_MIN = 0.7  # cosine of questions; those about another thing altogether reach that too
@@ -85,7 +86,7 @@ class Config:
     home: Annotated[
         Path,
         About(Group.SERVER, "folder for the database, the secret, the local API key and pulled models", every=True),
-    ] = Path("~/.firsttoken")
+    ] = HOME
     host: Annotated[str, About(Group.SERVER, "address to listen on")] = "127.0.0.1"
     workers: Annotated[
         int,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import asyncpg
 from aiohttp import web
 from pydantic import ValidationError
@@ -11,7 +13,9 @@ from inference.errors import InferenceError
 from migrations.pool import DATABASE_AWAY
 from retrieval.errors import RetrievalError
 from worker.errors import ApiError
+from worker.no_route import wrong_method
 
+PLAIN_WORD = re.compile(r"[a-z]+ ")
 MESSAGE_CHARS_MAX = 1000  # a validation message may quote the input, which may be large
 # Postgres stores no NUL in texts, so a value with one cannot name anything stored.
 UNSTORABLE = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
@@ -51,18 +55,13 @@ def refusal(error: Exception) -> str:
 
 
 def _from_http(error: web.HTTPException) -> ApiError:
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return wrong_method(error.method, error.allowed_methods)
     messages = {
         404: "This address does not exist.",
-        405: "This address does not support this method.",
         413: "The request body is too large.",
     }
-    allowed = sorted(error.allowed_methods) if isinstance(error, web.HTTPMethodNotAllowed) else ()
-    return ApiError(
-        error.status,
-        messages.get(error.status, error.reason),
-        type=type_of(error.status),
-        headers={"Allow": ", ".join(allowed)} if allowed else {},
-    )
+    return ApiError(error.status, messages.get(error.status, error.reason), type=type_of(error.status))
 
 
 def _from_validation(error: ValidationError) -> ApiError:
@@ -76,12 +75,18 @@ def _from_validation(error: ValidationError) -> ApiError:
 def _from_domain(error: InferenceError | AgentError | RetrievalError) -> ApiError:
     return ApiError(
         error.status,
-        str(error),
+        _sentence(str(error)),
         type=type_of(error.status),
         param=error.param,
         code=error.code,
         retry_after_s=getattr(error, "retry_after_s", None),
     )
+
+
+def _sentence(message: str) -> str:
+    """Messages of the packages below begin as part of a line of the log. A name at the beginning stays as it is."""
+    began = message[:1].upper() + message[1:] if PLAIN_WORD.match(message) else message
+    return began if began.endswith((".", "!", "?")) else f"{began}."
 
 
 DOMAIN = (InferenceError, AgentError, RetrievalError)

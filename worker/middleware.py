@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from aiohttp import web
 
-from agents.errors import Interrupted
+from agents.errors import Interrupted, Leaving
 from inference.errors import OVERLOADED
 from inference.trace import Trace, now_ns, random_id
 from worker.auth.access import EVERYBODY, VISITORS, access_of
@@ -20,6 +20,7 @@ from worker.edge.budget import BUDGET
 from worker.edge.guard import guard_of, remote_of
 from worker.errors import ApiError, ClientGone
 from worker.failures import to_api_error
+from worker.no_route import no_address
 from worker.reply import reply
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
@@ -85,7 +86,7 @@ async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse
     takes nothing new.
     """
     if request.app[DRAINING].is_set() and access_of(request) != EVERYBODY:
-        return _last(_answer(request, Interrupted()))
+        return _last(_answer(request, Leaving()))
     try:
         with request.app[REQUESTS].doing():
             response = await handler(request)
@@ -107,7 +108,7 @@ def _last(response: web.Response) -> web.Response:
 def _answer(request: web.Request, error: Exception) -> web.Response:
     if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
         raise ConnectionResetError("the client is gone") from None
-    answer = to_api_error(error)
+    answer = _unrouted(request) or to_api_error(error)
     told = (request.method, request.path, request[REQUEST_ID])
     if answer is None or answer.status == 500:
         log.error("%s %s failed, request %s", *told, exc_info=error)
@@ -119,6 +120,13 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
         message = f"Something went wrong on our side. The log tells more under request {request[REQUEST_ID]}."
         answer = ApiError(500, message, type="server_error", code="server_error")
     return error_response(answer, request.path)
+
+
+def _unrouted(request: web.Request) -> ApiError | None:
+    """For an address that no route has."""
+    if not isinstance(request.match_info.http_exception, web.HTTPNotFound):
+        return None
+    return no_address(request.method, request.path, [each.canonical for each in request.app.router.resources()])
 
 
 def error_response(error: ApiError, path: str = "") -> web.Response:

@@ -8,12 +8,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from os.path import relpath
 from pathlib import Path
+from shlex import quote
 from shutil import which
 
 import orjson
 
 from migrations.embedded.errors import remedy
-from worker.config import VERSION
+from worker.config import HOME, VERSION
 from worker.errors import StartError
 from worker.home import write_atomically
 
@@ -30,12 +31,13 @@ class Ready:
     pid: int
     version: str = VERSION
 
-    def banner(self, seconds: float, who: str = "") -> str:
+    def banner(self, seconds: float, home: Path, who: str = "") -> str:
+        elsewhere = "" if home == HOME.expanduser() else f" --home {quote(str(home))}"
         return f"""
 Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Ctrl-C stops it.
 
   Chat     {self.chat_url}
-           signs one browser in, once; for another one: {_command()} link
+           signs one browser in, once; for another one: {_command()} link{elsewhere}
   Latency  {self.ops_url}
   API      curl {self.url}/v1/responses -H 'Content-Type: application/json' \\
              -H 'Authorization: Bearer {self.api_key}' -d '{{"input": "Hello!"}}'

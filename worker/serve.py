@@ -30,9 +30,10 @@ from worker.loading import Loading
 from worker.port import bind, join, url_of
 from worker.ready_file import Ready, ready_files
 from worker.routes.private import beside
-from worker.services import CREW, Services
+from worker.runs.manager import RUNS
+from worker.services import CREW, REQUESTS, Services
 from worker.start import open_services
-from worker.stop import Stop
+from worker.stop import Stop, notice
 
 log = logging.getLogger("firsttoken.serve")
 
@@ -90,9 +91,11 @@ async def _serving(
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, services.reload)
     files = [path for path in (Home(config.home).ready_file, config.ready_file) if path]
     with ready_files(files, ready):
-        print(ready.banner(time.monotonic() - began), flush=True)
+        print(ready.banner(time.monotonic() - began, config.home), flush=True)
         await stop.wanted(over)
     reason = over()
+    if app[REQUESTS].busy or app[RUNS].busy:
+        print(notice(config.drain_s), flush=True)
     await drain(app, config.drain_s, stop.hurried)
     if reason:
         raise EngineStopped(f"{reason}; another process has to take over")

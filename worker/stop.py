@@ -10,6 +10,11 @@ from contextlib import suppress
 LOOK_S = 0.25  # between two looks at what cannot call for itself
 
 
+def notice(drain_s: float) -> str:
+    """For who sees a process go on that was told to stop."""
+    return f"Stopping: what is in progress may finish within {drain_s:g} s. Ctrl-C again ends it now."
+
+
 class Stop:
     """What signals ask for: the first one lets running answers finish, the second one ends them at once."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # The longest contexts in use hold about this many short messages; a longer history would be refused anyway.
 HISTORY_ITEMS_MAX = 5000
+BEGINNING_CHARS_MAX = 120  # more than a line of a list shows
+BEGINNING_ITEMS_MAX = 20  # among which the first question is looked for: a list is not to read conversations
 PINNED = "firsttoken:pinned"  # in the metadata: "true" keeps a conversation on top of the list of the page
 
 Order: TypeAlias = Literal["asc", "desc"]
@@ -33,6 +35,7 @@ class Conversation:
     created_at: datetime
     updated_at: datetime
     metadata: dict[str, Any]
+    beginning: str | None = None  # the first question, in a list, where there is no title
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,14 @@ class ConversationStore:
         page before."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
-                """select id, created_at, updated_at, metadata from conversations
+                """select id, created_at, updated_at, metadata,
+                          case when metadata->>'title' is null then (
+                              select left(payload->'content'->0->>'text', $6) from (
+                                  select payload from items
+                                  where tenant_id = $1 and conversation_id = conversations.id
+                                  order by position limit $7) first
+                              where payload->>'type' = 'message' and payload->>'role' = 'user' limit 1) end as beginning
+                   from conversations
                    where tenant_id = $1 and (not $4 or metadata->>$5 = 'true')
                      and ($2::text is null or (updated_at, id) <
                           (select updated_at, id from conversations where tenant_id = $1 and id = $2))
@@ -95,8 +105,11 @@ class ConversationStore:
                 limit + 1,
                 pinned,
                 PINNED,
+                BEGINNING_CHARS_MAX,
+                BEGINNING_ITEMS_MAX,
             )
-        return Page(tuple(map(_conversation, rows[:limit])), len(rows) > limit)
+        listed = [replace(_conversation(row), beginning=row["beginning"]) for row in rows[:limit]]
+        return Page(tuple(listed), len(rows) > limit)
 
     async def update(self, tenant_id: UUID, conversation_id: str, metadata: Mapping[str, Any]) -> Conversation:
         async with self._database.tenant(tenant_id) as connection:

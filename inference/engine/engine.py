@@ -27,8 +27,8 @@ from inference.errors import (
     EngineStopped,
     InferenceError,
     NotDeterministic,
-    PromptTooLong,
     QueueFull,
+    TooManyTokens,
     UnknownToken,
 )
 from inference.grammar.constraint import Constraint
@@ -119,9 +119,7 @@ class Engine:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
         if not prompt or room < 1 + len(written):
-            raise PromptTooLong(
-                f"the prompt has {len(prompt)} tokens; this model takes 1 to {self._backend.context - 1}"
-            )
+            raise TooManyTokens(len(prompt), self._backend.context)
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
             raise NotDeterministic(
                 "deterministic answers need a CPU, a model that is not recurrent, and a worker that was started with "

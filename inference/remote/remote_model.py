@@ -15,7 +15,7 @@ from inference.config import CONTEXT_DEFAULT
 from inference.control_tokens import spoken
 from inference.core import WHENEVER, Due, Priority, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
-from inference.errors import EnginesAway, InferenceError, PromptTooLong, UnknownToken
+from inference.errors import EnginesAway, InferenceError, TooManyTokens, UnknownToken
 from inference.grammar.lark import by_token
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.llama import LlamaModel
@@ -129,7 +129,7 @@ class RemoteModel(TextModel):
         """Raises EnginesAway besides."""
         room = self.context_length - len(prompt)
         if not prompt or room < 1 + len(written):
-            raise PromptTooLong(f"the prompt has {len(prompt)} tokens; this model takes 1 to {self.context_length - 1}")
+            raise TooManyTokens(len(prompt), self.context_length)
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the logit bias names token {unknown}; this model has {len(self._pieces)} tokens")

@@ -25,6 +25,16 @@ async def test_reload_brings_the_conversation_back(open_page: OpenPage, scripted
     await expect(page).to_have_title("Will you remember? · Firsttoken")
 
 
+async def test_a_conversation_that_a_program_began_is_called_by_its_first_question(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    made = {"id": "conv_1", "object": "conversation", "created_at": 1.8e9, "metadata": {}}
+    scripted.conversations["conv_1"] = {**made, "firsttoken_beginning": "How  high\nis it?"}
+    page = await open_page(scripted.url)
+    await page.get_by_role("link", name="How high is it?", exact=True).click()
+    await expect(page).to_have_title("How high is it? · Firsttoken")
+
+
 async def test_an_answer_goes_on_while_another_conversation_is_shown(
     open_page: OpenPage, scripted: ScriptedWorker
 ) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from playwright.async_api import Page, expect
 
+from retrieval.loaders.formats import LOADERS
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import STORE, ScriptedWorker, message
+from worker.routes.pages import STATIC
 
 NOTES: Any = {"name": "notes.md", "mimeType": "text/markdown", "buffer": b"# Notes"}
 # A drop or a paste with one file, as a browser makes them.
@@ -51,6 +54,27 @@ async def test_a_file_that_is_refused_says_why(
     await page.get_by_role("button", name="Dismiss notes.md").click()
     await expect(page.locator(".document")).to_have_count(0)
     complaints.clear()
+
+
+async def test_a_file_that_nothing_can_read_is_refused_before_it_is_sent(
+    scripted: ScriptedWorker, open_page: OpenPage
+) -> None:
+    page = await panel(await open_page(scripted.url))
+    picture: Any = {"name": "cat.PNG", "mimeType": "image/png", "buffer": b"x"}
+    nameless: Any = {"name": "LICENSE", "mimeType": "", "buffer": b"x"}
+    await page.locator("#documents-picker").set_input_files([picture, nameless, NOTES])
+    refused = page.locator(".document[data-state=failed]")
+    await expect(refused).to_have_count(2)
+    await expect(refused.nth(0)).to_contain_text(".png files cannot be read. Add PDF, Word, Markdown")
+    await expect(refused.nth(1)).to_contain_text("name has no ending")
+    await expect(page.locator(".document[data-state=in_progress]")).to_contain_text("notes.md")
+    assert len(scripted.files) == 1
+
+
+def test_the_page_knows_the_kinds_of_files_that_can_be_read() -> None:
+    source = (STATIC / "documents" / "kinds.js").read_text()
+    told = "".join(re.findall(r'^ +"(.*?)"', source.split("split(")[0], re.MULTILINE))
+    assert set(told.split()) == LOADERS.keys()
 
 
 async def test_dropped_and_pasted_files_go_into_the_store(scripted: ScriptedWorker, open_page: OpenPage) -> None:

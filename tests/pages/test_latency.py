@@ -71,6 +71,23 @@ def rows(page: Page) -> Any:
     return page.locator(".traces li")
 
 
+async def test_the_axis_of_time_reads_as_the_browser_writes_times(open_page: OpenPage, latency: Latency) -> None:
+    noon = 1_795_519_800  # 2026-11-24, 12:30 in Berlin
+    labels = """async ([url, from, step]) => {
+      const { ticks } = await import(url);
+      return ticks([0, 1, 2].map((n) => from + n * step), step);
+    }"""
+    page = await open_page(latency.url, **latency.options, locale="de-DE", timezone_id="Europe/Berlin")
+    module = await page.evaluate(
+        "performance.getEntriesByType('resource').find(({ name }) => name.includes('shared/format.js')).name"
+    )
+    hours, days, seconds = [await page.evaluate(labels, [module, noon, step]) for step in (6 * 3600, 86_400, 15)]
+    assert hours == ["12:30\n24. Nov.", "18:30", "00:30\n25. Nov."]
+    assert days == ["24. Nov.", "25. Nov.", "26. Nov."]
+    assert seconds == ["12:30:00\n24. Nov.", "12:30:15", "12:30:30"]
+    await expect(page.locator(".tile-detail").nth(1)).to_have_text("1 failed")
+
+
 async def test_a_row_says_what_was_asked_and_what_took_unusually_long(latency: Latency, open_page: OpenPage) -> None:
     page = await open_page(latency.url, **latency.options)
     slow = page.locator(f"[data-trace='{latency.slow.id}']")

@@ -220,7 +220,7 @@ def test_the_command_lists_the_agents(tmp_path: Path) -> None:
     assert "agent/support" in firsttoken("agents", "--home", str(tmp_path)).stdout
     (tmp_path / "agents.toml").write_text("[surfaces.kiosk]\nfirst_token_ms = 250\ntokens = 90\n")
     told = firsttoken("agents", "--home", str(tmp_path), "--targets", "chat=700/80").stdout
-    assert "surface kiosk            first token 250 ms; first_token_ms 250.0, tokens 90" in told
+    assert "surface kiosk            first token 250 ms; tokens 90" in told
     assert "surface chat             first token 700 ms, pace 80 ms; no limits of its own" in told
     assert "surface batch            no targets; class batch, late wait" in told
 

@@ -78,7 +78,8 @@ async def test_newcomers_are_told_to_go_elsewhere(stopping: Stopping) -> None:
                 "1",
                 "close",
             )
-            assert (await refused.json())["error"]["type"] == "server_error"
+            error = (await refused.json())["error"]
+            assert error["type"] == "server_error" and "takes nothing new" in error["message"]
         ready = await get(stopping.client, "/readyz", 503)
         assert ready["parts"]["worker"] == "draining"
         await get(stopping.client, "/healthz")

@@ -156,6 +156,12 @@ async def test_a_body_beyond_the_limit_is_refused(client: Client) -> None:
 async def test_a_method_that_does_not_fit_is_told_the_ones_that_do(client: Client) -> None:
     async with client.delete("/v1/models") as response:
         assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+        assert (await response.json())["error"]["message"] == "This address takes GET, not DELETE."
+
+
+async def test_a_base_url_without_the_version_is_told_the_address_that_is_meant(client: Client) -> None:
+    async with client.get("/models") as response:
+        assert "Did you mean /v1/models?" in (await response.json())["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["//v1/spans", "/v1//spans", "/v1/spans/", "//v1//spans/"])

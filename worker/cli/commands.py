@@ -24,6 +24,7 @@ from worker.auth.secret_file import read_secret
 from worker.cli.cache_command import evaluate_cache
 from worker.cli.canary_commands import abort_canary, promote_canary, show_canaries, start_canary
 from worker.cli.cost_table import show_cost
+from worker.cli.counted import counted
 from worker.cli.credentials import (
     create_key,
     drop_secret,
@@ -154,10 +155,11 @@ async def ingest_files(
                 progress=show,
             )
     for error in report.errors:
-        print(f"{error.path} {error.reason}", file=sys.stderr)
+        print(f"{error.path}: {error.reason}", file=sys.stderr)
     print(
-        f"store {store}: {report.written} files read in {report.seconds:.1f} s ({report.chunks} passages), "
-        f"{report.unchanged} unchanged, {report.removed} removed, {report.skipped} unsupported files skipped"
+        f"store {store}: {counted(report.written, 'file')} read in {report.seconds:.1f} s "
+        f"({counted(report.chunks, 'passage')}), {report.unchanged} unchanged, {report.removed} removed, "
+        f"{counted(report.skipped, 'unsupported file')} skipped"
     )
     if report.errors:
-        raise StartError(f"{len(report.errors)} files could not be read")
+        raise StartError(f"{counted(len(report.errors), 'file')} could not be read")

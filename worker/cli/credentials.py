@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import orjson
 from pydantic import ValidationError
 
+from agents.complaint import complaint
 from migrations.pool import Database
 from worker.auth.audit import Act, AuditLog, note
 from worker.auth.bounds import KeyBounds
@@ -70,11 +71,11 @@ async def show_policies(config: Config, *, with_keys: bool, tenant: str) -> None
 async def list_keys(config: Config, *, tenant: str) -> None:
     found = await keys_of(config, tenant)
     for key in found:
-        used = key.last_used_at.strftime(TIME_FORMAT) if key.last_used_at else "never used"
+        used = _used(key.last_used_at)
         scopes = ",".join(sorted(key.scopes)) or "-"
         made = key.created_at.strftime(TIME_FORMAT)
         bounds = "".join(f"  {bound}={_shown(value)}" for bound, value in key.bounds.items())
-        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<21} made {made}  used {used:<16}  {key.name}{bounds}")
+        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<21} made {made}  {used:<21}  {key.name}{bounds}")
     if not found:
         print(f"tenant {tenant} has no keys")
 
@@ -100,9 +101,9 @@ async def list_sessions(config: Config, *, tenant: str) -> None:
         tenant_id = await known_tenant(Keys(database, secret), tenant)
         found = await Sessions(database, secret).list(tenant_id)
     for session in found:
-        used = session.last_used_at.strftime(TIME_FORMAT) if session.last_used_at else "never used"
+        used = _used(session.last_used_at)
         made, ends = session.created_at.strftime(TIME_FORMAT), session.expires_at.strftime(TIME_FORMAT)
-        print(f"{session.id}  made {made}  used {used:<16}  ends {ends}  {session.address or '-'}  {session.agent}")
+        print(f"{session.id}  made {made}  {used:<21}  ends {ends}  {session.address or '-'}  {session.agent}")
     if not found:
         print(f"no browser of tenant {tenant} is signed in")
 
@@ -175,6 +176,10 @@ def _secret_file(config: Config) -> SecretFile:
     return SecretFile(Home(config.home))
 
 
+def _used(at: datetime | None) -> str:
+    return f"used {at.strftime(TIME_FORMAT)}" if at else "never used"
+
+
 def _shown(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
@@ -184,8 +189,9 @@ def _bounds(budget: Sequence[tuple[str, int | float | str]]) -> KeyBounds | None
         return KeyBounds.model_validate(dict(budget)) if budget else None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        known = ", ".join(field.alias or name for name, field in KeyBounds.model_fields.items())
-        raise StartError(f"--budget {problem['loc'][0]}: {problem['msg']}. Known budgets: {known}.") from None
+        known = [field.alias or name for name, field in KeyBounds.model_fields.items()]
+        told = complaint(problem, known)
+        raise StartError(f"--budget {problem['loc'][0]}: {told} (known budgets: {', '.join(known)})") from None
 
 
 def _address_of_worker(config: Config) -> str:

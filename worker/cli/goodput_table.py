@@ -34,7 +34,7 @@ def table(by: str, counted: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line for each group, after a line of headings. `counted` are counts by `name` and `slice`."""
     names = list(dict.fromkeys(row["name"] for row in counted))
     width = max(map(len, [by, *names]))
-    lines = [f"{by.upper():<{width}}  GOODPUT  REQUESTS  LATE  REFUSED  FAILED  CANCELLED  WRONG  OLDEST TO NEWEST"]
+    lines = [f"{by.upper():<{width}}  GOODPUT  REQUESTS  LATE  REFUSED  FAILED  CANCELLED  INVALID  OLDEST TO NEWEST"]
     for name in names:
         rows = [row for row in counted if row["name"] == name]
         total = {each: sum(row[each] for row in rows) for each in COUNTS}
@@ -42,7 +42,7 @@ def table(by: str, counted: Sequence[Mapping[str, Any]]) -> list[str]:
         share = f"{total['in_time'] / total['judged']:7.1%}" if total["judged"] else f"{'-':>7}"
         lines.append(
             f"{name:<{width}}  {share}  {total['requests']:8}  {late:4}  {total['refused']:7}  {total['failed']:6}  "
-            f"{total['cancelled']:9}  {total['invalid']:5}  {sparkline(rows)}"
+            f"{total['cancelled']:9}  {total['invalid']:7}  {sparkline(rows)}"
         )
     return lines
 

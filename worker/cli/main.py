@@ -10,7 +10,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from migrations.embedded.errors import remedy
-from worker.cli.parser import SETTING_NAMES, parser
+from worker.cli.parser import parser
+from worker.cli.words import SETTING_NAMES
 from worker.config import Config, ConfigError, load, prepare_process
 from worker.crew.member import Member
 from worker.errors import StartError

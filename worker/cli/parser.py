@@ -10,19 +10,19 @@ from typing import Any
 
 from worker.auth.scope import Scope
 from worker.cli import values
-from worker.config import VERSION, add_settings, is_for_engines, settings
+from worker.cli.words import SETTING_NAMES, Parser
+from worker.config import VERSION, add_settings, is_for_engines
 
-SETTING_NAMES = frozenset(setting.name for setting in settings())
 ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Settings that are not given stay out of what it reads."""
-    known = argparse.ArgumentParser(
+    known = Parser(
         prog="firsttoken",
         description="Edge streaming chat agents: one process from the socket to the token.",
-        epilog=_settings_table(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="`firsttoken COMMAND --help` describes a command with its settings, `firsttoken serve --help` all "
+        "settings. Each is a flag, and an environment variable: --port is FIRSTTOKEN_PORT.",
     )
     known.add_argument("--version", action="version", version=f"firsttoken {VERSION}")
     commands = known.add_subparsers(required=True, metavar="COMMAND")
@@ -55,11 +55,16 @@ def parser() -> argparse.ArgumentParser:
         also=("targets", "late", "models"),
     )
     agents.add_argument(
-        "--keys", action="store_true", dest="with_keys", help="what the keys of a tenant get on each surface, too"
+        "--keys", action="store_true", dest="with_keys", help="print also what the keys of a tenant get on each surface"
     )
 
     goodput = _command(commands, "goodput", "show_goodput", "print the share of answers that were in time")
-    goodput.add_argument("--by", choices=("surface", "tenant", "model", "cache"), default="surface", help="rows")
+    goodput.add_argument(
+        "--by",
+        choices=("surface", "tenant", "model", "cache"),
+        default="surface",
+        help="what each row is of (default: surface)",
+    )
     goodput.add_argument(
         "--hours", type=values.hours, default=24.0, metavar="N", help="hours to look back (default: 24)"
     )
@@ -70,9 +75,9 @@ def parser() -> argparse.ArgumentParser:
         "--by",
         choices=("surface", "model", "agent", "tenant", "key", "conversation", "day", "all"),
         default="surface",
-        help="rows (default: surface)",
+        help="what each row is of (default: surface)",
     )
-    cost.add_argument("--hours", type=values.hours, default=24.0, metavar="N", help="to look back (default: 24)")
+    cost.add_argument("--hours", type=values.hours, default=24.0, metavar="N", help="hours to look back (default: 24)")
     cost.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
     ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
@@ -148,14 +153,14 @@ def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
         secret, "rotate", "rotate_secret", "make a new secret; what the old one made stays valid until it is dropped"
     )
     drop = _command(secret, "drop", "drop_secret", "let go of the old secret, and of what only it opens")
-    drop.add_argument("--force", action="store_true", help="also when keys end with it")
+    drop.add_argument("--force", action="store_true", help="even though API keys stop working with it")
 
     link = _command(commands, "link", "show_link", "print a link that signs one browser in")
     link.add_argument("--url", help="URL of the worker (default: the one that started last with this home folder)")
 
     audit = _command(commands, "audit", "show_audit", "print what was done to keys, sessions, secrets and stores")
     audit.add_argument(
-        "--limit", type=values.positive_int, default=100, metavar="N", help="notes to print (default: 100)"
+        "--limit", type=values.positive_int, default=100, metavar="N", help="entries to print (default: 100)"
     )
     audit.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
     return [create, list_keys, revoke, list_sessions, end, audit]
@@ -219,7 +224,11 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
     start.add_argument("--agent", default="", metavar="AGENT", help="whose conversations (default: those of no agent)")
     start.add_argument("--treatment", required=True, metavar="AGENT", help="the agent that answers in its place")
     start.add_argument(
-        "--share", type=values.part, default=0.1, metavar="SHARE", help="of conversations (default: 0.1)"
+        "--share",
+        type=values.part,
+        default=0.1,
+        metavar="SHARE",
+        help="share of the conversations that it answers (default: 0.1)",
     )
     start.add_argument(
         "--margin",
@@ -232,10 +241,10 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
         "pace=0.05, tokens=0.1, cost=0.05, thumbs_down=0.1, graded=0.1 unless set otherwise",
     )
     status = _command(kinds, "status", "show_canaries", "compare both kinds of answers, and say what to do")
-    status.add_argument("name", metavar="NAME", nargs="?", help="(default: all that are live)")
+    status.add_argument("name", metavar="NAME", nargs="?", help="the trial (default: all that are live)")
     status.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
     grade = _command(kinds, "grade", "grade_canary", "have a model judge stored answers of both kinds")
-    grade.add_argument("name", metavar="NAME")
+    grade.add_argument("name", metavar="NAME", help="the trial")
     grade.add_argument(
         "--judge",
         required=True,
@@ -250,7 +259,7 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
     promote = _command(kinds, "promote", "promote_canary", "let the treatment answer all conversations of the agent")
     abort = _command(kinds, "abort", "abort_canary", "let the agent itself answer again")
     for each in (promote, abort):
-        each.add_argument("name", metavar="NAME")
+        each.add_argument("name", metavar="NAME", help="the trial")
     return grade
 
 
@@ -377,7 +386,11 @@ def _add_cache(kinds: Any) -> None:
     )
     cache.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cases; some that expect the same")
     cache.add_argument(
-        "--wrong", type=values.share, default=0.02, metavar="SHARE", help="of the hits that may be (default: 0.02)"
+        "--wrong",
+        type=values.share,
+        default=0.02,
+        metavar="SHARE",
+        help="share of the hits that may be wrong (default: 0.02)",
     )
     cache.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
 
@@ -391,7 +404,7 @@ def _add_route(kinds: Any) -> None:
         type=values.share,
         default=0.95,
         metavar="SHARE",
-        help="of the gap in quality between both models that the cascade is to close (default: 0.95)",
+        help="share of the gap in quality between both models that the cascade is to close (default: 0.95)",
     )
     route.add_argument("--judge", metavar="SIDE", help="the model that judges, for cases that ask for one")
     route.add_argument("--judge-key-file", type=Path, dest="key_file", metavar="FILE", help="API key of its server")
@@ -427,8 +440,3 @@ def _command(
     parser.set_defaults(command=function)
     add_settings(parser, also=also)
     return parser
-
-
-def _settings_table() -> str:
-    rows = [f"  {setting.flag:<20} {setting.help}" for setting in settings()]
-    return "\n".join(["settings, each a flag of the command or an environment variable (in brackets):", *rows])

@@ -29,7 +29,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.port import reserve
 from worker.ready_file import Ready, ready_files
-from worker.stop import Stop
+from worker.stop import Stop, notice
 
 ENGINE = "engine"
 EMBEDDED_CONNECTIONS = 100  # of the embedded database's, for all workers
@@ -61,8 +61,11 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
             ready = replace(introduction, pid=os.getpid())
             files = [path for path in (home.ready_file, config.ready_file) if path]
             with ready_files(files, ready):
-                print(ready.banner(time.monotonic() - began, f" with {config.workers} workers"), flush=True)
+                print(
+                    ready.banner(time.monotonic() - began, config.home, f" with {config.workers} workers"), flush=True
+                )
                 await crew.serve_until(stop.asked)
+            print(notice(config.drain_s), flush=True)
         finally:
             await crew.stop(config.drain_s if stop.serving else 0.0, stop.hurried)
 

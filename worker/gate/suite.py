@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import ValidationError
 
+from agents.complaint import complaint, keys_of
 from worker.errors import StartError
 from worker.gate.case import Case, Defaults
 
@@ -92,8 +93,8 @@ class _Entry:
             place = ".".join(map(str, named)) or "case"
             known = [".".join(map(str, named[:length])) for length in range(len(named), 0, -1)]
             line = next((self.keys[each] for each in known if each in self.keys), self.line)
-            reason = problem["msg"].removeprefix("Value error, ")
-            raise StartError(f"{self.path}:{line}: {place}: {reason}") from None
+            told = complaint(problem, keys_of(kind.model_json_schema()))
+            raise StartError(f"{self.path}:{line}: {place}: {told}") from None
 
 
 def _lines(path: Path) -> Iterator[_Entry]:

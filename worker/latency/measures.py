@@ -2,7 +2,8 @@
 
 An answer has `duration`, `ttft`, `tpot` and `span:<name>` in milliseconds, and adds up `status:<status>`, `judged`,
 `within`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `drafted`, `accepted` and `miss:<cause>`. What is no
-answer, such as embeddings, has `call` and its spans.
+answer, such as embeddings, has `call` and its spans. What was turned away has `turned_away` in the place of `duration`:
+to say no takes a millisecond, which is not what answers take.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from worker.latency.histogram import AMOUNT, bucket, encode
-from worker.latency.slice import COMPLETED, LATE, length_of
+from worker.latency.slice import COMPLETED, LATE, NOT_ANSWERED, length_of
 from worker.latency.stretch import MINUTE_S
 from worker.runs.record import TurnRecord
 
@@ -97,7 +98,7 @@ class Measures:
             name = self._known(span.name)
             totals[name] = totals.get(name, 0.0) + span.duration_ms
         yield from ((SPAN + name, total_ms) for name, total_ms in totals.items())
-        yield "call" if record.response_id is None else "duration", record.trace.duration_ms
+        yield _whole(record), record.trace.duration_ms
         if record.response_id is not None:
             times = (("ttft", record.ttft_ms), ("tpot", record.tpot_ms))
             yield from ((name, ms) for name, ms in times if ms is not None)
@@ -107,6 +108,12 @@ class Measures:
             return OTHER_SPAN
         self.span_names.add(name)
         return name
+
+
+def _whole(record: TurnRecord) -> str:
+    if record.response_id is None:
+        return "call"
+    return "turned_away" if record.status in NOT_ANSWERED else "duration"
 
 
 def _amounts(record: TurnRecord) -> Iterator[tuple[str, int]]:

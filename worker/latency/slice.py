@@ -17,6 +17,7 @@ Length: TypeAlias = Literal["short", "medium", "long", "huge"]
 
 COMPLETED: Final = "completed"
 LATE: Final = "late"  # completed, and not in time
+NOT_ANSWERED: Final = ("refused", "invalid")  # nothing was begun
 # By the tokens of the first prompt: a question alone, one with instructions and passages, a conversation, a book.
 LENGTHS: Mapping[Length, tuple[int, int]] = {
     "short": (1, 512),

@@ -10,7 +10,7 @@ from uuid import UUID
 from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.latency.sight import Sight
-from worker.latency.slice import Slice
+from worker.latency.slice import NOT_ANSWERED, Slice
 from worker.latency.stretch import HOUR_S
 from worker.runs.record import Taken, TurnRecord
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from migrations.pool import Connection
 
 By: TypeAlias = Literal["surface", "model", "agent", "tenant", "key", "conversation", "day", "all"]
-NOT_ANSWERED = ("refused", "invalid")  # nothing was begun
 ROWS_MAX = 200  # of an answer: the dearest
 COLUMNS: Mapping[By, str] = {
     "surface": "surface",

@@ -15,6 +15,7 @@ from worker.latency.stretch import Stretch
 QUANTILES = (0.5, 0.95, 0.99)
 NAMES = ("p50", "p95", "p99")
 TIMES = ("ttft", "tpot", "duration")
+TURNS = ("duration", "turned_away")  # of each turn one
 CAUSES = tuple(map(str, Cause))
 DIMENSIONS = ("surface", "model", "agent", "tenant_id")
 # The order in which spans happen; tools stand before the end, and what is not known at the end.
@@ -34,11 +35,10 @@ def summary(groups: Sequence[Group], span_names: Iterable[str]) -> dict[str, Any
         by_surface[group.surface].append(group.measures)
     overall = Tally(b"".join(group.measures for group in groups))
     surfaces = [
-        {"surface": surface, **_answers(Tally(b"".join(pieces)), "duration", "call")}
-        for surface, pieces in by_surface.items()
+        {"surface": surface, **_answers(Tally(b"".join(pieces)), "call")} for surface, pieces in by_surface.items()
     ]
     return {
-        **_answers(overall, "duration"),
+        **_answers(overall),
         "surfaces": sorted(surfaces, key=lambda row: (-row["requests"], row["surface"])),
         "spans": span_table(overall, span_names),
     }
@@ -82,7 +82,7 @@ def facets(choices: Iterable[Choice], names: Sequence[Names]) -> dict[str, list[
 
 def series(stretch: Stretch, points: Iterable[Point]) -> dict[str, Any]:
     """Columns over time, one value for each step; None where nothing was measured."""
-    known = {point.at: _answers(Tally(point.measures), "duration") for point in points}
+    known = {point.at: _answers(Tally(point.measures)) for point in points}
     at = list(range(stretch.start, stretch.end, stretch.step_s))
     answers = [known.get(moment) for moment in at]
     counts = ("requests", "failed", "judged", "within_target", "prompt_tokens", "cached_tokens", "drafted", "accepted")
@@ -100,10 +100,11 @@ def series(stretch: Stretch, points: Iterable[Point]) -> dict[str, Any]:
     }
 
 
-def _answers(tally: Tally, *durations: str) -> dict[str, Any]:
+def _answers(tally: Tally, *also: str) -> dict[str, Any]:
+    """Those of the measures `also` are counted, and take their time, as answers do."""
     return {
-        "requests": sum(map(tally.amount, durations)),
-        "failed": tally.amount(STATUS + "failed"),
+        "requests": sum(map(tally.amount, (*TURNS, *also))),
+        **{status: tally.amount(STATUS + status) for status in ("failed", "refused", "invalid")},
         "judged": tally.amount("judged"),
         "within_target": tally.amount("within"),
         "prompt_tokens": tally.amount("prompt_tokens"),
@@ -114,7 +115,7 @@ def _answers(tally: Tally, *durations: str) -> dict[str, Any]:
         "misses": {cause: tally.amount(MISS + cause) for cause in CAUSES},
         "ttft_ms": _percentiles(tally, "ttft"),
         "tpot_ms": _percentiles(tally, "tpot"),
-        "duration_ms": _percentiles(tally, *durations),
+        "duration_ms": _percentiles(tally, "duration", *also),
     }
 
 

@@ -103,6 +103,10 @@ class Runs:
         self.services.agent.turns.interrupt()
         await self.idle()
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._runs)
+
     async def idle(self, timeout_s: float | None = None) -> None:
         """Return when those that run now have ended, or after the timeout."""
         waits = [asyncio.ensure_future(run.wait()) for run in self._runs.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
 
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
 from worker.wire import limits
@@ -28,6 +28,14 @@ class SpeakerMessage(Strict):
     role: Literal["system", "developer", "user"]
     content: ChatContent
     name: Annotated[str, StringConstraints(max_length=64)] | None = None
+
+    @field_validator("role", mode="before")
+    @classmethod
+    def _is_a_role(cls, role: object) -> object:
+        """Names those of the other kinds of messages, too: what has no known role is looked at as one of these."""
+        if role not in ("system", "developer", "user"):
+            raise ValueError("Roles are system, developer, user, assistant and tool.")
+        return role
 
     def items(self) -> list[Item]:
         return [Message(self.role, joined(self.content, "\n"))]

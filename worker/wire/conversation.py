@@ -42,13 +42,16 @@ class BranchChoice(Strict):
 
 
 def conversation_object(conversation: Conversation) -> dict[str, Any]:
-    """`firsttoken_updated_at`: when something was last said, by which our own list is ordered."""
+    """`firsttoken_updated_at`: when something was last said, by which our own list is ordered. `firsttoken_beginning`:
+    what was asked first, in that list, of conversations without a title."""
+    beginning = {"firsttoken_beginning": conversation.beginning} if conversation.beginning else {}
     return {
         "id": conversation.id,
         "object": "conversation",
         "created_at": int(conversation.created_at.timestamp()),
         "metadata": conversation.metadata,
         "firsttoken_updated_at": int(conversation.updated_at.timestamp()),
+        **beginning,
     }
 
 

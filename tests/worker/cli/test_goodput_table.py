@@ -18,7 +18,7 @@ def test_every_request_is_in_one_column_and_only_judged_ones_make_the_share() ->
         row("batch", 3, requests=2),
     ]
     head, chat, batch = table("surface", counted)
-    assert head.split()[:7] == ["SURFACE", "GOODPUT", "REQUESTS", "LATE", "REFUSED", "FAILED", "CANCELLED"]
+    assert head.split()[:8] == ["SURFACE", "GOODPUT", "REQUESTS", "LATE", "REFUSED", "FAILED", "CANCELLED", "INVALID"]
     assert chat.split()[:8] == ["chat", "62.5%", "10", "1", "1", "1", "1", "1"]
     assert batch.split()[:3] == ["batch", "-", "2"]
 

@@ -50,17 +50,44 @@ def home(make_home: Callable[[], Path]) -> Iterator[str]:
 
 
 def test_help_names_every_setting_with_its_variable_and_default() -> None:
-    text = firsttoken("--help").stdout
+    text = " ".join(firsttoken("serve", "--help").stdout.split())
     for setting in settings():
         assert setting.flag in text
         assert setting.variable in text
     assert "[FIRSTTOKEN_PORT; default 8080]" in text
 
 
-def test_a_command_that_does_not_exist_is_refused() -> None:
-    done = firsttoken("fly")
+def test_a_usage_fits_on_a_screen() -> None:
+    usage = firsttoken("serve", "--help").stdout.split("\n\n")[0]
+    assert usage == "usage: firsttoken serve [-h] [--SETTING VALUE]"
+    usage = firsttoken("ingest", "notes").stderr  # without its store
+    assert "--store NAME" in usage and "[--SETTING VALUE]" in usage and len(usage.splitlines()) < 6
+
+
+def test_who_says_nothing_is_told_what_can_be_said() -> None:
+    done = firsttoken()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "start the worker" in done.stderr and "firsttoken COMMAND --help" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (("fly",), "invalid choice: 'fly'"),
+        (("serv",), "did you mean serve?"),
+        (("keys", "crate", "x"), "did you mean create?"),
+        (
+            ("serve", "--modle", "x"),
+            "firsttoken serve: error: unrecognized arguments: --modle x; did you mean --model",
+        ),
+        (("goodput", "--by", "tennant"), "did you mean tenant?"),
+        (("models", "list", "--jsn"), "did you mean --json?"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_with_what_was_meant(written: tuple[str, ...], told: str) -> None:
+    done = firsttoken(*written)
     assert done.returncode == 2
-    assert "invalid choice: 'fly'" in done.stderr
+    assert told in " ".join(done.stderr.split())
 
 
 def test_a_taken_port_is_named(home: str) -> None:
@@ -119,10 +146,13 @@ def test_migrations_are_applied_once(home: str) -> None:
 def test_a_key_has_the_bounds_that_it_was_made_with(home: str) -> None:
     made = firsttoken("keys", "create", "guest", "--home", home, "--budget", "steps=2", "--budget", "class=batch")
     assert made.returncode == 0
-    assert "guest  class=batch  steps=2" in firsttoken("keys", "list", "--home", home).stdout
+    listed = firsttoken("keys", "list", "--home", home).stdout
+    assert "guest  class=batch  steps=2" in listed
+    assert "  never used  " in listed and "used never" not in listed
     assert "--budget steps" in complaint("keys", "create", "x", "--home", home, "--budget", "steps=0")
     assert "--budget class" in complaint("keys", "create", "x", "--home", home, "--budget", "class=first")
-    assert "--budget wishes" in complaint("keys", "create", "x", "--home", home, "--budget", "wishes=3")
+    told = complaint("keys", "create", "x", "--home", home, "--budget", "step=3")
+    assert "--budget step: there is no such key; did you mean steps?" in told
 
 
 def test_a_key_is_made_listed_and_revoked(home: str) -> None:
@@ -192,7 +222,7 @@ def test_files_are_read_into_a_store_and_unchanged_ones_are_not_read_again(home:
     (tmp_path / "c.txt").write_bytes(b"\x00\x01\x02" * 100)
     done = firsttoken(*arguments)
     assert done.returncode != 0
-    assert "c.txt" in done.stderr and "1 files could not be read" in done.stderr
+    assert "c.txt" in done.stderr and "1 file could not be read" in done.stderr
     assert "2 unchanged" in done.stdout
 
 

@@ -153,6 +153,21 @@ async def test_slices_are_told_apart(traces: Traces, database: Database, tenant_
     assert everything["facets"] == facets
 
 
+async def test_what_was_turned_away_is_counted_and_is_in_no_time_of_answers(
+    traces: Traces, database: Database, tenant_id: UUID
+) -> None:
+    away = [turn(tenant_id, ms=1, status=status, ttft_ms=None) for status in ("refused", "refused", "invalid")]
+    await traces.write(tenant_id, [turn(tenant_id, ms=500), *away])
+    me = principal(tenant_id)
+    everything = await seen(database, me)
+    assert [everything[name] for name in ("requests", "failed", "refused", "invalid")] == [4, 0, 2, 1]
+    assert everything["duration_ms"]["p50"] == pytest.approx(500, rel=0.01)
+    series = await Views(database).series(me, Asked(HOUR_S, Slice()))
+    assert sum(series["requests"]) == 4
+    assert max(filter(None, series["duration_ms"]["p50"])) == pytest.approx(500, rel=0.01)
+    assert (await seen(database, me, status="invalid"))["duration_ms"]["p50"] is None
+
+
 async def test_what_is_usual_needs_more_than_a_few_turns(traces: Traces, database: Database, tenant_id: UUID) -> None:
     await traces.write(tenant_id, [turn(tenant_id, ms=10) for _ in range(4)])
     assert await Views(database).usual(principal(tenant_id), "chat") == {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from yarl import URL as Url
 
+from agents.store.conversations import BEGINNING_CHARS_MAX
 from migrations.pool import Database
 from tests.worker.answering import answering, get, post
 from tests.worker.harness import Client
@@ -72,6 +73,15 @@ async def test_items_are_added_read_and_deleted(client: Client) -> None:
     async with client.delete(f"{URL}/{id}/items/{item['id']}") as answer:
         assert (await answer.json())["id"] == id
     await get(client, f"{URL}/{id}/items/{item['id']}", 404)
+
+
+async def test_a_list_tells_the_first_question_where_there_is_no_title(client: Client) -> None:
+    items = [said("Be brief.", "system"), said("How high is it? " * 20)]
+    titled = await post(client, URL, {"items": items, "metadata": {"title": "Heights"}})
+    silent, asked = await post(client, URL, {}), await post(client, URL, {"items": items})
+    told = {each["id"]: each.get("firsttoken_beginning") for each in (await get(client, URL))["data"]}
+    assert told[asked["id"]].startswith("How high is it? How high") and len(told[asked["id"]]) == BEGINNING_CHARS_MAX
+    assert told[titled["id"]] is None and told[silent["id"]] is None
 
 
 async def test_pinned_conversations_can_be_listed_alone(client: Client) -> None:

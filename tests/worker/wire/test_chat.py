@@ -6,10 +6,12 @@ from typing import Any
 from uuid import uuid4
 
 import orjson
+import pytest
 
 from agents.events import Event, TurnFinished
 from agents.message import FunctionCall, FunctionCallOutput, Message, Reasoning
 from tests.worker.turns import told
+from worker.errors import ApiError
 from worker.wire.chat_completion import Completion, failure, usage_of
 from worker.wire.chat_request import ChatRequest
 from worker.wire.parse import parse
@@ -159,3 +161,11 @@ def test_a_whole_completion_holds_text_and_open_calls() -> None:
     message = choice_of(finished, tools=[TOOL])["message"]
     assert message["content"] == "Let me see."
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("role", ["usr", "function"])
+def test_a_role_that_does_not_exist_is_told_all_that_do(role: str) -> None:
+    body = orjson.dumps({"messages": [{"role": role, "content": "hello"}]})
+    with pytest.raises(ApiError, match="system, developer, user, assistant and tool") as raised:
+        parse(ChatRequest, body)
+    assert raised.value.param == "messages[0].role"

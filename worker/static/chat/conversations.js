@@ -118,6 +118,11 @@ function belongsTo(responseIds, itemIds) {
   return (item) => itemIds.has(item.id) || responseIds.has(item.firsttoken_response_id);
 }
 
+/** What a conversation is called; one that a program began, by its first question. Null where there is nothing yet. */
+export function nameOf(conversation) {
+  return conversation?.metadata?.title || titleOf(conversation?.firsttoken_beginning ?? "") || null;
+}
+
 export function titleOf(text) {
   const line = taken(text).question.replace(/\s+/g, " ").trim();
   const characters = Array.from(line);

@@ -6,7 +6,7 @@ import { period } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
 import { conversationMenu } from "./conversation-menu.js";
 import {
-  deleteConversation, isPinned, listConversations, listPinned, pinConversation, renameConversation,
+  deleteConversation, isPinned, listConversations, listPinned, nameOf, pinConversation, renameConversation,
 } from "./conversations.js";
 
 const UNTITLED = "Untitled";
@@ -77,7 +77,7 @@ export class Sidebar {
   }
 
   titleOf(id) {
-    return this.get(id)?.metadata.title ?? null;
+    return nameOf(this.get(id));
   }
 
   show() {
@@ -95,7 +95,7 @@ export class Sidebar {
   }
 
   row(conversation) {
-    const title = conversation.metadata?.title || UNTITLED;
+    const title = nameOf(conversation) ?? UNTITLED;
     const current = conversation.id === this.current;
     return el(
       "li",
@@ -127,7 +127,7 @@ export class Sidebar {
 
   rename(row, conversation) {
     const input = el("input", { "aria-label": "New title", maxlength: "200" });
-    input.value = conversation.metadata?.title ?? "";
+    input.value = nameOf(conversation) ?? "";
     let open = true;
     const close = async (save) => {
       if (!open) return;
@@ -154,8 +154,9 @@ export class Sidebar {
     }
   }
 
-  async delete({ id, metadata }) {
-    const text = `“${metadata?.title || UNTITLED}” will be deleted permanently.`;
+  async delete(conversation) {
+    const { id } = conversation;
+    const text = `“${nameOf(conversation) ?? UNTITLED}” will be deleted permanently.`;
     if (!(await confirmDelete("Delete this conversation?", text))) return;
     try {
       await deleteConversation(id);

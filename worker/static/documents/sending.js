@@ -1,6 +1,7 @@
 // Files on their way into a store: sent one after the other, then handed to the reader.
 
 import { upload } from "../shared/upload.js";
+import { unreadable } from "./kinds.js";
 import { addFile } from "./stores.js";
 
 const FILES_MAX = 50; // at once; more are what `firsttoken ingest` is for
@@ -21,7 +22,9 @@ export class Sending {
   add(storeId, files) {
     const room = FILES_MAX - this.entries.length;
     for (const file of files.slice(0, room)) {
-      this.entries.push({ file, name: file.name, storeId, state: "waiting", share: 0, error: null, abort: new AbortController() });
+      const error = unreadable(file.name); // known at once, while the reader may have others before it
+      const state = error ? "failed" : "waiting";
+      this.entries.push({ file, name: file.name, storeId, state, share: 0, error, abort: new AbortController() });
     }
     this.changed();
     this.run();

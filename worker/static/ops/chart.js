@@ -2,7 +2,7 @@
 
 import uPlot from "../vendor/uplot.js";
 import { el } from "../shared/dom.js";
-import { moment } from "../shared/format.js";
+import { moment, ticks } from "../shared/format.js";
 
 const HEIGHT = 230;
 const HEIGHT_NARROW = 180;
@@ -138,7 +138,7 @@ function axes(chart, paint) {
   const grid = { stroke: paint("--line"), width: 1 };
   const splits = (u, values) => values.map((value) => (value === 0 && !chart.most ? "0" : chart.tell(value)));
   return [
-    { ...common, grid: { show: false }, space: 70, size: 42 },
+    { ...common, grid: { show: false }, space: 70, size: 42, values: (u, moments, axis, space, step) => ticks(moments, step) },
     { ...common, grid, size: 62, gap: 6, space: 36, values: splits },
   ];
 }

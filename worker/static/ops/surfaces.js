@@ -3,7 +3,7 @@
 import { el } from "../shared/dom.js";
 import { count, duration, share } from "../shared/format.js";
 
-const COLUMNS = ["Surface", "Answers", "On time", "First token p95", "Per token p95"];
+const COLUMNS = ["Surface", "Requests", "On time", "First token p95", "Per token p95"];
 
 /** `surfaces` as in /ops/api/summary. */
 export function surfaceTable(surfaces) {

@@ -7,15 +7,21 @@ const GOODPUT_MIN = 0.95; // targets are meant for the 95th percentile
 
 /** `summary` is the answer of /ops/api/summary. */
 export function tiles(summary) {
-  const { ttft_ms: ttft, tpot_ms: tpot, duration_ms: total, requests, failed, judged, within_target: within } = summary;
+  const { ttft_ms: ttft, tpot_ms: tpot, duration_ms: total, requests, judged, within_target: within } = summary;
   const inTime = judged > 0 ? `${count(within)} of ${count(judged)} answers on time` : "no answers with a target";
   return [
     tile("Goodput", share(within, judged), inTime, within < GOODPUT_MIN * judged),
-    tile("Answers", count(requests), failed > 0 ? `${count(failed)} failed` : "none failed", failed > 0),
+    tile("Requests", count(requests), unanswered(summary), summary.failed + summary.refused > 0),
     tile("First token", duration(ttft.p50), tails(ttft)),
     tile("Time per token", duration(tpot.p50), tails(tpot), false, pace(tpot.p50)),
     tile("Whole answer", duration(total.p50), tails(total)),
   ];
+}
+
+/** What became of those that were not answered; an invalid request is its sender's mistake, and alarms nobody. */
+function unanswered(summary) {
+  const parts = ["failed", "refused", "invalid"].filter((name) => summary[name] > 0);
+  return parts.length > 0 ? parts.map((name) => `${count(summary[name])} ${name}`).join(", ") : "none failed";
 }
 
 export function tile(name, value, detail, alarming = false, beside = null) {

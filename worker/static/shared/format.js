@@ -59,6 +59,20 @@ export function day(seconds, now = new Date()) {
   return date.toLocaleDateString([], { year, month: "short", day: "numeric" });
 }
 
+/** Labels below an axis of time: the time of each moment, the date where a day begins. `seconds` since 1970, `step` apart. */
+export function ticks(seconds, step) {
+  let before = "";
+  return seconds.map((each) => {
+    const date = new Date(each * 1000);
+    const named = date.toLocaleDateString([], { month: "short", day: "numeric" });
+    if (step >= DAY_MS / 1000) return named;
+    const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined });
+    const label = named === before ? time : `${time}\n${named}`;
+    before = named;
+    return label;
+  });
+}
+
 const DAY_MS = 86_400_000;
 
 /** The heading of the period in which a conversation was last active. */
