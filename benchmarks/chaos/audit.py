@@ -49,7 +49,7 @@ async def audit(url: str, key: str, books: Books, log: str) -> Verdict:
             "replays": 0,
             "failures": sum(count for status, count in books.statuses.items() if status >= 500 and status != 503),
             "unadvised": books.unadvised,
-            "given_up": sum(told.given_up for told in books.requests),
+            "given_up": 0,
             "tracebacks": 0,
         }
     )
@@ -69,6 +69,8 @@ async def audit(url: str, key: str, books: Books, log: str) -> Verdict:
 async def _compare(session: aiohttp.ClientSession, told: Told, verdict: Verdict) -> None:
     if told.response is None:
         verdict.add("stuck", f"the request of {told.id} has no end after {told.attempts} attempts: {told.last}")
+    if told.given_up:
+        verdict.add("given_up", f"{told.id} with {len(told.events)} events after {told.attempts} attempts")
     if told.id is None:
         return
     async with session.get(f"/v1/responses/{told.id}") as answer:
