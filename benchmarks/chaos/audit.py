@@ -70,7 +70,7 @@ async def _compare(session: aiohttp.ClientSession, told: Told, verdict: Verdict)
     if told.response is None:
         verdict.add("stuck", f"the request of {told.id} has no end after {told.attempts} attempts: {told.last}")
     if told.given_up:
-        verdict.add("given_up", f"{told.id} with {len(told.events)} events after {told.attempts} attempts")
+        verdict.add("given_up", f"{told.id} with {len(told.events)} events, away for {told.away_s:.1f} s at most")
     if told.id is None:
         return
     async with session.get(f"/v1/responses/{told.id}") as answer:

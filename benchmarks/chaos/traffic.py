@@ -42,7 +42,7 @@ class Told:
     attempts: int = 0
     last: str = ""  # how the last attempt ended
     heard: float = field(default_factory=monotonic)  # when its client was last told something
-    given_up: bool = False  # it was cancelled, though its client had not been away for long
+    away_s: float = 0.0  # the longest that it was told nothing
 
     @property
     def id(self) -> str | None:
@@ -53,8 +53,16 @@ class Told:
         self.last = response["status"]
         if response["status"] in ENDED:
             self.response = response
-            self.given_up = response["status"] == "cancelled" and monotonic() - self.heard < COME_BACK_S
-        self.heard = monotonic()
+        self.hear()
+
+    def hear(self) -> None:
+        now = monotonic()
+        self.away_s, self.heard = max(self.away_s, now - self.heard), now
+
+    @property
+    def given_up(self) -> bool:
+        """It was cancelled, though its client had not been away for long."""
+        return self.response is not None and self.response["status"] == "cancelled" and self.away_s < COME_BACK_S
 
     def forget(self) -> None:
         """What had begun is unknown, and has no end: it is asked for again with its key. A beginning does not wait for
@@ -155,7 +163,7 @@ class Client:
             if not await self._accepted(told, answer):
                 return
             async for event in events_of(answer):
-                told.heard = monotonic()
+                told.hear()
                 number = event.get("sequence_number", -1)
                 if told.events.setdefault(number, event) != event:
                     told.changed += 1

@@ -95,6 +95,7 @@ async def test_an_answer_that_did_not_wait_for_its_client_is_given_up() -> None:
     cancelled = {**ANSWER, "status": "cancelled"}
     for away_s, promises in ((COME_BACK_S / 2, {"given_up"}), (COME_BACK_S * 2, set[str]())):
         asked = told(BEGUN, PIECE, response=None, heard=monotonic() - away_s)
+        asked.hear()  # what it was told before it was given up
         asked.take(cancelled)
         assert await broken(asked, cancelled, [BEGUN, PIECE]) == promises
 
