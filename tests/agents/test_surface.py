@@ -43,7 +43,7 @@ def test_a_surface_shortens_the_answer_and_says_how_to_begin(tmp_path: Path) -> 
     turn = voice.applied(asked(instructions="Be kind.", sampling=Sampling(max_tokens=4096)))
     assert (turn.limits.tokens, turn.limits.wall_clock_s, turn.sampling.max_tokens) == (200, 20, 200)
     assert turn.instructions == "Be kind.\n\nBegin with the answer."
-    assert str(voice).startswith("first_token_ms 300.0, answer_s 20.0, tokens 200, class standard")
+    assert str(voice).startswith("answer_s 20.0, tokens 200, class standard")
 
 
 def test_a_surface_shortens_the_search() -> None:

@@ -108,7 +108,7 @@ def test_text_is_embedded_with_the_model_that_is_named(client: OpenAI) -> None:
 
 
 def test_an_unknown_model_is_refused_with_the_ones_there_are(client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match=f"available: {BUNDLED}, {WORDS}") as caught:
+    with pytest.raises(openai.BadRequestError, match=rf"Available: {BUNDLED}, {WORDS}\.$") as caught:
         client.vector_stores.create(extra_body={"firsttoken_embedding_model": "gpt-9"})
     assert caught.value.param == "firsttoken_embedding_model"
     for name in ("", "x" * 300, 7):

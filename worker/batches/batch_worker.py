@@ -254,7 +254,7 @@ class BatchWorker:
         except ApiError as error:
             return error.message
         except UnknownEmbedder as error:
-            return f"{error}."
+            return str(error)
         return None
 
     async def _finish(self, claim: BatchClaim, batch: Batch) -> None:

@@ -69,7 +69,7 @@ def _model(services: Services, name: str | None) -> tuple[str, int]:
         return model, services.embedders.dimensions(model)
     except UnknownEmbedder as error:
         param = "firsttoken_embedding_model"
-        raise ApiError(400, f"Invalid '{param}': {error}.", param=param, code="invalid_value") from None
+        raise ApiError(400, f"Invalid '{param}': {error}", param=param, code="invalid_value") from None
 
 
 @Described(query=PAGE)

@@ -72,7 +72,7 @@ async def test_of_a_text_longer_than_a_model_reads_the_beginning_counts(embedder
 
 async def test_an_unknown_model_is_refused_with_the_ones_there_are(embedders: Embedders) -> None:
     for ask in (embedders.dimensions, embedders.prepare):
-        with pytest.raises(UnknownEmbedder, match=f"'gpt-9' on this worker; available: {BUNDLED}, words-32"):
+        with pytest.raises(UnknownEmbedder, match=f"'gpt-9' on this worker. Available: {BUNDLED}, words-32."):
             ask("gpt-9")
     with pytest.raises(UnknownEmbedder):
         await embedders.get("gpt-9")
