@@ -14,36 +14,36 @@ from dataclasses import replace
 from functools import partial
 
 from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
-from agents.bookmark import Bookmark, CannotGoOn, Marks
+from agents.answer_defect import defect_of
+from agents.answer_lookup import AnswerLookup, Ask
+from agents.available_tools import AvailableTools
 from agents.budget import FREE, Budget, Prices
+from agents.checkpoint import CannotResume, Checkpoint, Marks
 from agents.constraint import Stage, constraint_of
 from agents.errors import Interrupted, InvalidTurn
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, SourcesFound, TurnFinished
-from agents.flaw import flaw_of
-from agents.known_answers import Ask, KnownAnswers
-from agents.lineup import Candidate, Lineup
+from agents.inflight import InFlight
 from agents.message import FileSearchCall, FunctionCall, Item, Message
-from agents.offer import Offer
+from agents.model_registry import Candidate, ModelRegistry
+from agents.output_validation import needs_validation, validate
 from agents.parser.choose import Format, FormattedParser, Parser
 from agents.parser.plain import PlainParser
 from agents.prefetch import Prefetch, before_missing, before_question
 from agents.progress import Progress
-from agents.promise import is_due, keep
 from agents.prompt import answer_message, assemble, question
+from agents.query_rewriting import Rewriting, rewritten
+from agents.queue_position import report_position
 from agents.reply import CALLS_MAX, Reply
-from agents.rewriting import Rewriting, rewritten
 from agents.router import Router
 from agents.routing.decision import Decision
 from agents.routing.trial import Trial, judged
 from agents.search import found, search
-from agents.similar_answers import SimilarAnswers
+from agents.semantic_cache import SemanticCache
 from agents.step import RunningCalls, Step, StepSpans, add_tool, settled, takes_long
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
-from agents.waiting import told
-from agents.work import Work
 from inference.core import ChatMessage, Finish, Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.trace import Trace, now_ns
@@ -63,22 +63,22 @@ class Agent:
 
     def __init__(
         self,
-        model: LanguageModel | Lineup,
+        model: LanguageModel | ModelRegistry,
         retriever: Searcher | None,
         toolbox: Toolbox,
         prices: Prices = FREE,
         answers: AnswerCache | None = None,
-        similar: SimilarAnswers | None = None,
+        similar: SemanticCache | None = None,
     ) -> None:
         """`answers` are given again, `similar` ones to similar questions; None: each is generated."""
-        lineup = model if isinstance(model, Lineup) else Lineup.of(model)
+        lineup = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
         self._router = Router(lineup)
         self._names_models = len(lineup.candidates) > 1
         self._prices = prices
         self._retriever = retriever
         self._toolbox = toolbox
-        self._known = KnownAnswers(answers, similar)
-        self.turns = Work()
+        self._known = AnswerLookup(answers, similar)
+        self.turns = InFlight()
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None) -> TurnFinished:
         """Write the events of one turn to the sink and return the last one. `marks` get to know where it stands.
@@ -102,7 +102,7 @@ class Agent:
         turn: Turn,
         trace: Trace,
         sink: EventSink,
-        bookmark: Bookmark,
+        bookmark: Checkpoint,
         marks: Marks,
         recall: Callable[[Sequence[Event]], None],
     ) -> TurnFinished:
@@ -115,7 +115,7 @@ class Agent:
             with self.turns.doing():
                 candidate = self._router.lineup.candidates.get(bookmark.model)
                 if candidate is None:
-                    raise CannotGoOn(f"there is no model {bookmark.model} here")
+                    raise CannotResume(f"there is no model {bookmark.model} here")
                 await candidate.ready(trace, held)
                 with Prefetch(candidate.model, trace) as ahead:
                     progress = self._reopened(turn, trace, bookmark, candidate, ahead)
@@ -127,7 +127,7 @@ class Agent:
             return await self._run_begun(progress, sink)
 
     def _reopened(
-        self, turn: Turn, trace: Trace, bookmark: Bookmark, candidate: Candidate, ahead: Prefetch
+        self, turn: Turn, trace: Trace, bookmark: Checkpoint, candidate: Candidate, ahead: Prefetch
     ) -> Progress:
         budget = Budget(turn.limits, now_ns(), self._prices)
         budget.spend(bookmark.budget, now_ns())
@@ -146,7 +146,7 @@ class Agent:
             goes_on=True,
         )
 
-    async def _recall(self, progress: Progress, candidate: Candidate, bookmark: Bookmark) -> list[Event]:
+    async def _recall(self, progress: Progress, candidate: Candidate, bookmark: Checkpoint) -> list[Event]:
         """Bring the turn to its newest step, and that to where it stood. Returns what was told of both."""
         turn, written = progress.turn, bookmark.written
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
@@ -155,7 +155,7 @@ class Agent:
         try:
             texts = candidate.model.say(written, sampling.stop, over=over is not None)
         except InferenceError as error:
-            raise CannotGoOn(str(error)) from error
+            raise CannotResume(str(error)) from error
         generation: Generation
         if over is not None:
             answer = CachedAnswer("", tuple(written), over, bookmark.stop_string)
@@ -180,7 +180,7 @@ class Agent:
             raise
 
     @staticmethod
-    def _retold(progress: Progress, bookmark: Bookmark, texts: Sequence[str]) -> list[Event]:
+    def _retold(progress: Progress, bookmark: Checkpoint, texts: Sequence[str]) -> list[Event]:
         step, output = progress.step, bookmark.output
         before = [_told(index, item) for index, item in enumerate(progress.output)]
         behind = output[bookmark.before + len(bookmark.told) :] if bookmark.ended else []
@@ -190,11 +190,15 @@ class Agent:
             told += step.end(fallback=_fallback(progress))
         step.calls.lost = False
         if (len(step.reply.told), step.reply.open_chars) != (len(bookmark.told), bookmark.chars):
-            raise CannotGoOn("its tokens do not say here what was told")
+            raise CannotResume("its tokens do not say here what was told")
         if bookmark.ended:
             progress.add(step)
             progress.output += behind
-        return [*before, *told, *(_told(len(output) - len(behind) + n, item) for n, item in enumerate(behind))]
+        return [
+            *before,
+            *told,
+            *(_told(len(output) - len(behind) + n, item) for n, item in enumerate(behind)),
+        ]
 
     @staticmethod
     def _mark(progress: Progress) -> None:
@@ -217,7 +221,10 @@ class Agent:
     async def _run_steps(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
             sink.write(progress.opening())
-            with self.turns.doing(), told(progress.step, sink) if progress.turn.tells_place else nullcontext():
+            with (
+                self.turns.doing(),
+                report_position(progress.step, sink) if progress.turn.tells_place else nullcontext(),
+            ):
                 await self._go_on(progress, sink)
             return progress.finished()
         except Exception as error:  # the boundary: any failure of a started turn becomes its last event
@@ -315,8 +322,8 @@ class Agent:
     async def _keep_promise(self, progress: Progress) -> None:
         """Raises SchemaUnmet for an answer that is complete and breaks what no grammar holds."""
         step, turn = progress.step, progress.turn
-        if step.generation.finish is Finish.STOP and is_due(turn):
-            await asyncio.to_thread(keep, turn, step.reply.items)
+        if step.generation.finish is Finish.STOP and needs_validation(turn):
+            await asyncio.to_thread(validate, turn, step.reply.items)
 
     def unknown(self, turn: Turn) -> Mapping[bytes, Candidate]:
         """The digests of its turns whose exact tokens another worker may know, and this one does not, each with the
@@ -379,8 +386,8 @@ class Agent:
             reading = read if candidate is likely else reading
         return reading
 
-    def _offer(self, turn: Turn, candidate: Candidate) -> Offer:
-        return Offer.of(turn, self._toolbox, holds=candidate.dialect.format is Format.HERMES)
+    def _offer(self, turn: Turn, candidate: Candidate) -> AvailableTools:
+        return AvailableTools.of(turn, self._toolbox, holds=candidate.dialect.format is Format.HERMES)
 
     async def _prepare(self, turn: Turn, trace: Trace, ahead: Prefetch, likely: Candidate) -> Progress:
         """Check the turn and search for passages."""
@@ -528,7 +535,7 @@ class Agent:
                 turn.priority,
             ),
             progress.offer,
-            flaw=lambda said, is_whole: flaw_of(turn, progress.context.sources, said, is_whole=is_whole),
+            flaw=lambda said, is_whole: defect_of(turn, progress.context.sources, said, is_whole=is_whole),
             top_logprobs=turn.sampling.top_logprobs,
             prompt=prompt,
             thinking=thinking,
@@ -587,7 +594,7 @@ class Agent:
         return replace(sampling, grammar=progress.grammars[key])
 
     def _grammar(
-        self, turn: Turn, offer: Offer, candidate: Candidate, stage: Stage, *, loosely: bool = False
+        self, turn: Turn, offer: AvailableTools, candidate: Candidate, stage: Stage, *, loosely: bool = False
     ) -> Grammar | None:
         """Raises InvalidTurn, and InvalidSchema for a strict schema that no grammar can enforce."""
         to = constraint_of(turn, offer, candidate.dialect, stage, loosely=loosely)

@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agents.available_tools import AvailableTools
 from agents.errors import InvalidTurn
-from agents.offer import Offer
 from agents.parser.choose import Dialect, Format
 from agents.turn import Turn
 from inference.grammar import calls
@@ -59,7 +59,7 @@ class Stage:
 
 
 def constraint_of(
-    turn: Turn, offer: Offer, dialect: Dialect, stage: Stage, *, loosely: bool = False
+    turn: Turn, offer: AvailableTools, dialect: Dialect, stage: Stage, *, loosely: bool = False
 ) -> StepConstraint | None:
     """What a step is held to, or None for one that may say anything. `loosely`: functions that are not strict take any
     object. Takes milliseconds for large schemas.
@@ -105,7 +105,7 @@ def _can_hold(dialect: Dialect, *, tools: bool) -> bool:
     return dialect.format is Format.HERMES or (dialect.format is not Format.HARMONY and not tools)
 
 
-def _functions(turn: Turn, offer: Offer, loosely: bool) -> list[CallableFunction]:
+def _functions(turn: Turn, offer: AvailableTools, loosely: bool) -> list[CallableFunction]:
     strict = {function.name for function in turn.functions if function.strict}
     described = [schema["function"] for schema in offer.schemas]
     functions = [

@@ -22,7 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as RemoteTool
 
-from agents.servers import TOOLS_MAX, ServerTable
+from agents.mcp_config import TOOLS_MAX, ServerTable
 from agents.tool import ToolContext, ToolError, function_schema
 
 log = logging.getLogger("firsttoken.mcp")

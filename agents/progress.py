@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from agents.bookmark import Marks
+from agents.available_tools import AvailableTools
 from agents.budget import WALL_CLOCK, Budget
+from agents.checkpoint import Marks
 from agents.citations import count_unknown
 from agents.constraint import Stage
 from agents.errors import Interrupted
 from agents.events import Event, RetrievalStarted, SourcesFound, TurnFinished, TurnStarted, TurnStatus, Usage
-from agents.lineup import Candidate
 from agents.message import FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message
-from agents.offer import Offer
+from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
-from agents.rewriting import Rewriting
+from agents.query_rewriting import Rewriting
 from agents.routing.refusal import DECLINED, begins_like
 from agents.step import Step
 from agents.tool import ToolContext
@@ -32,7 +32,7 @@ class Progress:
 
     turn: Turn
     trace: Trace
-    offer: Offer
+    offer: AvailableTools
     budget: Budget
     context: ToolContext
     ahead: Prefetch  # of the step that runs

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 
-from agents.lineup import Candidate, Lineup
+from agents.available_tools import AvailableTools
 from agents.message import Compaction, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from agents.offer import Offer
+from agents.model_registry import Candidate, ModelRegistry
 from agents.routing.decision import Decision, decide
 from agents.routing.language import language_of
 from agents.routing.policy import Fixed, Steps, named_by
@@ -22,7 +22,7 @@ CONVERSATIONS_MAX = 10_000  # whose models are remembered, in about 2 MB
 class Router:
     """For the event loop only."""
 
-    def __init__(self, lineup: Lineup) -> None:
+    def __init__(self, lineup: ModelRegistry) -> None:
         self.lineup = lineup
         # Who wrote what a model said last: what stands before it is in the prompt cache there.
         self._wrote: OrderedDict[int, set[int]] = OrderedDict()  # versions of candidates
@@ -47,7 +47,7 @@ class Router:
         self,
         turn: Turn,
         output: Sequence[Item] = (),
-        offer: Offer | None = None,
+        offer: AvailableTools | None = None,
         *,
         documents: int = 0,
         step: int = 0,
@@ -99,7 +99,7 @@ class Router:
         self,
         turn: Turn,
         output: Sequence[Item],
-        offer: Offer | None,
+        offer: AvailableTools | None,
         documents: int,
         step: int,
         models: Sequence[str],

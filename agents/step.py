@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from agents.answer_lookup import Shelf
+from agents.available_tools import AvailableTools
 from agents.budget import Budget
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
-from agents.known_answers import Shelf
-from agents.lineup import Candidate
 from agents.message import FunctionCall
-from agents.offer import Offer
+from agents.model_registry import Candidate
 from agents.reply import Reply
 from agents.routing.trial import Trial, wanted
 from agents.tool import ToolContext
@@ -171,7 +171,7 @@ class Step:
     reply: Reply
     calls: RunningCalls
     spans: StepSpans
-    offer: Offer
+    offer: AvailableTools
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
     shelf: Shelf = field(default_factory=Shelf)  # where its answer is kept, if it is

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agents.complaint import complaint, keys_of
+from agents.config_error import describe_error, keys_of
 from agents.errors import AgentError
 
 FILE_BYTES_MAX = 1_000_000
@@ -35,7 +35,7 @@ def read_toml(path: Path, kind: type[File], invalid: type[AgentError]) -> File:
         problem = error.errors(include_url=False, include_input=False)[0]
         keys = _keys(problem["loc"], data)
         place = ".".join(map(str, keys))
-        told = complaint(problem, keys_of(kind.model_json_schema()))
+        told = describe_error(problem, keys_of(kind.model_json_schema()))
         raise invalid(f"{path}{line_of(keys, text.decode())}: {place}: {told}") from None
 
 

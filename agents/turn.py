@@ -10,7 +10,7 @@ from uuid import UUID
 
 from agents.message import Item
 from inference.core import WHENEVER, Due, Priority, Sampling, Segment
-from inference.switches import Switches
+from inference.template_options import TemplateOptions
 from retrieval.filter import Filter
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | str  # or the name of one function
@@ -119,7 +119,7 @@ class Turn:
     parallel_tool_calls: bool = True
     answer_format: AnswerFormat | None = None
     sampling: Sampling = field(default_factory=Sampling)
-    switches: Switches = field(default_factory=Switches)
+    switches: TemplateOptions = field(default_factory=TemplateOptions)
     caps: Caps = field(default_factory=Caps)  # what the request asks for
     limits: Limits = field(default_factory=Limits)  # what the turn runs under
     priority: Priority = Priority.STANDARD

@@ -29,12 +29,12 @@ from migrations.pool import Database
 from migrations.runner import bundled_migrations, migrate
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
-from worker.latency import listing, rollups
-from worker.latency.listing import Search
-from worker.latency.sight import Sight
+from worker.latency import answer_list, rollups
+from worker.latency.answer_list import Search
 from worker.latency.slice import Slice
-from worker.latency.stretch import DAY_S, HOUR_S, Stretch
 from worker.latency.summary import facets, series, summary
+from worker.latency.time_range import DAY_S, HOUR_S, TimeRange
+from worker.latency.visibility import Visibility
 
 GOAL_MS = 100.0  # of the server's processor, for any view
 ROLLED_UP_BY = "0027_latency"
@@ -135,7 +135,7 @@ async def make(dsn: str, turns: int) -> dict[str, float]:
 
 
 def views(window_s: float) -> dict[str, View]:
-    stretch = Stretch.of(time.time() - window_s, time.time(), time.time())
+    stretch = TimeRange.of(time.time() - window_s, time.time(), time.time())
 
     async def page(connection: Any) -> None:
         summary(await rollups.groups(connection, stretch, Slice()), await rollups.span_names(connection))
@@ -161,7 +161,7 @@ def views(window_s: float) -> dict[str, View]:
 
     def rows(**conditions: Any) -> View:
         async def rows(connection: Any) -> None:
-            await listing.rows(connection, Search(stretch.start, stretch.end, **conditions))
+            await answer_list.rows(connection, Search(stretch.start, stretch.end, **conditions))
 
         return rows
 
@@ -197,7 +197,7 @@ async def measure(database: Database, principal: Principal, view: View, rounds: 
     """Milliseconds: of the server's processor, and as EXPLAIN tells. Medians."""
     cpu, told = [], []
     for _ in range(rounds):
-        async with Sight.of(principal).open(database) as connection:
+        async with Visibility.of(principal).open(database) as connection:
             pid = await connection.fetchval("select pg_backend_pid()")
             before = cpu_ms(pid)
             await view(connection)

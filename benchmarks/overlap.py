@@ -21,10 +21,10 @@ from pathlib import Path
 from uuid import UUID
 
 from agents.agent import Agent
-from agents.lineup import Candidate
 from agents.message import Message
+from agents.model_registry import Candidate
 from agents.prefetch import Prefetch
-from agents.rewriting import Rewriting
+from agents.query_rewriting import Rewriting
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, Turn
 from benchmarks.engine.synthetic import WORDS

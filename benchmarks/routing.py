@@ -28,8 +28,8 @@ from tqdm import tqdm
 
 from agents.agent import Agent
 from agents.events import EventList
-from agents.lineup import Candidate, Lineup
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message
+from agents.model_registry import Candidate, ModelRegistry
 from agents.router import Router
 from agents.routing.policy import Policy
 from agents.toolbox import Toolbox
@@ -149,7 +149,7 @@ class Way:
 async def quality(models: dict[str, Candidate], count: int, prose: Prose) -> list[Row]:
     """All ways take turns with each case, so that what else the machine does slows all of them."""
     asking = [
-        Way(name, Agent(Lineup(models, {"way": policy}, "way"), None, Toolbox()), UUID(int=at))
+        Way(name, Agent(ModelRegistry(models, {"way": policy}, "way"), None, Toolbox()), UUID(int=at))
         for at, (name, policy) in enumerate(policies().items(), 1)
     ]
     generator = Generator(SEED, "test", prose)
@@ -162,7 +162,7 @@ async def quality(models: dict[str, Candidate], count: int, prose: Prose) -> lis
 
 def own_time_us(models: dict[str, Candidate]) -> float:
     """Median of the router's own time for a turn after a conversation of sixty messages."""
-    router = Router(Lineup(models, {"way": cascade(-0.8, -3.0)}, "way"))
+    router = Router(ModelRegistry(models, {"way": cascade(-0.8, -3.0)}, "way"))
     said = [Message("user" if at % 2 == 0 else "assistant", "What was that? " * 20) for at in range(60)]
     turn = Turn(TENANT, (Message("user", "And what is it now?"),), history=tuple(said))
     took = []

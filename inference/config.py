@@ -8,8 +8,8 @@ from pathlib import Path
 
 from inference.attention import AUTO, F16, KV_TYPES, QUANTISED, Attention, attention
 from inference.bundled import CHAT_MODEL
-from inference.placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX, FORCED_TOKENS_MAX
+from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 
 # KV memory is allocated for every slot up front, so the default context is what chat needs, not what models allow.
 CONTEXT_DEFAULT = 8192
@@ -44,7 +44,7 @@ class EngineConfig:
     measured_prefill: int | None = None  # prompt tokens of a step that the GPU likes; None: PREFILL_TOKENS_GPU
     gpu_layers: int = -1  # layers to offload where the build has a GPU; -1: all
     kv_place: str = GPU  # of what layers on a GPU remember: there, or host, where the CPU then computes attention
-    gpu_split: str = LAYER  # among several GPUs, see inference.placement
+    gpu_split: str = LAYER  # among several GPUs, see inference.weight_placement
     load_mode: str = AUTO  # how the file gets into memory
     queue_max: int = 64  # requests that may wait; one more is refused
     queue_tokens_max: int = 131_072  # tokens of their prompts: minutes of prefill on a CPU, and no client waits longer

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from inference.grammar.constraint import Constraint
-from inference.switches import NO_SWITCHES, Value
+from inference.template_options import NO_OPTIONS, Value
 
 # Acceptance of a request before its first draft is verified, and the number of tokens that this estimate weighs.
 PRIOR, PRIOR_TOKENS = 0.7, 4.0
@@ -429,14 +429,14 @@ class LanguageModel(Protocol):
 
     @property
     def switches(self) -> frozenset[str]:
-        """Variables of the chat template that a request may set: see `inference.switches`."""
+        """Variables of the chat template that a request may set: see `inference.template_options`."""
         ...
 
     def render(
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] = (),
-        switches: Mapping[str, Value] = NO_SWITCHES,
+        switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
     ) -> list[Segment]:

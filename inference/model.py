@@ -15,13 +15,13 @@ from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
 from inference.kvcache.disk import DiskTier
 from inference.llama import LlamaContext, LlamaModel, Progress
-from inference.placement import GPU, Split
 from inference.provisioning.fit import are_all, fewer_layers, gpu_layers
 from inference.provisioning.memory import Footprint, Proportions
 from inference.speculative.controller import Drafting
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX, DraftModel, same_vocabulary
 from inference.speculative.prompt_lookup import PromptLookup
 from inference.text_model import TextModel
+from inference.weight_placement import GPU, Split
 
 log = logging.getLogger("firsttoken.model")
 

@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference.core import ChatMessage, Part, Segment, ToolCall
 from inference.errors import InvalidTemplate
-from inference.switches import NO_SWITCHES, Value
+from inference.template_options import NO_OPTIONS, Value
 
 # Markup needs brackets, bars or the like. Text of these characters only is harmless, and templates compare it
 # ("type" == "string"), so it goes through as it is.
@@ -134,7 +134,7 @@ class ChatTemplate:
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] = (),
         exact: Exact | None = None,
-        switches: Mapping[str, Value] = NO_SWITCHES,
+        switches: Mapping[str, Value] = NO_OPTIONS,
     ) -> list[Segment]:
         """The prompt up to where the assistant's answer begins. `switches` sets some of `self.switches`.
 

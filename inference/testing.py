@@ -37,7 +37,7 @@ from inference.core import (
 )
 from inference.errors import InferenceError, PromptTooLong, UnknownToken
 from inference.grammar.constraint import Constraint
-from inference.switches import NO_SWITCHES, Value
+from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import CHARACTER_BYTES, Room
 from inference.trace import now_ns
 
@@ -165,7 +165,7 @@ class ScriptedModel:
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] = (),
-        switches: Mapping[str, Value] = NO_SWITCHES,
+        switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
     ) -> list[Segment]:

@@ -17,8 +17,8 @@ from inference.generated_tokens import GeneratedTokens
 from inference.grammar.constraint import Vocabulary
 from inference.kvcache.miss_report import judge
 from inference.llama import LlamaModel
-from inference.switches import NO_SWITCHES, Value
 from inference.template import ChatTemplate
+from inference.template_options import NO_OPTIONS, Value
 from inference.tokenizer import Room, Tokenizer
 
 
@@ -66,7 +66,7 @@ class TextModel:
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] = (),
-        switches: Mapping[str, Value] = NO_SWITCHES,
+        switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
     ) -> list[Segment]:

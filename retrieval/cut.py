@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inference.embedding.windows import WINDOW_STRIDE, WINDOW_TOKENS, Windows
 from retrieval.candidate import Candidate, ChunkKey
-from retrieval.split import passage_title
+from retrieval.chunking import passage_title
 
 CUT_TOKENS_MIN = 40  # shorter passages are whole answers, and cutting them saves nothing
 WORD_WEIGHT = 0.3  # of the words next to the cosine, in which neighbouring sentences differ too little

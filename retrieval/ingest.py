@@ -18,6 +18,7 @@ from uuid import UUID
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
 from inference.embedding.windows import PassageVectors
+from retrieval.chunking import Chunk, embedded_text, fitted
 from retrieval.embedding import check_model, writer_of
 from retrieval.errors import OtherEmbeddingModel, UnreadableFile
 from retrieval.filter import Attributes
@@ -26,7 +27,6 @@ from retrieval.loaders.job import Limits
 from retrieval.loaders.pool import LoaderPool
 from retrieval.records import CountedStore, NewFile, VectorStore
 from retrieval.sources import Content, FileError, FileSource, Listing, Source, WebSource, walk
-from retrieval.split import Chunk, embedded_text, fitted
 from retrieval.store import PassageStore
 
 LIMITS = Limits(wall_s=120, cpu_s=60, niceness=10)  # no client waits for it, and the chats beside it need the cores

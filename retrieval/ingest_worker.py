@@ -15,6 +15,7 @@ from pathlib import Path
 from inference.embedding.registry import Embedders
 from inference.errors import EmbedderNotLoaded, EngineStopped
 from migrations.pool import DATABASE_AWAY
+from retrieval.chunking import embedded_text
 from retrieval.embedding import writer_of
 from retrieval.errors import EmbeddingModelChanged, EmbeddingModelMissing, FileNotFound, StoreNotFound, UnreadableFile
 from retrieval.ingest import read_document
@@ -23,7 +24,6 @@ from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
 from retrieval.records import EmbeddedChunk
 from retrieval.sources import Content
-from retrieval.split import embedded_text
 from retrieval.store import Claim, FileQueue, PassageStore, UploadStore
 
 log = logging.getLogger("firsttoken.intake")

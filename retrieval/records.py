@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from inference.embedding.windows import PassageVectors
+from retrieval.chunking import Chunk
 from retrieval.filter import Attributes
-from retrieval.split import Chunk
 
 EmbeddedChunk: TypeAlias = tuple[Chunk, PassageVectors]
 

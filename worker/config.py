@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from inference.attention import AUTO, FLASH, KV_TYPES, LAYOUTS, QUANTISED
-from inference.placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 from inference.speculative.draft_length import DRAFT_TOKENS_MAX
+from inference.weight_placement import GPU, KV_PLACES, LAYER, LOAD_MODES, Split
 from worker import goodput
-from worker.aliases import Aliases
 from worker.cors import Cors
 from worker.engines.address import Address, engines_in
 from worker.goodput import REFUSE, WAIT
+from worker.model_aliases import ModelAliases
 
 VERSION = version("firsttoken")
 PREFIX = "FIRSTTOKEN_"
@@ -600,7 +600,7 @@ class Config:
         except ValueError as error:
             raise ConfigError(f"--cors-origins {error}") from None
         try:
-            Aliases.parse(self.alias or "")
+            ModelAliases.parse(self.alias or "")
         except ValueError as error:
             raise ConfigError(f"--alias {error}") from None
         try:

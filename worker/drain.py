@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from aiohttp import web
 
 from worker.batches.batch_worker import BATCHES
-from worker.edge.checkers import Checkers
+from worker.edge.health_probes import HealthProbes
 from worker.runs.manager import RUNS
 from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS
 
@@ -63,7 +63,7 @@ async def _end(app: web.Application) -> None:
     await app[REQUESTS].idle()
 
 
-async def _noticed(checkers: Checkers) -> None:
+async def _noticed(checkers: HealthProbes) -> None:
     await checkers.aware()
     await asyncio.sleep(ACT_S)
 

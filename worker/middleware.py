@@ -18,10 +18,10 @@ from worker.auth.access import EVERYBODY, VISITORS, access_of
 from worker.edge.body import is_gone, read_body
 from worker.edge.budget import BUDGET
 from worker.edge.guard import guard_of, remote_of
+from worker.error_mapping import to_api_error
 from worker.errors import ApiError, ClientGone
-from worker.failures import to_api_error
-from worker.no_route import no_address
-from worker.reply import reply
+from worker.json_response import json_response
+from worker.not_found import unknown_path
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, REQUEST_ID, TRACE
 from worker.services import DRAINING, LEAVING, REQUESTS, SERVICES
 from worker.wire import messages_error
@@ -126,7 +126,7 @@ def _unrouted(request: web.Request) -> ApiError | None:
     """For an address that no route has."""
     if not isinstance(request.match_info.http_exception, web.HTTPNotFound):
         return None
-    return no_address(request.method, request.path, [each.canonical for each in request.app.router.resources()])
+    return unknown_path(request.method, request.path, [each.canonical for each in request.app.router.resources()])
 
 
 def error_response(error: ApiError, path: str = "") -> web.Response:
@@ -138,7 +138,7 @@ def error_response(error: ApiError, path: str = "") -> web.Response:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     body = messages_error.body(error) if messages_error.is_for(path) else error.body
-    return reply(body, status=error.status, headers=headers)
+    return json_response(body, status=error.status, headers=headers)
 
 
 @web.middleware

@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from worker.auth.access import EVERYBODY, VISITORS, Access
 from worker.auth.scope import Scope
-from worker.described import JSON, Described, Schema, description_of
+from worker.route_docs import JSON, RouteDocs, Schema, docs_of
 
 VERSION = "3.1.0"
 COMPONENTS = "#/components/schemas/{model}"
@@ -45,8 +45,8 @@ class Operation:
         return declared
 
     @property
-    def described(self) -> Described:
-        return description_of(self.handler)
+    def described(self) -> RouteDocs:
+        return docs_of(self.handler)
 
     def object(self, models: Models) -> Schema:
         told = getdoc(self.handler)

@@ -12,7 +12,7 @@ from time import monotonic
 from agents.errors import AgentError
 from inference.errors import InferenceError
 from worker.config import ConfigError
-from worker.engines.at_work import Check, Reload, Warm
+from worker.engines.active_engines import Check, Reload, Warm
 from worker.errors import StartError
 
 # ConfigError: a table may not go with the worker's own settings.

@@ -23,17 +23,17 @@ from worker.crew.member import Member
 from worker.drain import drain, first_of, make_room
 from worker.edge.listener import listening
 from worker.engines.address import Address
-from worker.engines.bound import bound
-from worker.garbage import settle
+from worker.engines.listen_socket import listen_socket
+from worker.gc_tuning import freeze
 from worker.home import Home, write_atomically
-from worker.loading import Loading
+from worker.load_progress import LoadProgress
 from worker.port import bind, join, url_of
 from worker.ready_file import Ready, ready_files
 from worker.routes.private import beside
 from worker.runs.manager import RUNS
 from worker.services import CREW, REQUESTS, Services
 from worker.start import open_services
-from worker.stop import Stop, notice
+from worker.stop_signals import StopSignals, notice
 
 log = logging.getLogger("firsttoken.serve")
 
@@ -58,13 +58,13 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
 
     Raises StartError and the parts' own errors, each of one line for people.
     """
-    stop, home = Stop.by_signals(), Home(config.home)
+    stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
     if member is not None:
         async with member.on_duty(stop):
             await _serve_in_crew(config, home, stop, member)
         return
-    loading = Loading()
+    loading = LoadProgress()
     with closing(bind(config.host, config.port)) as listener:
         async with AsyncExitStack() as meanwhile:
             await meanwhile.enter_async_context(loading.answered(config, listener))
@@ -72,14 +72,14 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
                 ready = await _introduce(services, home, url_of(config.host, listener.getsockname()[1]))
                 await _read_samples(services)
                 app = build_app(services, runs, batch_worker)
-                settle()
+                freeze()
                 await meanwhile.aclose()
                 async with listening(app, config, listener):
                     await _serving(stop, services, app, config, ready, began)
 
 
 async def _serving(
-    stop: Stop, services: Services, app: web.Application, config: Config, ready: Ready, began: float
+    stop: StopSignals, services: Services, app: web.Application, config: Config, ready: Ready, began: float
 ) -> None:
     """Until somebody wants it to end. Raises EngineStopped when its engine has failed or lost the device, so that
     whoever supervises this process starts another one."""
@@ -101,7 +101,7 @@ async def _serving(
         raise EngineStopped(f"{reason}; another process has to take over")
 
 
-async def _serve_in_crew(config: Config, home: Home, stop: Stop, member: Member) -> None:
+async def _serve_in_crew(config: Config, home: Home, stop: StopSignals, member: Member) -> None:
     """The port is joined once there are answers: until then, the others have all connections."""
     async with open_services(config, home, member=member.name) as (services, runs, batch_worker):
         if member.introduces:
@@ -109,8 +109,8 @@ async def _serve_in_crew(config: Config, home: Home, stop: Stop, member: Member)
             await _read_samples(services)
         app = build_app(services, runs, batch_worker)
         app[CREW] = member
-        settle()
-        with closing(join(config.host, config.port)) as listener, bound(Address(path=member.socket)) as private:
+        freeze()
+        with closing(join(config.host, config.port)) as listener, listen_socket(Address(path=member.socket)) as private:
             async with listening(app, config, listener) as server, listening(beside(app), config, private):
                 stop.serving = True
                 if member.introduces:

@@ -10,15 +10,15 @@ from inference.errors import EngineStopped
 from worker.config import VERSION, Config
 from worker.crew.member import Member
 from worker.edge.listener import listening
+from worker.engines.active_engines import open_model
 from worker.engines.address import Address
-from worker.engines.at_work import open_model
-from worker.engines.bound import bound
 from worker.engines.engine_app import build_engine_app, drain
+from worker.engines.listen_socket import listen_socket
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
-from worker.garbage import settle
+from worker.gc_tuning import freeze
 from worker.home import Home
-from worker.stop import Stop
+from worker.stop_signals import StopSignals
 from worker.supervisor import Supervisor
 
 SOCKET = "engine.sock"
@@ -29,7 +29,7 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
 
     Raises StartError and the parts' own errors, each of one line for people.
     """
-    stop = Stop.by_signals()
+    stop = StopSignals.by_signals()
     Home(config.home).prepare()
     address, token = _address(config), read_token(config)
     if token is None and not address.is_local:
@@ -37,10 +37,10 @@ async def serve_engine(config: Config, *, began: float, member: Member | None = 
             f"an engine that listens to a network needs --token-file, a file with a secret (--listen {address})"
         )
     async with member.on_duty(stop) if member else nullcontext():
-        with bound(address) as listener:
+        with listen_socket(address) as listener:
             async with open_model(config, Supervisor(), of=member.model if member else None) as model:
                 app = build_engine_app(model, token)
-                settle()
+                freeze()
                 async with listening(app, config, listener):
                     stop.serving = True
                     if member is None:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from agents.work import Work
+from agents.inflight import InFlight
 from worker.crew.member import Member
-from worker.edge.checkers import Checkers
+from worker.edge.health_probes import HealthProbes
+from worker.prewarm import PrewarmLimits
 from worker.runs.run_services import RunServices
-from worker.warmth import Warmth
 
 if TYPE_CHECKING:
     from agents.store import ConversationSearch, ShareStore
     from inference.embedding.registry import Embedders
     from migrations.pool import Database
-    from retrieval.foresight import Foresight
     from retrieval.ingest_worker import IngestWorker
     from retrieval.loaders.pool import LoaderPool
     from retrieval.rank import Reranker
     from retrieval.retriever import Retriever
+    from retrieval.speculative_search import SpeculativeSearch
     from retrieval.store import FileQueue, PassageStore, UploadStore
     from worker.batches.batch_store import BatchStore
     from worker.config import Config
@@ -54,15 +54,17 @@ class Services(RunServices):
     batches: BatchStore
     loaders: LoaderPool
     reranker: Reranker | None = None
-    foresight: Foresight | None = None
-    warmth: Warmth = field(default_factory=Warmth)
+    foresight: SpeculativeSearch | None = None
+    warmth: PrewarmLimits = field(default_factory=PrewarmLimits)
     reload: Callable[[], None] = lambda: None  # reads models.toml again
     started_at: float = field(default_factory=time.time)
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services")
-REQUESTS: web.AppKey[Work] = web.AppKey("requests", Work)  # in progress; the turns among them are in `turns` as well
+REQUESTS: web.AppKey[InFlight] = web.AppKey(
+    "requests", InFlight
+)  # in progress; the turns among them are in `turns` as well
 LEAVING: web.AppKey[asyncio.Event] = web.AppKey("leaving", asyncio.Event)  # set when others take what is new
 CREW: web.AppKey[Member] = web.AppKey("crew", Member)  # only where this process is one of several
-CHECKERS: web.AppKey[Checkers] = web.AppKey("checkers", Checkers)
+CHECKERS: web.AppKey[HealthProbes] = web.AppKey("checkers", HealthProbes)
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("draining", asyncio.Event)  # set when the worker is to stop

@@ -13,10 +13,10 @@ from socket import gethostname
 from typing import Any, TypeVar, cast
 
 from agents.agent import Agent
+from agents.agent_registry import AgentRegistry
 from agents.answer_cache import AnswerCache
-from agents.lineup import Candidate
-from agents.roster import Roster
-from agents.similar_answers import SimilarAnswers, Vector
+from agents.model_registry import Candidate
+from agents.semantic_cache import SemanticCache, Vector
 from agents.store import ConversationSearch, ConversationStore, ItemStore, ResponseStore, ShareStore
 from agents.surface import USUAL as SURFACES
 from agents.tools import builtin_toolbox
@@ -28,17 +28,17 @@ from inference.provisioning.catalogue import find
 from inference.trace import Trace
 from migrations.pool import Database
 from retrieval.config import RetrievalConfig
-from retrieval.foresight import Foresight
 from retrieval.ingest_worker import IngestWorker
 from retrieval.loaders.pool import LoaderPool
 from retrieval.rank import Reranker
 from retrieval.retriever import Retriever
+from retrieval.speculative_search import SpeculativeSearch
 from retrieval.store import FileQueue, PassageStore, UploadStore
-from worker.aliases import Aliases
+from worker.agent_files import check_names, read_agents
 from worker.attachments import Attachments
 from worker.auth.audit import AuditLog
 from worker.auth.authenticator import Authenticator
-from worker.auth.day_budget import DayBudgets
+from worker.auth.daily_budget import DailyBudgets
 from worker.auth.jwt import Tokens
 from worker.auth.keys import LOCAL_TENANT, Keys
 from worker.auth.provider import Provider
@@ -54,19 +54,20 @@ from worker.canary.store import CanaryStore
 from worker.config import VERSION, Config, ConfigError
 from worker.database import open_database, open_replica
 from worker.engine_config import load_for
-from worker.engines.at_work import EnginesAtWork, open_engines
+from worker.engines.active_engines import ActiveEngines, open_engines
 from worker.engines.model_file import ModelFile
 from worker.engines.model_pool import phases
 from worker.goodput import WAIT, Targets
 from worker.home import Home
-from worker.latency.minutes import Minutes
-from worker.loading import Loading
+from worker.latency.load_sampler import LoadSampler
+from worker.load_progress import LoadProgress
+from worker.model_aliases import ModelAliases
 from worker.otlp.exporter import Exporter, SdkMissing
+from worker.prewarm import prefill_shared_prefixes
 from worker.prometheus import Metrics
 from worker.reload import Reloader
-from worker.roster import check_names, read_roster
 from worker.runs.admission import Admission
-from worker.runs.claims import Claims
+from worker.runs.idempotency_claims import IdempotencyClaims
 from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
@@ -77,7 +78,6 @@ from worker.supervisor import Supervisor
 from worker.telemetry import Telemetry
 from worker.tool_servers import ToolServers, open_tool_servers
 from worker.traces import Traces
-from worker.warmth import read_beginnings
 
 T = TypeVar("T")
 
@@ -125,19 +125,19 @@ async def open_reranker(config: Config) -> AsyncIterator[CrossEncoder | None]:
 
 @asynccontextmanager
 async def open_services(
-    config: Config, home: Home, loading: Loading | None = None, member: str = ""
+    config: Config, home: Home, loading: LoadProgress | None = None, member: str = ""
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
     """Database and models start concurrently: the slowest of them determines the start time. `member` is the name
     within the crew, if there is one."""
-    roster, secret, supervisor = read_roster(config), read_secret(config, home), Supervisor()
-    loading, start = loading or Loading(), Trace()
+    roster, secret, supervisor = read_agents(config), read_secret(config, home), Supervisor()
+    loading, start = loading or LoadProgress(), Trace()
     async with AsyncExitStack() as stack:
 
         async def opened_as(part: str, opening: AbstractAsyncContextManager[T]) -> T:
             with start.span(part, lane=part):
                 return await stack.enter_async_context(opening)
 
-        async def models() -> EnginesAtWork:
+        async def models() -> ActiveEngines:
             with loading.shown():
                 return await opened_as("models", open_engines(config, secret, supervisor, loading.tell))
 
@@ -153,7 +153,7 @@ async def open_services(
         if failed is not None:
             raise failed
         database, engines, embedders, reranker, servers = cast(
-            tuple[Database, EnginesAtWork, Embedders, CrossEncoder | None, ToolServers], opened
+            tuple[Database, ActiveEngines, Embedders, CrossEncoder | None, ToolServers], opened
         )
         parts = (database, engines, embedders, reranker, servers)
         exporter = _exporter(config)
@@ -171,7 +171,7 @@ async def open_services(
             exporter.start(supervisor, services.telemetry.metrics.collect)
         stack.push_async_callback(services.telemetry.close)
         services.telemetry.start(supervisor)
-        minutes = Minutes(database, services.presence.worker, services.engine_stats)
+        minutes = LoadSampler(database, services.presence.worker, services.engine_stats)
         stack.push_async_callback(minutes.start(supervisor).stop)
         stack.push_async_callback(services.canaries.close)
         services.canaries.start(supervisor)
@@ -184,7 +184,7 @@ async def open_services(
         stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
         with start.span("prompts"):
             begins = roster.beside(engines.lineup.names[1:])
-            await asyncio.gather(read_beginnings(services.agent, begins), services.retriever.warm_up())
+            await asyncio.gather(prefill_shared_prefixes(services.agent, begins), services.retriever.warm_up())
         stack.push_async_callback(reloader.close)
         start.finish()
         log.info("started in %.2f s: %s", start.duration_ms / 1e3, phases(start))
@@ -193,19 +193,19 @@ async def open_services(
         yield services, runs, batch_worker
 
 
-def _reloader(services: Services, engines: EnginesAtWork) -> Reloader:
+def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
     """Of models.toml, whose names agents, surfaces and aliases use."""
     roster, found = services.roster, services.aliases
     beside = _beside(services.embedders, services.reranker)
 
     def check(file: ModelFile) -> None:
         nonlocal found
-        found = Aliases.parse(services.config.alias or "").beside(file.aliases)
+        found = ModelAliases.parse(services.config.alias or "").beside(file.aliases)
         check_names(roster, found, file.names, beside)
 
     async def warm(candidate: Candidate) -> None:
         begins = roster.beside(services.lineup.names[1:])
-        await read_beginnings(services.agent, begins, only=candidate)
+        await prefill_shared_prefixes(services.agent, begins, only=candidate)
 
     return Reloader(engines.reload, check, warm, lambda: services.aliases.replace(found))
 
@@ -227,11 +227,11 @@ def _exporter(config: Config) -> Exporter | None:
 
 def _assemble(
     config: Config,
-    roster: Roster,
+    roster: AgentRegistry,
     secret: Secret,
     supervisor: Supervisor,
     database: Database,
-    engines: EnginesAtWork,
+    engines: ActiveEngines,
     embedders: Embedders,
     reranker: CrossEncoder | None,
     servers: ToolServers,
@@ -249,16 +249,16 @@ def _assemble(
 
     cache_bytes = config.answer_cache_mb * 2**20 // (2 if config.semantic_cache else 1)
     answers = AnswerCache(cache_bytes) if cache_bytes else None
-    similar = SimilarAnswers(cache_bytes, config.semantic_cache, embed) if config.semantic_cache else None
+    similar = SemanticCache(cache_bytes, config.semantic_cache, embed) if config.semantic_cache else None
     surfaces = {**SURFACES, **roster.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
-    foresight = Foresight(retriever, is_free=engines.is_free)
+    foresight = SpeculativeSearch(retriever, is_free=engines.is_free)
     toolbox = builtin_toolbox(retriever)
     lineup = engines.lineup
-    aliases = Aliases.parse(config.alias or "").beside(engines.aliases)
+    aliases = ModelAliases.parse(config.alias or "").beside(engines.aliases)
     check_names(roster, aliases, lineup.names, _beside(embedders, reranker), toolbox.names)
     servers.attach(toolbox, roster)
     return Services(
@@ -286,7 +286,7 @@ def _assemble(
         running=RunningStore(database),
         queue=QueueStore(database),
         idempotency=(idempotency := IdempotencyStore(database)),
-        claims=Claims(idempotency),
+        claims=IdempotencyClaims(idempotency),
         presence=presence,
         attachments=Attachments(ItemStore(database), uploads, passages, loaders, seals),
         authenticator=Authenticator(
@@ -305,7 +305,7 @@ def _assemble(
                 export=exporter.offer if exporter else None,
             )
         ),
-        day_budgets=DayBudgets(telemetry.traces.spending.of_key, telemetry.flush),
+        day_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         targets=Targets.parse(config.targets).with_those_of(surfaces),
         surfaces=surfaces,
         waits=config.late == WAIT,

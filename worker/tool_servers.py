@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agents.roster import Roster
+from agents.agent_registry import AgentRegistry
 from agents.tool import ServerTool
 from agents.toolbox import Toolbox
 from worker.errors import StartError
@@ -36,7 +36,7 @@ class ToolServers:
         self._tools[server] = tools
         self._put(tools)
 
-    def attach(self, toolbox: Toolbox, roster: Roster) -> None:
+    def attach(self, toolbox: Toolbox, roster: AgentRegistry) -> None:
         self._toolbox, self._own = toolbox, frozenset(toolbox.names)
         for tools in (roster.remote_tools, *self._tools.values()):
             self._put(tools)
@@ -52,7 +52,7 @@ class ToolServers:
 
 
 @asynccontextmanager
-async def open_tool_servers(roster: Roster, supervisor: Supervisor) -> AsyncIterator[ToolServers]:
+async def open_tool_servers(roster: AgentRegistry, supervisor: Supervisor) -> AsyncIterator[ToolServers]:
     """Raises StartError when there are servers but no library to speak to them."""
     known = ToolServers()
     async with AsyncExitStack() as stack:

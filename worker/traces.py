@@ -9,13 +9,13 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
-from worker.latency import listing, spending
-from worker.latency.listing import CACHE_CLASS, Search
+from worker.latency import answer_list, spending
+from worker.latency.answer_list import CACHE_CLASS, Search
 from worker.latency.measures import key_of
+from worker.latency.queries import LatencyQueries
 from worker.latency.rollups import Rollups
-from worker.latency.sight import Sight
 from worker.latency.spending import Spending
-from worker.latency.views import Views
+from worker.latency.visibility import Visibility
 from worker.runs.record import TurnRecord
 
 Grouping: TypeAlias = Literal["surface", "tenant_id", "model", "cache"]
@@ -37,7 +37,7 @@ class Traces:
         self._replica = replica or database
         self._worker = worker
         self._rollups = Rollups(worker)
-        self.views = Views(self._replica)
+        self.views = LatencyQueries(self._replica)
         self.spending = Spending(database)
 
     async def write(self, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
@@ -89,8 +89,8 @@ class Traces:
 
     async def list(self, principal: Principal, search: Search) -> list[dict[str, Any]]:
         """Turns without their spans, but for the names and times of the outermost."""
-        async with Sight.of(principal).open(self._replica) as connection:
-            return [_public(row, principal) for row in await listing.rows(connection, search)]
+        async with Visibility.of(principal).open(self._replica) as connection:
+            return [_public(row, principal) for row in await answer_list.rows(connection, search)]
 
     async def get(self, principal: Principal, id: str) -> dict[str, Any] | None:
         """One turn with its spans: by its id, by the trace id that the caller sent along (the latest turn of it), or by
@@ -102,7 +102,7 @@ class Traces:
         return found
 
     async def _get(self, principal: Principal, id: str, database: Database) -> dict[str, Any] | None:
-        async with Sight.of(principal).open(database) as connection:
+        async with Visibility.of(principal).open(database) as connection:
             row = await connection.fetchrow(
                 f"select {FACTS} from traces where response_id = $1 limit 1"
                 if id.startswith("resp_")
@@ -126,7 +126,7 @@ class Traces:
     ) -> Sequence[dict[str, Any]]:
         """Counts of the last `window_s` seconds by group and slice of the window, the oldest slice 0."""
         column = CACHE_CLASS if by == "cache" else by
-        async with Sight.of(principal).open(self._replica) as connection:
+        async with Visibility.of(principal).open(self._replica) as connection:
             rows = await connection.fetch(
                 f"select coalesce(({column})::text, 'none') as name, "
                 "least($2 - 1, floor($2 * (1 - extract(epoch from now() - started_at) / $3)))::int as slice, "

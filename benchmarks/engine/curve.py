@@ -34,7 +34,7 @@ from benchmarks.engine.synthetic import ALL_SHAPES, synthetic
 from benchmarks.engine.target import Endpoint, session
 from benchmarks.engine.workloads import warm
 from inference.llama import LlamaModel, computing, devices, has_gpu
-from inference.placement import Split
+from inference.weight_placement import Split
 from worker.config import prepare_process
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64)

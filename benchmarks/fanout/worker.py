@@ -13,7 +13,7 @@ import uvloop
 
 from benchmarks.fanout.paced import PacedModel
 from worker.config import Config
-from worker.engines import at_work
+from worker.engines import active_engines
 from worker.serve import serve
 
 PLENTY = 4000  # turns at once: nothing is to be refused here
@@ -29,7 +29,7 @@ def run(home: Path, ready: Path, rate: float, **settings: Any) -> None:
             model.start()
             yield model
 
-        at_work.open_model = open_model  # type: ignore[assignment]
+        active_engines.open_model = open_model  # type: ignore[assignment]
     config = Config(
         home=home,
         port=0,

@@ -18,10 +18,10 @@ from tqdm import tqdm
 
 from benchmarks.retrieval.bench import TENANT, Bench
 from inference.embedding.windows import PassageVectors, unit
+from retrieval.chunking import Chunk, split
 from retrieval.errors import UnreadableFile
 from retrieval.loaders import formats
 from retrieval.records import NewFile
-from retrieval.split import Chunk, split
 
 FILE_CHUNKS_MAX = 50  # the ordinary size of a document; filters choose by file
 SHARES = {"half": 2, "hundredth": 100, "thousandth": 1000}  # one file in so many has the attribute

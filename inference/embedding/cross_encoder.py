@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from inference.embedding.embedder import QUERY_CHARS_MAX
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaModel, RankContext
-from inference.provisioning.apart import RunFailed, run_apart
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 
 PAIR_TOKENS_MAX = 512  # what most of them were trained on; the rest of a longer text is not seen
 QUERY_TOKENS_MAX = 128  # longer questions are truncated, so that space for the text remains
@@ -50,7 +50,7 @@ class CrossEncoder:
         """Raises ModelNotLoaded, with what is missing for ranking."""
         model = _checked(path)
         try:
-            run_apart("inference.embedding.cross_encoder", str(path), timeout_s=TRIAL_S)
+            run_isolated("inference.embedding.cross_encoder", str(path), timeout_s=TRIAL_S)
         except RunFailed as error:
             model.close()
             raise ModelNotLoaded(f"{path.name} cannot rank: {error}") from error

@@ -33,7 +33,7 @@ from inference.embedding.windows import (
 )
 from inference.errors import EngineStopped, ForeignTokens, ModelNotLoaded, UnknownToken
 from inference.llama import EmbeddingContext, LlamaModel
-from inference.provisioning.apart import RunFailed, run_apart
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 
 TOKENS_MAX = 256  # what MiniLM was trained on, or less where a model has less; the rest of a longer text is not seen
 ROWS_MAX = 512  # attention runs over the whole batch: 2048 rows are a third slower than 512
@@ -236,7 +236,7 @@ def batches(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def try_apart(path: Path) -> None:
+def try_isolated(path: Path) -> None:
     """Embed with it in a separate process: what native code does with an untrusted file must not end this one.
 
     Blocks for a second, but for the bundled model. Raises ModelNotLoaded.
@@ -244,7 +244,7 @@ def try_apart(path: Path) -> None:
     if path == EMBEDDER:
         return
     try:
-        run_apart("inference.embedding.embedder", str(path), timeout_s=TRIAL_S)
+        run_isolated("inference.embedding.embedder", str(path), timeout_s=TRIAL_S)
     except RunFailed as error:
         raise ModelNotLoaded(f"{path.name} cannot embed: {error}") from error
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference.embedding.embedder import Embedder, pool_of, try_apart
+from inference.embedding.embedder import Embedder, pool_of, try_isolated
 from inference.errors import EmbedderNotLoaded, EngineStopped, ModelNotLoaded, UnknownEmbedder
 from inference.llama import LlamaModel
 
@@ -40,7 +40,7 @@ class EmbedderFile:
     @classmethod
     def tried(cls, path: Path) -> EmbedderFile:
         """As `examine`, for a file that is not trusted. Takes a second."""
-        try_apart(path)
+        try_isolated(path)
         return cls.examine(path)
 
     def load(self) -> Embedder:

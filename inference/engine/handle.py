@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from inference.core import Delta, Finish, Forecast, Hop, Miss, Spent, Steps, TokenLogprob
-from inference.delivery import Delivery
+from inference.delta_stream import DeltaStream
 from inference.errors import InferenceError
 from inference.request import Request
 
@@ -27,7 +27,7 @@ class News(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class Handle(Delivery):
+class Handle(DeltaStream):
     """The event loop's side of a request: a `Generation`."""
 
     def __init__(

@@ -27,8 +27,8 @@ from inference.config import EngineConfig
 from inference.core import Priority
 from inference.engine.fairness import Shares, in_turns
 from inference.engine.load import Load
+from inference.engine.row_fairness import RowFairness, Share
 from inference.engine.step_cost import StepCost
-from inference.engine.turns import Share, Turns
 from inference.kvcache.host_cache import HostCache
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.kvcache.slots import Placement, Slots
@@ -126,7 +126,7 @@ class Scheduler:
         )
         self.cost = StepCost()
         self._shares = Shares()
-        self._turns = Turns(config.inter_token_target_s)
+        self._turns = RowFairness(config.inter_token_target_s)
         self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission

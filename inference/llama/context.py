@@ -15,8 +15,8 @@ from inference.attention import AUTO, F16, Q4_0, Q8_0, Attention
 from inference.attention import attention as usual
 from inference.backend import Chunk, Region, Rows
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
+from inference.llama.abort_handler import aborts_reported_to
 from inference.llama.batch import Batch, between
-from inference.llama.last_words import heard_by
 from inference.llama.library import (
     DecodeFailed,
     complaints,
@@ -101,7 +101,7 @@ class LlamaContext:
 
     def surviving(self, tell: Callable[[str], None]) -> AbstractContextManager[None]:
         """Where the device is lost or llama.cpp gives up, `tell` is called in the place of the process's end."""
-        return heard_by(tell)
+        return aborts_reported_to(tell)
 
     def close(self) -> None:
         if self._context:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.llama.library import lib
-from inference.placement import NONE, Split
+from inference.weight_placement import NONE, Split
 
 _DISCRETE, _INTEGRATED = 1, 2  # of ggml_backend_dev_type
 

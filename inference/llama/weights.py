@@ -17,7 +17,7 @@ from inference.attention import AUTO
 from inference.control_tokens import spoken
 from inference.errors import EngineStopped, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
 from inference.llama.library import complaints, has_gpu, lib, no_memory
-from inference.placement import LAYER, NONE, ROW, Split
+from inference.weight_placement import LAYER, NONE, ROW, Split
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
 _METADATA_BYTES_MAX = 4096  # of one value; chat templates have their own function

@@ -22,7 +22,7 @@ from inference.attention import ALL, Attention
 from inference.backend import Rows
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.apart import RunFailed, run_apart
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 
 STREAMS = (1, 8, 16)
 PROMPTS, PROMPT_ROWS = 2, 60  # no multiple of the kernels' tiles, which questions are not either
@@ -85,18 +85,18 @@ def measure(path: Path, *, threads: int, gpu_layers: int, kinds: Sequence[Attent
     return [Pace(attention, steps_ms) for attention, steps_ms in best.items()]
 
 
-def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
+def measure_isolated(path: Path, *, threads: int, gpu_layers: int) -> list[Pace]:
     """The same in a separate process, without the kinds that crash. Raises RunFailed where none can be measured."""
     module, given = "inference.provisioning.attention_bench", arguments(path, threads, gpu_layers)
     try:
-        return read(run_apart(module, *given, timeout_s=TIMEOUT_S))
+        return read(run_isolated(module, *given, timeout_s=TIMEOUT_S))
     except RunFailed as failure:
         if not failure.crashed:
             raise
         paces: list[Pace] = []
         for kind in range(len(ALL)):
             with suppress(RunFailed):
-                paces += read(run_apart(module, *given, "--only", str(kind), timeout_s=TIMEOUT_S))
+                paces += read(run_isolated(module, *given, "--only", str(kind), timeout_s=TIMEOUT_S))
         if not paces:
             raise
         return paces

@@ -12,17 +12,17 @@ from inference.attention import ALL, Attention
 from inference.config import EngineConfig, default_threads
 from inference.errors import InferenceError
 from inference.llama import Device, LlamaModel, backends, build_features, computing, devices
-from inference.placement import Split
 from inference.provisioning import attention_bench, machine, prefill_bench
-from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.attention_bench import Pace
 from inference.provisioning.calibration import SLOWDOWN_MIN, Calibrations
 from inference.provisioning.fit import CannotServe, allow
 from inference.provisioning.gpus import gpus
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import Room, room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
-from inference.provisioning.probe import measure_apart
+from inference.provisioning.probe import measure_isolated
 from inference.speculative.draft_model import same_vocabulary
+from inference.weight_placement import Split
 
 SELF_TEST_TIMEOUT_S = 120.0
 REBUILD = "rebuild it for this CPU: python3 -m deploy.setup --force"
@@ -202,7 +202,7 @@ def _numbers(need: Footprint, room: Room) -> dict[str, float]:
 def self_test(model: Path) -> Finding:
     """Decode 1, 5 and 64 rows where a crash does no harm."""
     try:
-        printed = run_apart("inference.provisioning.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
+        printed = run_isolated("inference.provisioning.selftest", str(model), timeout_s=SELF_TEST_TIMEOUT_S)
     except RunFailed as failure:
         return Finding("self-test", Level.PROBLEM, str(failure), REBUILD)
     return Finding("self-test", Level.OK, printed.strip())
@@ -212,7 +212,7 @@ def speed(config: EngineConfig) -> Finding:
     """One stream; several at once share a step and are faster together."""
     threads = config.threads or default_threads()
     try:
-        found = measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
+        found = measure_isolated(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
     except RunFailed as failure:
         return Finding("speed", Level.PROBLEM, str(failure), "choose a smaller model or quantisation")
     return speed_finding(found.prefill, found.decode)
@@ -234,7 +234,7 @@ def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
         return Finding("attention", Level.OK, f"{used}, without which there is no {config.kv_type} KV cache")
     threads = config.threads or default_threads()
     try:
-        paces = attention_bench.measure_apart(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
+        paces = attention_bench.measure_isolated(config.model_path, threads=threads, gpu_layers=config.gpu_layers)
     except RunFailed as failure:
         return Finding("attention", Level.WARNING, f"not measured: {failure}", "choose a smaller model or quantisation")
     measured = config.with_measured(calibrations.put(config, paces))
@@ -244,7 +244,7 @@ def attention(config: EngineConfig, calibrations: Calibrations) -> Finding:
 def prefill(config: EngineConfig, calibrations: Calibrations) -> Finding:
     """How many tokens of a prompt the GPU is given at once."""
     try:
-        steps_ms = prefill_bench.measure_apart(
+        steps_ms = prefill_bench.measure_isolated(
             config.model_path, attention=config.attention(gpu=True), gpu_layers=config.gpu_layers
         )
     except RunFailed as failure:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from inference.config import EngineConfig
 from inference.llama import computing, devices, has_gpu
-from inference.placement import Split
 from inference.provisioning.memory import in_words
+from inference.weight_placement import Split
 
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 CGROUP_MOUNT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")

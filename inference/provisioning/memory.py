@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from inference.attention import F16, Q4_0, Q8_0, Attention
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
-from inference.placement import HOST
 from inference.speculative.draft_model import CATCH_UP_TOKENS_MAX
+from inference.weight_placement import HOST
 
 KV_BYTES = {F16: 2.0, Q8_0: 34 / 32, Q4_0: 18 / 32}  # of a number; the quantised add two bytes of scale to 32 numbers
 ACTIVATION_BYTES, MASK_BYTES = 4, 2

@@ -19,7 +19,7 @@ from inference.attention import Attention
 from inference.backend import Rows
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.apart import run_apart
+from inference.provisioning.isolated_process import run_isolated
 
 # Sizes of which the kernels have whole tiles. Beyond them, a step's results take more memory than its speed is worth.
 SIZES = (128, 256, 512, 1024)
@@ -65,11 +65,11 @@ def measure(path: Path, *, attention: Attention, gpu_layers: int) -> dict[int, f
         return found
 
 
-def measure_apart(path: Path, *, attention: Attention, gpu_layers: int) -> dict[int, float]:
+def measure_isolated(path: Path, *, attention: Attention, gpu_layers: int) -> dict[int, float]:
     """The same in a separate process. Raises RunFailed."""
     flags = [f"--{name}" for name in ("unified", "flash") if getattr(attention, name)]
     arguments = [str(path), "--gpu-layers", str(gpu_layers), *flags]
-    printed = run_apart("inference.provisioning.prefill_bench", *arguments, timeout_s=TIMEOUT_S)
+    printed = run_isolated("inference.provisioning.prefill_bench", *arguments, timeout_s=TIMEOUT_S)
     return {int(size): ms for size, ms in json.loads(printed).items()}
 
 

@@ -18,7 +18,7 @@ from time import perf_counter
 from inference.backend import Rows
 from inference.config import default_threads
 from inference.llama import LlamaContext, LlamaModel
-from inference.provisioning.apart import run_apart
+from inference.provisioning.isolated_process import run_isolated
 
 PREFILL_ROWS = 64  # a multiple that suits the kernels; more rows are little faster and much slower to measure
 PREFILL_STEPS, DECODE_STEPS = 8, 32  # enough for the choice of threads to settle
@@ -52,10 +52,10 @@ def measure(path: Path, *, threads: int, gpu_layers: int) -> Speed:
     return Speed(prefill, decode)
 
 
-def measure_apart(path: Path, *, threads: int, gpu_layers: int) -> Speed:
+def measure_isolated(path: Path, *, threads: int, gpu_layers: int) -> Speed:
     """The same in a separate process. Raises RunFailed."""
     options = ["--threads", str(threads), "--gpu-layers", str(gpu_layers)]
-    return Speed(**json.loads(run_apart("inference.provisioning.probe", str(path), *options, timeout_s=TIMEOUT_S)))
+    return Speed(**json.loads(run_isolated("inference.provisioning.probe", str(path), *options, timeout_s=TIMEOUT_S)))
 
 
 def _fastest(step: Callable[[], None], times: Iterable[int]) -> float:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 import orjson
 
 from inference.core import Delta, Finish, Forecast, Hop, Miss, Priority, Spent, Stamps, Steps
-from inference.delivery import Delivery
+from inference.delta_stream import DeltaStream
 from inference.engine.detokenizer import TextStream
 from inference.errors import (
     OVERLOADED,
@@ -44,7 +44,7 @@ SILENT_S, END_S = 30.0, 5.0
 LOSSES_MAX = 3  # what took so many engines along would take another
 
 
-class RemoteGeneration(Delivery):
+class RemoteGeneration(DeltaStream):
     """A `Generation`, and the receiver of its own request. `left` is called once, when no engine works for it.
 
     Raises EnginesAway, and NotDeterministic where no engine can promise that.

@@ -26,11 +26,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from retrieval.chunking import pieces
 from retrieval.errors import UnreadableFile
 from retrieval.loaders import formats
 from retrieval.loaders.job import STATUS, Job, framed
 from retrieval.loaders.source import decode
-from retrieval.split import pieces
 
 SERVER_FILES_MAX = 256  # open ones: a lease for each reader
 READER_FILES_MAX = 32  # its socket, and what libraries read lazily (fonts, codecs)

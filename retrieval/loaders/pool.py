@@ -20,11 +20,11 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from retrieval.chunking import CHUNKS_MAX, Piece
 from retrieval.errors import ReadersUnavailable, UnreadableFile
 from retrieval.loaders.document import HEADING_CHARS_MAX, SECTIONS_MAX, Document, Section
 from retrieval.loaders.fork_server import Ended, ForkServer, Reader
 from retrieval.loaders.job import LENGTH, Job, Limits
-from retrieval.split import CHUNKS_MAX, Piece
 
 log = logging.getLogger("firsttoken.loaders")
 

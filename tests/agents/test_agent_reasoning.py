@@ -11,7 +11,7 @@ from agents.payload import from_payload, to_payload
 from agents.prompt import assemble
 from agents.turn import Limits, Turn
 from inference.core import ChatMessage, Sampling, Segment
-from inference.switches import NO_SWITCHES, Value
+from inference.template_options import NO_OPTIONS, Value
 from inference.testing import ScriptedModel
 from tests.agents.turns import TENANT, asked, call, double, run, user
 
@@ -81,7 +81,7 @@ async def test_a_prompt_that_opens_a_thought_is_continued() -> None:
             self,
             messages: Sequence[ChatMessage],
             tools: Sequence[Mapping[str, Any]] = (),
-            switches: Mapping[str, Value] = NO_SWITCHES,
+            switches: Mapping[str, Value] = NO_OPTIONS,
             *,
             salt: str = "",
         ) -> list[Segment]:

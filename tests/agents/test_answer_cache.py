@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agents.agent import Agent
 from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
 from agents.events import Event, EventList, TextDelta
-from agents.lineup import Candidate, Lineup
+from agents.model_registry import Candidate, ModelRegistry
 from agents.toolbox import Toolbox
 from agents.turn import Turn
 from inference.core import Delta, Finish, Sampling
@@ -55,10 +55,10 @@ async def test_the_same_prompt_of_a_tenant_gets_the_same_answer_without_the_mode
 
 
 async def test_a_model_that_takes_the_place_of_another_gives_its_own_answers() -> None:
-    models = Lineup.of(ScriptedModel(["Paris."]))
+    models = ModelRegistry.of(ScriptedModel(["Paris."]))
     agent = Agent(models, None, Toolbox([double]), answers=AnswerCache(100_000))
     first = await run(agent, asked(sampling=GREEDY))
-    models.replace(Lineup.of(ScriptedModel(["Rome."])))
+    models.replace(ModelRegistry.of(ScriptedModel(["Rome."])))
     second = await run(agent, asked(sampling=GREEDY))
     assert (first.answer, second.answer) == ("Paris.", "Rome.")
 
@@ -85,7 +85,7 @@ async def test_anything_else_gets_an_answer_of_its_own(other: Turn) -> None:
 
 async def test_another_model_answers_for_itself() -> None:
     models = {name: Candidate(ScriptedModel([f"I am {name}."], name=name)) for name in ("one", "two")}
-    agent = Agent(Lineup(models), None, Toolbox(), answers=AnswerCache(100_000))
+    agent = Agent(ModelRegistry(models), None, Toolbox(), answers=AnswerCache(100_000))
     for name in ("one", "two", "one"):
         assert (await run(agent, asked(sampling=GREEDY, model=name))).answer == f"I am {name}."
     assert [len(each.model.prompts) for each in models.values() if isinstance(each.model, ScriptedModel)] == [1, 1]

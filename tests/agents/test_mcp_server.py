@@ -12,8 +12,8 @@ from socket import socket
 
 import pytest
 
+from agents.mcp_config import AbsentTool, ServerTable
 from agents.mcp_server import McpServer, McpTool, tool_name
-from agents.servers import AbsentTool, ServerTable
 from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult
 from tests.agents.turns import TENANT

@@ -18,8 +18,8 @@ from agents.agent import Agent
 from agents.budget import Prices
 from agents.definition import Definition
 from agents.events import Event, EventList, TextDelta
-from agents.lineup import Candidate, Lineup
 from agents.message import Message
+from agents.model_registry import Candidate, ModelRegistry
 from agents.routing.policy import Policy
 from agents.surface import Surface
 from agents.toolbox import Toolbox
@@ -48,13 +48,13 @@ class KeyedModel(ScriptedModel):
         return [self.name.encode() + digest for digest in super().unknown(messages, salt=salt)]
 
 
-def lineup(small: ScriptedModel, large: ScriptedModel, route: dict[str, Any], **of_large: Any) -> Lineup:
+def lineup(small: ScriptedModel, large: ScriptedModel, route: dict[str, Any], **of_large: Any) -> ModelRegistry:
     """The small model's engine costs a tenth."""
     candidates = {"small": Candidate(small, 0.1), "large": Candidate(large, 1.0, **of_large)}
-    return Lineup(candidates, {"auto": POLICY.validate_python(route)}, "auto")
+    return ModelRegistry(candidates, {"auto": POLICY.validate_python(route)}, "auto")
 
 
-async def run(models: Lineup, turn: Turn, agent: Agent | None = None, prices: Prices | None = None) -> Ran:
+async def run(models: ModelRegistry, turn: Turn, agent: Agent | None = None, prices: Prices | None = None) -> Ran:
     trace, told = Trace(), EventList()
     agent = agent or Agent(models, None, Toolbox([double]), prices or Prices())
     await agent.run(turn, trace, told)
@@ -318,7 +318,7 @@ async def test_a_model_that_is_gone_from_the_file_still_takes_over_what_began_be
 
     class Reloading(EventList):
         async def open(self) -> None:
-            models.replace(Lineup({"small": models.candidates["small"]}))
+            models.replace(ModelRegistry({"small": models.candidates["small"]}))
 
     told = Reloading()
     await Agent(models, None, Toolbox()).run(asked(), Trace(), told)
@@ -372,7 +372,7 @@ async def test_a_request_comes_before_its_agent_and_that_before_its_surface(
 ) -> None:
     models = {name: Candidate(model(name, f"I am {name}.")) for name in ("default", "small", "large")}
     turn = Surface(model=surface_model).applied(Definition(model=agent_model).applied(asked(model=request_model)))
-    assert (await run(Lineup(models), turn)).answer == f"I am {answers}."
+    assert (await run(ModelRegistry(models), turn)).answer == f"I am {answers}."
 
 
 @dataclass
@@ -405,7 +405,7 @@ class Coming:
 
 async def test_a_model_is_loaded_at_its_first_use_and_stays_while_the_turn_lasts() -> None:
     coming = Coming()
-    models = Lineup({"late": Candidate(model("late", "Here."), on_demand=coming)})
+    models = ModelRegistry({"late": Candidate(model("late", "Here."), on_demand=coming)})
     ran = await run(models, asked())
     assert ran.answer == "Here." and coming.seen == [1] and coming.users == 0
     assert [span.attributes["model"] for span in ran.trace.spans if span.name == "load"] == ["late"]
@@ -415,7 +415,7 @@ async def test_a_model_is_loaded_at_its_first_use_and_stays_while_the_turn_lasts
 
 async def test_a_model_begins_to_load_when_somebody_is_about_to_ask() -> None:
     coming = Coming()
-    models = Lineup({"late": Candidate(model("late", "Here."), on_demand=coming)})
+    models = ModelRegistry({"late": Candidate(model("late", "Here."), on_demand=coming)})
     await Agent(models, None, Toolbox()).warm(asked())
     assert coming.begun == 1 and not coming.seen
 
@@ -424,7 +424,7 @@ async def test_a_model_for_which_there_is_no_room_refuses_the_turn_before_its_fi
     coming = Coming(fails=NoRoom("There is no memory."))
     told = EventList()
     with pytest.raises(NoRoom):
-        await Agent(Lineup({"late": Candidate(model("late", "x"), on_demand=coming)}), None, Toolbox()).run(
+        await Agent(ModelRegistry({"late": Candidate(model("late", "x"), on_demand=coming)}), None, Toolbox()).run(
             asked(), Trace(), told
         )
     assert not told.events and coming.users == 0

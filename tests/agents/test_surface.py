@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.agent_registry import AgentRegistry, InvalidAgents
 from agents.definition import CLASSES
-from agents.roster import InvalidAgents, Roster
 from agents.surface import BATCH, USUAL, Surface
 from agents.turn import Limits
 from inference.core import Priority, Sampling
@@ -39,7 +39,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_a_surface_shortens_the_answer_and_says_how_to_begin(tmp_path: Path) -> None:
-    voice = Roster.read(written(tmp_path, FILE)).surfaces["voice"]
+    voice = AgentRegistry.read(written(tmp_path, FILE)).surfaces["voice"]
     turn = voice.applied(asked(instructions="Be kind.", sampling=Sampling(max_tokens=4096)))
     assert (turn.limits.tokens, turn.limits.wall_clock_s, turn.sampling.max_tokens) == (200, 20, 200)
     assert turn.instructions == "Be kind.\n\nBegin with the answer."
@@ -88,6 +88,6 @@ def test_what_nobody_waits_for_goes_last_and_is_never_late() -> None:
 )
 def test_a_mistake_is_told_in_one_line_with_its_place(tmp_path: Path, text: str, place: str) -> None:
     with pytest.raises(InvalidAgents) as error:
-        Roster.read(written(tmp_path, text))
+        AgentRegistry.read(written(tmp_path, text))
     assert place in str(error.value)
     assert "\n" not in str(error.value)

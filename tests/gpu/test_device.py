@@ -21,9 +21,9 @@ from inference.backend import Rows
 from inference.bundled import DRAFT_MODEL
 from inference.config import EngineConfig
 from inference.llama import LlamaContext, LlamaModel, computing, devices
-from inference.placement import Split
-from inference.provisioning.attention_bench import measure_apart
+from inference.provisioning.attention_bench import measure_isolated
 from inference.provisioning.machine import room_of
+from inference.weight_placement import Split
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]  # a GPU in software compiles its shaders at first use
 
@@ -141,7 +141,7 @@ def test_no_layers_on_the_gpu_is_a_cpu_in_all() -> None:
 
 
 def test_the_fastest_attention_is_measured_on_the_gpu() -> None:
-    paces = measure_apart(DRAFT_MODEL, threads=1, gpu_layers=-1)
+    paces = measure_isolated(DRAFT_MODEL, threads=1, gpu_layers=-1)
     assert [pace.attention for pace in paces] == ALL
 
 
@@ -157,7 +157,7 @@ import sys
 import numpy as np
 from inference.errors import ModelNotLoaded
 from inference.llama import computing, devices
-from inference.placement import Split
+from inference.weight_placement import Split
 from tests.gpu.test_device import TOKENS, Rows, context_of
 assert len(computing(devices(), Split())) == 2
 rows = []

@@ -16,9 +16,9 @@ from inference.core import ChatMessage, Sampling
 from inference.llama import LlamaContext, LlamaModel
 from inference.model import ChatModel
 from inference.provisioning import attention_bench
-from inference.provisioning.apart import RunFailed
 from inference.provisioning.attention_bench import Pace, fastest
 from inference.provisioning.doctor import Level, attention_finding
+from inference.provisioning.isolated_process import RunFailed
 from inference.provisioning.memory import Footprint, Proportions
 
 SYSTEM = ChatMessage("system", "You are a helpful assistant of a small shop that sells garden tools and seeds. " * 6)
@@ -131,7 +131,7 @@ def test_a_kind_that_crashes_is_left_out_and_the_others_are_measured(monkeypatch
         return json.dumps([asdict(pace(mode, 5, 10)) for mode in wanted])
 
     monkeypatch.setattr(attention_bench, "run_apart", run)
-    paces = attention_bench.measure_apart(CHAT_MODEL, threads=1, gpu_layers=-1)
+    paces = attention_bench.measure_isolated(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert [each.attention for each in paces] == ALL[:3]
     told = attention_finding(paces, STREAMS)
     assert told.level is Level.OK and f"{crashing} | crashes on this machine" in " ".join(told.text.split())
@@ -151,5 +151,5 @@ def test_where_nothing_can_be_measured_the_first_reason_is_told(
 
     monkeypatch.setattr(attention_bench, "run_apart", run)
     with pytest.raises(RunFailed, match="reason 1"):
-        attention_bench.measure_apart(CHAT_MODEL, threads=1, gpu_layers=-1)
+        attention_bench.measure_isolated(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert len(tried) == tries

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from playwright.async_api import expect
 
+from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
-from agents.roster import Roster
 from migrations.pool import Database
 from tests.pages.conftest import OpenPage, keep_screenshot
 from tests.worker.harness import SECRET, make_services, serving
@@ -22,7 +22,7 @@ from worker.canary.trial import State
 from worker.canary.verdict import Answer
 
 ME = Actor("command", "tester")
-ROSTER = Roster({"support": Definition(), "brief": Definition(instructions="Be brief.")})
+ROSTER = AgentRegistry({"support": Definition(), "brief": Definition(instructions="Be brief.")})
 
 
 async def test_an_operator_sees_both_kinds_of_answers_side_by_side(

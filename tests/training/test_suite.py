@@ -8,7 +8,7 @@ from tests.serving import ROOT
 from tests.training.conftest import generator
 from training.cases import CATEGORIES
 from training.suite import lines
-from worker.gate.suite import read_suites
+from worker.evals.suite import read_suites
 
 FILE = ROOT / "benchmarks" / "suites" / "bundled.jsonl"
 

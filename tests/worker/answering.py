@@ -13,7 +13,7 @@ from uuid import uuid4
 import orjson
 
 from agents.agent import Agent
-from agents.lineup import Lineup
+from agents.model_registry import ModelRegistry
 from agents.store import ConversationStore, ItemStore, ResponseStore
 from agents.tool import tool
 from agents.toolbox import Toolbox
@@ -96,9 +96,9 @@ class StallingModel(ScriptedModel):
         return self.running[-1]
 
 
-def services_with(database: Database, model: ScriptedModel | Lineup, config: Config | None = None) -> Services:
+def services_with(database: Database, model: ScriptedModel | ModelRegistry, config: Config | None = None) -> Services:
     services, passages = make_services(database, config), PassageStore(database)
-    lineup = model if isinstance(model, Lineup) else Lineup.of(model)
+    lineup = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
     return replace(
         services,
         lineup=lineup,

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from agents.lineup import Lineup
+from agents.model_registry import ModelRegistry
 from agents.store import ConversationSearch, ItemStore, ShareStore
 from inference.embedding.embedder import Embedder
 from inference.embedding.registry import Embedders
@@ -41,7 +41,7 @@ from worker.edge.listener import Listener
 from worker.goodput import WAIT, Targets
 from worker.prometheus import Metrics
 from worker.runs.admission import Admission
-from worker.runs.claims import Claims
+from worker.runs.idempotency_claims import IdempotencyClaims
 from worker.runs.idempotency_store import IdempotencyStore
 from worker.runs.manager import Runs
 from worker.runs.presence import Presence
@@ -88,7 +88,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
     return Services(
         config=config,
         database=database,
-        lineup=Lineup.of(ScriptedModel(["Hello."])),
+        lineup=ModelRegistry.of(ScriptedModel(["Hello."])),
         engine_stats=engine,
         embedders=Embedders(cast(Embedder, NamedEmbedder())),
         retriever=UNUSED,
@@ -105,7 +105,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
         running=RunningStore(database),
         queue=QueueStore(database),
         idempotency=(idempotency := IdempotencyStore(database)),
-        claims=Claims(idempotency),
+        claims=IdempotencyClaims(idempotency),
         presence=Presence(database),
         attachments=Attachments(ItemStore(database), uploads, UNUSED, loaders, seals),
         authenticator=Authenticator(

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from agents.agent_registry import AgentRegistry
 from agents.definition import Bounds, Definition, SearchTable
-from agents.roster import Roster
 from agents.surface import USUAL
 from agents.tools import NAMES, builtin_toolbox
 from inference.testing import ScriptedModel
@@ -21,12 +21,12 @@ from tests.worker.answering import MODEL, ShelfRetriever, get, post, services_wi
 from tests.worker.cli.test_main import complaint, firsttoken
 from tests.worker.harness import SECRET, Client, serving
 from tests.worker.reader import Reader
-from worker.auth.bounds import KeyBounds
+from worker.agent_files import read_agents
+from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import ApiKey, Keys
 from worker.cli.policies import policy
 from worker.config import Config
 from worker.goodput import Targets
-from worker.roster import read_roster
 from worker.services import Services
 
 CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 21}}\n</tool_call>'
@@ -49,7 +49,7 @@ def model() -> ScriptedModel:
 @pytest.fixture
 def services(database: Database, model: ScriptedModel) -> Services:
     targets = Targets.parse("desk=60000/60000,embedded=0/0")
-    roster = Roster({"helper": HELPER, "patient": PATIENT})
+    roster = AgentRegistry({"helper": HELPER, "patient": PATIENT})
     return replace(services_with(database, model), roster=roster, targets=targets)
 
 
@@ -106,7 +106,7 @@ async def test_the_bounds_of_a_key_hold_for_every_turn(
 ) -> None:
     keys = Keys(database, SECRET)
     tenant_id = await keys.tenant(f"test-{uuid4()}")
-    key = (await keys.create(tenant_id, "guest", bounds=KeyBounds(steps=1, tokens=30)))[1]
+    key = (await keys.create(tenant_id, "guest", bounds=KeyLimits(steps=1, tokens=30)))[1]
     client.session.headers["Authorization"] = f"Bearer {key}"
     response = await post(client, "/v1/responses", {"input": "double 21", "tools": [{"type": "firsttoken:double"}]})
     assert response["metadata"] == {"firsttoken:budget": "steps"}
@@ -119,7 +119,7 @@ async def test_a_key_bound_to_the_default_number_of_steps_gets_no_more_from_an_a
     client: Client, model: ScriptedModel, database: Database
 ) -> None:
     keys = Keys(database, SECRET)
-    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=KeyBounds(steps=8)))[1]
+    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=KeyLimits(steps=8)))[1]
     client.session.headers["Authorization"] = f"Bearer {key}"
     model.replies = [CALL.replace("21", str(number)) for number in range(20)]
     response = await post(client, "/v1/responses", {"model": "agent/patient", "input": "double all"})
@@ -130,7 +130,7 @@ async def test_a_key_whose_budget_of_the_day_is_spent_gets_a_429_that_nobody_rep
     client: Client, services: Services, database: Database
 ) -> None:
     keys = Keys(database, SECRET)
-    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=KeyBounds(cost_per_day=1.0)))[1]
+    key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "guest", bounds=KeyLimits(cost_per_day=1.0)))[1]
     client.session.headers["Authorization"] = f"Bearer {key}"
     await post(client, "/v1/responses", {"input": "hello"})
     principal = await services.authenticator.identify(client.session.headers, {}, "POST", Trace(), "")
@@ -228,7 +228,7 @@ def test_the_command_lists_the_agents(tmp_path: Path) -> None:
 def test_the_command_shows_what_a_key_gets_on_each_surface(tmp_path: Path) -> None:
     (tmp_path / "agents.toml").write_text('[surfaces.kiosk]\nfirst_token_ms = 250\ntokens = 90\nlate = "refuse"\n')
     key = ApiKey("key_1", "web", "ft_ab", frozenset(), datetime.now(UTC), None, None, None, KEY_BOUNDS)
-    surfaces = {**USUAL, **read_roster(Config(home=tmp_path)).surfaces}
+    surfaces = {**USUAL, **read_agents(Config(home=tmp_path)).surfaces}
     assert policy(key, surfaces["kiosk"], "wait") == (
         "class standard, steps 3, calls 16, tokens 90, seconds 120, tool_seconds 20, late refuse, "
         "60 requests per minute"

@@ -14,7 +14,7 @@ from inference.core import ChatMessage, Sampling
 from tests.worker.cli.test_main import complaint, firsttoken
 from worker.config import load
 from worker.engine_config import engine_config
-from worker.engines.at_work import open_model
+from worker.engines.active_engines import open_model
 from worker.supervisor import Supervisor
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from worker.config import ConfigError
-from worker.engines.at_work import Check, Warm
+from worker.engines.active_engines import Check, Warm
 from worker.errors import StartError
 from worker.reload import Reloader
 

@@ -18,7 +18,7 @@ from tests.worker.test_telemetry import member, turn
 from worker.config import Config, ConfigError
 from worker.database import open_replica
 from worker.errors import StartError
-from worker.latency.listing import Search
+from worker.latency.answer_list import Search
 from worker.traces import Traces
 
 

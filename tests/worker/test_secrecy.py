@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 from aiohttp import web
 
-from agents.servers import ServerTable
+from agents.mcp_config import ServerTable
 from inference.testing import ScriptedModel
 from inference.trace import Trace
 from migrations.pool import Database

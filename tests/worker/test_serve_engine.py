@@ -8,7 +8,7 @@ import pytest
 
 from worker.config import Config, ConfigError
 from worker.engines.address import Address, engines_in
-from worker.engines.bound import bound
+from worker.engines.listen_socket import listen_socket
 from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.serve_engine import serve_engine
@@ -49,11 +49,11 @@ def test_engines_are_told_apart_by_their_addresses() -> None:
 
 def test_a_socket_in_use_is_left_alone_and_one_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
     address = Address(path=tmp_path / "engine.sock")
-    with bound(address), pytest.raises(StartError, match="already in use"), bound(address):
+    with listen_socket(address), pytest.raises(StartError, match="already in use"), listen_socket(address):
         pass
     assert not (tmp_path / "engine.sock").exists()
     (tmp_path / "engine.sock").write_text("a file of somebody")
-    with pytest.raises(StartError), bound(address):
+    with pytest.raises(StartError), listen_socket(address):
         pass
     assert (tmp_path / "engine.sock").read_text() == "a file of somebody"
 

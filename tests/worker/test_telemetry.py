@@ -16,9 +16,9 @@ from inference.trace import Trace
 from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
-from worker.latency.listing import Search
+from worker.latency.answer_list import Search
+from worker.latency.queries import LatencyQuery
 from worker.latency.slice import Slice
-from worker.latency.views import Asked
 from worker.middleware import join_trace
 from worker.prometheus import SPAN_NAMES_MAX, TENANTS_MAX, Metrics
 from worker.runs.record import TurnRecord
@@ -47,7 +47,7 @@ def recent(**conditions: Any) -> Search:
 
 
 async def summary_of(telemetry: Telemetry, tenant_id: UUID) -> dict[str, Any]:
-    return await telemetry.traces.views.summary(member(tenant_id), Asked(HOUR_S, Slice()))
+    return await telemetry.traces.views.summary(member(tenant_id), LatencyQuery(HOUR_S, Slice()))
 
 
 def member(tenant_id: UUID) -> Principal:

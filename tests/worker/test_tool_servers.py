@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
-from agents.roster import Roster
-from agents.servers import AbsentTool, ServerTable
+from agents.mcp_config import AbsentTool, ServerTable
 from agents.tool import ToolContext, tool
 from agents.toolbox import Toolbox
 from tests.agents.test_mcp_server import COMMAND
@@ -28,8 +28,8 @@ def current_time() -> str:
     return "noon"
 
 
-def served(command: list[str], *tools: str) -> Roster:
-    return Roster({"a": Definition(tools=list(tools))}, {"far": ServerTable(command=command)})
+def served(command: list[str], *tools: str) -> AgentRegistry:
+    return AgentRegistry({"a": Definition(tools=list(tools))}, {"far": ServerTable(command=command)})
 
 
 async def run(box: Toolbox, name: str, arguments: str = "{}") -> str:
@@ -62,7 +62,7 @@ async def test_no_server_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"{name} was imported")
 
     monkeypatch.setattr(importlib, "import_module", never)
-    async with open_tool_servers(Roster(), Supervisor()):
+    async with open_tool_servers(AgentRegistry(), Supervisor()):
         pass
 
 
@@ -78,7 +78,7 @@ async def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_a_server_cannot_replace_a_tool_of_the_worker() -> None:
     box, servers = Toolbox([current_time]), ToolServers()
-    servers.attach(box, Roster())
+    servers.attach(box, AgentRegistry())
     servers.changed("current", [AbsentTool("current_time", "current"), AbsentTool("current_date", "current")])
     assert await run(box, "current_time") == "noon"
     assert box.names == ("current_time", "current_date")

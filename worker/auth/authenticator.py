@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from uuid import UUID
 
 from inference.trace import Trace
-from worker.auth.admitted import RECHECK_S, Admitted, End
 from worker.auth.audit import AuditLog
+from worker.auth.auth_cache import RECHECK_S, AuthCache, End
 from worker.auth.jwks import KeysUnavailable
 from worker.auth.jwt import InvalidToken, Tokens
 from worker.auth.keys import KEY_PREFIX, Grant, Keys
@@ -50,7 +50,7 @@ class Authenticator:
         self.secret = secret
         self.provider = provider
         self._audit_days = audit_days
-        self._admitted = Admitted()
+        self._admitted = AuthCache()
         self._tidied_at = -TIDY_EVERY_S
         self._watch: Supervised | None = None
 

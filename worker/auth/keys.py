@@ -10,7 +10,7 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.audit import WORKER, Act, Actor, note
-from worker.auth.bounds import KeyBounds
+from worker.auth.key_limits import KeyLimits
 from worker.auth.scope import USUAL, Scope, known
 from worker.auth.secret import Secret
 
@@ -52,7 +52,7 @@ class Grant:
     tenant_id: UUID
     scopes: frozenset[Scope]
     expires_at: datetime | None = None
-    bounds: KeyBounds | None = None
+    bounds: KeyLimits | None = None
 
 
 class Keys:
@@ -81,7 +81,7 @@ class Keys:
         *,
         scopes: Iterable[Scope] = USUAL,
         expires_at: datetime | None = None,
-        bounds: KeyBounds | None = None,
+        bounds: KeyLimits | None = None,
         by: Actor = WORKER,
     ) -> tuple[str, str]:
         """A new key: (id, the key itself, which nobody can read again)."""
@@ -176,5 +176,5 @@ def _link_id(hashed: bytes) -> str:
     return f"link_{hashed[:LINK_ID_BYTES].hex()}"
 
 
-def _bounds(stored: Mapping[str, float | str]) -> KeyBounds | None:
-    return KeyBounds.model_validate(stored) if stored else None
+def _bounds(stored: Mapping[str, float | str]) -> KeyLimits | None:
+    return KeyLimits.model_validate(stored) if stored else None

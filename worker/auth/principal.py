@@ -9,7 +9,7 @@ from uuid import UUID
 from agents.definition import CLASSES
 from agents.turn import Turn
 from inference.core import Priority
-from worker.auth.bounds import KeyBounds
+from worker.auth.key_limits import KeyLimits
 from worker.auth.scope import Scope
 
 NOBODY = UUID(int=0)  # the tenant of what a worker does for itself
@@ -23,7 +23,7 @@ class Principal:
     subject: str  # key id, JWT subject or session id: for logs and traces, never a secret
     scopes: frozenset[Scope]
     via: Via
-    bounds: KeyBounds | None = None  # of every turn
+    bounds: KeyLimits | None = None  # of every turn
 
     def bounded(self, turn: Turn) -> Turn:
         """The turn, its limits and its class lowered to the bounds of the credential. To be called after the agent is

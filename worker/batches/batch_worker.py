@@ -28,11 +28,11 @@ from worker.batches.batch_store import BatchClaim
 from worker.batches.input_file import Checked, lines_of
 from worker.batches.line_store import Line, LineStore, NewLine
 from worker.checks import check_model
+from worker.error_mapping import to_api_error
 from worker.errors import BROKE, BUSY, ApiError
-from worker.failures import to_api_error
-from worker.pace import Pace
 from worker.services import Services
 from worker.supervisor import Supervised, Well
+from worker.time_slice import TimeSlice
 from worker.wire.batches import (
     OUTPUT_PURPOSE,
     WORDS,
@@ -59,7 +59,7 @@ ADD_LINES = 500
 
 
 # Gives the body of the answer to a line. Raises what refuses the request or fails.
-AnswerBody: TypeAlias = Callable[[Services, Principal, Endpoint, bytes, Trace, Pace], Awaitable[dict[str, Any]]]
+AnswerBody: TypeAlias = Callable[[Services, Principal, Endpoint, bytes, Trace, TimeSlice], Awaitable[dict[str, Any]]]
 
 
 class BatchWorker:
@@ -290,8 +290,8 @@ class BatchWorker:
 
     # Both
 
-    def _pace(self) -> Pace:
-        return Pace(lambda: int(self._services.engine_stats()["running"]) > 0)
+    def _pace(self) -> TimeSlice:
+        return TimeSlice(lambda: int(self._services.engine_stats()["running"]) > 0)
 
     async def _wait(self, arrived: asyncio.Event) -> None:
         with suppress(TimeoutError):

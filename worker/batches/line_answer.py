@@ -12,14 +12,14 @@ from inference.core import Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.checks import check_model, in_param
+from worker.embed_inputs import check_inputs, embed_inputs
 from worker.errors import ApiError
-from worker.pace import Pace
-from worker.runs.choice import Choice, Unread
+from worker.runs.choice import Choice, DiscardingSink
 from worker.runs.completion import choices_of, turns_of, whole
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate, run_turn
 from worker.services import Services
-from worker.vectors import accepted, embedded
+from worker.time_slice import TimeSlice
 from worker.wire.batches import Endpoint
 from worker.wire.chat_completion import Completion
 from worker.wire.chat_request import ChatRequest
@@ -36,7 +36,7 @@ Body: TypeAlias = dict[str, Any]
 
 
 async def answer_body(
-    services: Services, principal: Principal, endpoint: Endpoint, raw: bytes, trace: Trace, pace: Pace
+    services: Services, principal: Principal, endpoint: Endpoint, raw: bytes, trace: Trace, pace: TimeSlice
 ) -> Body:
     """The body of the answer. Raises what refuses the request or fails, all of which `to_api_error` knows."""
     if endpoint == "/v1/embeddings":
@@ -44,9 +44,9 @@ async def answer_body(
     return await CHATS[endpoint](services, principal, raw, trace)
 
 
-async def _embeddings(services: Services, principal: Principal, raw: bytes, trace: Trace, pace: Pace) -> Body:
-    body = accepted(services, parse(EmbeddingsRequest, raw, Ignored(), bulk="input"))
-    return await embedded(services, principal.tenant_id, trace, body, pace)
+async def _embeddings(services: Services, principal: Principal, raw: bytes, trace: Trace, pace: TimeSlice) -> Body:
+    body = check_inputs(services, parse(EmbeddingsRequest, raw, Ignored(), bulk="input"))
+    return await embed_inputs(services, principal.tenant_id, trace, body, pace)
 
 
 async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
@@ -68,7 +68,7 @@ async def _response(services: Services, principal: Principal, raw: bytes, trace:
     turn = await hydrate(services, principal, frame)
     ledger = Ledger(services, principal, trace, frame.id, None, frame.model, body.metadata, Priority.BATCH)
     with ledger.recording() as outcome:
-        finished = await run_turn(services, _patient(ledger.applied(turn.turn)), trace, Unread(trace))
+        finished = await run_turn(services, _patient(ledger.applied(turn.turn)), trace, DiscardingSink(trace))
         outcome.status = finished.status
     if finished.error_message == STOPPED:
         raise Interrupted

@@ -11,14 +11,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import UUID
 
+from agents.agent_registry import AgentRegistry
 from agents.definition import Definition
 from agents.message import Item, Message
-from agents.roster import Roster
 from agents.turn import Arm, Turn
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.audit import WORKER, Actor
-from worker.canary.account import account_of
+from worker.canary.canary_report import canary_report
 from worker.canary.trial import DECIDED_IN, Canary, State
 from worker.canary.verdict import Answer, Decision, Vote, judge
 
@@ -83,7 +83,9 @@ class Canaries:
         except DATABASE_AWAY as error:
             log.warning("what became of the last answers on trial is lost: %r", error)
 
-    def choose(self, usual: Definition, roster: Roster, model: str, tenant_id: UUID, conversation: str) -> Chosen:
+    def choose(
+        self, usual: Definition, roster: AgentRegistry, model: str, tenant_id: UUID, conversation: str
+    ) -> Chosen:
         """What the model of a request selects as usual, or what is tried in its place."""
         canary = self._live.get(roster.name_of(model))
         if canary is None:
@@ -158,7 +160,7 @@ class Canaries:
         known = self._accounts.get(canary.id)
         if known is None or known[0].state is not canary.state or monotonic() >= known[1]:
             evidence = await self._store.evidence(canary)
-            told = await asyncio.to_thread(account_of, canary, evidence)
+            told = await asyncio.to_thread(canary_report, canary, evidence)
             known = (canary, monotonic() + ACCOUNT_S + len(evidence.answers) / JUDGED_PER_S, told)
             live = {each.id for each in self._live.values()}
             self._accounts = {id: told for id, told in self._accounts.items() if id in live} | {canary.id: known}

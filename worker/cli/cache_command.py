@@ -10,9 +10,9 @@ import orjson
 
 from worker.config import Config
 from worker.errors import StartError
-from worker.gate.case import Case
-from worker.gate.likeness import Hits, Question, fit
-from worker.gate.suite import read_suites
+from worker.evals.case import Case
+from worker.evals.similarity_threshold import Hits, Question, fit
+from worker.evals.suite import read_suites
 from worker.home import Home
 from worker.start import open_embedders
 

@@ -9,17 +9,17 @@ from uuid import UUID
 
 import orjson
 
+from worker.agent_files import read_agents
 from worker.auth.keys import LOCAL_TENANT
-from worker.canary.account import account_of
+from worker.canary.canary_report import canary_report
 from worker.canary.proposal import Proposal
 from worker.canary.store import CanaryStore, Taken
 from worker.canary.trial import DECIDED_IN, Canary, State
 from worker.canary.verdict import Evidence, Finding, findings, judge
-from worker.cli.commander import commander
+from worker.cli.command_actor import command_actor
 from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.roster import read_roster
 
 HEAD = f"{'':12}  {'CONTROL':>10}  {'TREATMENT':>10}  {'DIFFERENCE':^16}  {'MARGIN':>6}  {'PAIRS':>5}  VERDICT"
 
@@ -28,11 +28,11 @@ async def start_canary(
     config: Config, *, name: str, agent: str, treatment: str, share: float, margins: Sequence[tuple[str, float]]
 ) -> None:
     proposal = Proposal(name, agent, treatment, share, dict(margins))
-    if problem := proposal.problem(read_roster(config).agents):
+    if problem := proposal.problem(read_agents(config).agents):
         raise StartError(f"{problem[1]} (--{problem[0].removesuffix('s')})")
     async with _opened(config) as (store, auditor):
         try:
-            await store.start(proposal, commander(), auditor)
+            await store.start(proposal, command_actor(), auditor)
         except Taken as error:
             raise StartError(f"canary {name} cannot be started: {error} (see `firsttoken canary status`)") from None
     print(f"{treatment} answers {share:.0%} of the conversations of {_of(agent)} within seconds, at all workers.")
@@ -49,7 +49,7 @@ async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> N
     if not told and not as_json:
         print("no canary is running: start one with `firsttoken canary start NAME --treatment AGENT`")
     for canary, evidence in told:
-        lines = [orjson.dumps(account_of(canary, evidence)).decode()] if as_json else report(canary, evidence)
+        lines = [orjson.dumps(canary_report(canary, evidence)).decode()] if as_json else report(canary, evidence)
         print("\n".join(lines))
 
 
@@ -70,7 +70,7 @@ async def _change(config: Config, name: str, after: State) -> Canary:
         if canary is None:
             raise missing(name)
         changed = canary.state in DECIDED_IN[after] and await store.change(
-            *(name, canary.state, after, "by command", commander(), auditor)
+            *(name, canary.state, after, "by command", command_actor(), auditor)
         )
     if not changed:
         raise StartError(f"canary {name} is {canary.state.replace('_', ' ')}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from worker.cli.commander import EVERYBODY
+from worker.cli.command_actor import EVERYBODY
 from worker.config import Config
 from worker.database import open_database
 from worker.home import Home

@@ -9,24 +9,24 @@ from datetime import UTC, datetime, timedelta
 import orjson
 from pydantic import ValidationError
 
-from agents.complaint import complaint
+from agents.config_error import describe_error
 from migrations.pool import Database
+from worker.agent_files import list_agents
 from worker.auth.audit import Act, AuditLog, note
-from worker.auth.bounds import KeyBounds
+from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import LOCAL_TENANT, ApiKey, Keys
 from worker.auth.scope import ALL, USUAL, Scope
 from worker.auth.secret import Secret
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile, read_secret
 from worker.auth.session import Sessions
 from worker.auth.sign_in import link
-from worker.cli.commander import commander
+from worker.cli.command_actor import command_actor
 from worker.cli.policies import print_policies
 from worker.cli.tenant import checked, known_tenant, tenant_of
 from worker.config import Config
 from worker.database import open_database
 from worker.errors import StartError
 from worker.home import Home
-from worker.roster import list_agents
 
 TIME_FORMAT = "%Y-%m-%d %H:%M"
 
@@ -49,7 +49,7 @@ async def create_key(
         granted = (frozenset(scopes) or USUAL) | ({Scope.OPS} if operator else frozenset())
         name = checked(name, "the key's name")
         id, key = await keys.create(
-            tenant_id, name, scopes=granted, expires_at=expires_at, bounds=bounds, by=commander()
+            tenant_id, name, scopes=granted, expires_at=expires_at, bounds=bounds, by=command_actor()
         )
     print(f"{key}\n\n{id} of tenant {tenant}. Store it now: it is not shown again.")
 
@@ -83,7 +83,7 @@ async def list_keys(config: Config, *, tenant: str) -> None:
 async def revoke_key(config: Config, *, id: str, tenant: str) -> None:
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        if not await keys.revoke(await known_tenant(keys, tenant), id, by=commander()):
+        if not await keys.revoke(await known_tenant(keys, tenant), id, by=command_actor()):
             raise StartError(f"tenant {tenant} has no key {id}: see `firsttoken keys list --tenant {tenant}`")
     print(f"{id} is revoked")
 
@@ -92,7 +92,7 @@ async def show_link(config: Config, *, url: str | None) -> None:
     address = url or _address_of_worker(config)
     async with _opened(config) as (database, secret):
         keys = Keys(database, secret)
-        token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=ALL, by=commander())
+        token = await keys.create_link(await keys.tenant(LOCAL_TENANT), scopes=ALL, by=command_actor())
     print(link(address.rstrip("/"), token))
 
 
@@ -111,7 +111,7 @@ async def list_sessions(config: Config, *, tenant: str) -> None:
 async def revoke_session(config: Config, *, id: str, tenant: str) -> None:
     async with _opened(config) as (database, secret):
         tenant_id = await known_tenant(Keys(database, secret), tenant)
-        if not await Sessions(database, secret).revoke(tenant_id, id, by=commander()):
+        if not await Sessions(database, secret).revoke(tenant_id, id, by=command_actor()):
             raise StartError(f"tenant {tenant} has no session {id}: see `firsttoken sessions list --tenant {tenant}`")
     print(f"{id} is revoked")
 
@@ -121,7 +121,7 @@ async def rotate_secret(config: Config) -> None:
     async with _opened(config) as (database, secret):
         tenant_id = await Keys(database, secret).tenant(LOCAL_TENANT)
         async with database.tenant(tenant_id) as connection:  # the note stands only if the file does
-            await note(connection, tenant_id, commander(), Act.SECRET_ROTATED, secret.marks[0])
+            await note(connection, tenant_id, command_actor(), Act.SECRET_ROTATED, secret.marks[0])
             file.rotate()
     print(
         f"Two secrets count now, and the new one signs in {SIGNS_AFTER_S:.0f} s. What the old one made stays valid"
@@ -141,7 +141,7 @@ async def drop_secret(config: Config, *, force: bool) -> None:
             )
         tenant_id = await keys.tenant(LOCAL_TENANT)
         async with database.tenant(tenant_id) as connection:
-            await note(connection, tenant_id, commander(), Act.SECRET_DROPPED, secret.marks[-1], keys=count)
+            await note(connection, tenant_id, command_actor(), Act.SECRET_DROPPED, secret.marks[-1], keys=count)
             file.drop()
     print("the old secret does not count any more")
 
@@ -184,13 +184,13 @@ def _shown(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def _bounds(budget: Sequence[tuple[str, int | float | str]]) -> KeyBounds | None:
+def _bounds(budget: Sequence[tuple[str, int | float | str]]) -> KeyLimits | None:
     try:
-        return KeyBounds.model_validate(dict(budget)) if budget else None
+        return KeyLimits.model_validate(dict(budget)) if budget else None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        known = [field.alias or name for name, field in KeyBounds.model_fields.items()]
-        told = complaint(problem, known)
+        known = [field.alias or name for name, field in KeyLimits.model_fields.items()]
+        told = describe_error(problem, known)
         raise StartError(f"--budget {problem['loc'][0]}: {told} (known budgets: {', '.join(known)})") from None
 
 

@@ -15,13 +15,13 @@ from worker.cli.suite_command import open_side
 from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.gate.answer import Answer
-from worker.gate.asker import session
-from worker.gate.case import Case
-from worker.gate.judge import Judge
-from worker.gate.side import side
-from worker.gate.stored_cases import case_of, said_in
-from worker.gate.suite import Suite
+from worker.evals.answer import Answer
+from worker.evals.case import Case
+from worker.evals.eval_client import session
+from worker.evals.eval_target import eval_target
+from worker.evals.judge import Judge
+from worker.evals.stored_cases import case_of, said_in
+from worker.evals.suite import Suite
 
 CRITERION = (
     "It does what was asked, or says what stands in the way. Nothing in it contradicts the conversation or itself, and "
@@ -33,7 +33,7 @@ async def grade_canary(
     config: Config, *, name: str, judge: str, key_file: Path | None, limit: int, criterion: str | None, tenant: str
 ) -> None:
     """What cannot be judged, such as an answer about files, is left out."""
-    asked = side("--judge", judge, key_file)
+    asked = eval_target("--judge", judge, key_file)
     async with open_tenant(config, tenant) as (database, tenant_id), session() as http:
         store = CanaryStore(database)
         canary = await store.named(name)

@@ -13,9 +13,9 @@ import orjson
 from inference.attention import F16, Q4_0, Q8_0
 from inference.config import default_threads
 from inference.llama import LlamaModel
-from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.catalogue import find
 from inference.provisioning.comparison import Comparison
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.memory import KV_BYTES, Proportions
 from worker.cli.quantize import TEXT, check_text
 from worker.config import Config
@@ -47,7 +47,9 @@ def _compared(path: Path, text: Path, kind: str, config: Config) -> Comparison:
     threads = config.threads or default_threads()
     arguments = (str(path), str(path), str(text), str(threads), str(config.gpu_layers), kind)
     try:
-        return Comparison(**json.loads(run_apart("inference.provisioning.comparison", *arguments, timeout_s=TIMEOUT_S)))
+        return Comparison(
+            **json.loads(run_isolated("inference.provisioning.comparison", *arguments, timeout_s=TIMEOUT_S))
+        )
     except RunFailed as failure:
         raise StartError(f"{kind} could not be compared: {failure}") from failure
 

@@ -10,8 +10,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from migrations.embedded.errors import remedy
+from worker.cli.argument_parser import SETTING_NAMES
 from worker.cli.parser import parser
-from worker.cli.words import SETTING_NAMES
 from worker.config import Config, ConfigError, load, prepare_process
 from worker.crew.member import Member
 from worker.errors import StartError

@@ -14,12 +14,12 @@ from tqdm import tqdm
 from inference.config import EngineConfig
 from inference.llama import LlamaModel
 from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, Preset, bundled, files_in, find, preset
-from inference.provisioning.facts import Facts, facts_of
 from inference.provisioning.fit import CannotServe, allow
+from inference.provisioning.gguf_metadata import GgufMetadata, read_metadata
 from inference.provisioning.machine import room_of
 from inference.provisioning.memory import Footprint, Proportions, in_words
 from worker.cli.download import Download, Fetched
-from worker.cli.package import unpack
+from worker.cli.pip_download import unpack
 from worker.config import Config
 from worker.engine_config import engine_config
 from worker.errors import StartError
@@ -135,9 +135,9 @@ def _others(folder: Path) -> list[Path]:
     return [path for path in files_in(folder) if path.name not in known]
 
 
-def _examine(path: Path, config: Config) -> tuple[Facts, Memory]:
+def _examine(path: Path, config: Config) -> tuple[GgufMetadata, Memory]:
     with closing(LlamaModel.load(path, weights=False)) as model:
-        return facts_of(model), _memory(Proportions.of(model), engine_config(replace(config, model=path)))
+        return read_metadata(model), _memory(Proportions.of(model), engine_config(replace(config, model=path)))
 
 
 def _memory(model: Proportions, engine: EngineConfig) -> Memory:
@@ -179,7 +179,7 @@ def _print_preset(entry: Preset, memory: Memory, *, as_json: bool) -> None:
     print(f"\nIt is not here yet: firsttoken models pull {entry.name}")
 
 
-def _print_facts(facts: Facts, memory: Memory) -> None:
+def _print_facts(facts: GgufMetadata, memory: Memory) -> None:
     _print_rows(
         {
             "file": f"{facts.path}, {in_words(facts.file_bytes)}",

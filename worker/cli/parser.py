@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from worker.auth.scope import Scope
-from worker.cli import values
-from worker.cli.words import SETTING_NAMES, Parser
+from worker.cli import argument_types
+from worker.cli.argument_parser import SETTING_NAMES, Parser
 from worker.config import VERSION, add_settings, is_for_engines
 
 ENGINE_SETTINGS = frozenset(filter(is_for_engines, SETTING_NAMES))
@@ -66,7 +66,7 @@ def parser() -> Parser:
         help="what each row is of (default: surface)",
     )
     goodput.add_argument(
-        "--hours", type=values.hours, default=24.0, metavar="N", help="hours to look back (default: 24)"
+        "--hours", type=argument_types.hours, default=24.0, metavar="N", help="hours to look back (default: 24)"
     )
     goodput.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
@@ -77,7 +77,9 @@ def parser() -> Parser:
         default="surface",
         help="what each row is of (default: surface)",
     )
-    cost.add_argument("--hours", type=values.hours, default=24.0, metavar="N", help="hours to look back (default: 24)")
+    cost.add_argument(
+        "--hours", type=argument_types.hours, default=24.0, metavar="N", help="hours to look back (default: 24)"
+    )
     cost.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
 
     ingest = _command(commands, "ingest", "ingest_files", "read files and folders into a vector store")
@@ -91,7 +93,7 @@ def parser() -> Parser:
         "--attribute",
         dest="attributes",
         action="append",
-        type=values.attribute,
+        type=argument_types.attribute,
         metavar="KEY=VALUE",
         help="attribute of the files, for the filters of a search; may be repeated",
     )
@@ -127,13 +129,13 @@ def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
         help="what the key may be used for; may be repeated (default: chat and ingest)",
     )
     create.add_argument("--operator", action="store_true", help="the scope ops in addition to the others")
-    create.add_argument("--days", type=values.positive_int, help="days until the key expires (default: never)")
+    create.add_argument("--days", type=argument_types.positive_int, help="days until the key expires (default: never)")
     create.add_argument(
         "--budget",
         dest="budget",
         action="append",
         default=[],
-        type=values.bound,
+        type=argument_types.bound,
         metavar="NAME=VALUE",
         help="limit for each turn: steps, calls, tokens, seconds, tool_seconds, retrieval_ms or cost; a rate: "
         "requests_per_minute or tokens_per_minute; cost_per_day, of all its turns together; or the best class of its "
@@ -160,7 +162,7 @@ def _add_credentials(commands: Any) -> list[argparse.ArgumentParser]:
 
     audit = _command(commands, "audit", "show_audit", "print what was done to keys, sessions, secrets and stores")
     audit.add_argument(
-        "--limit", type=values.positive_int, default=100, metavar="N", help="entries to print (default: 100)"
+        "--limit", type=argument_types.positive_int, default=100, metavar="N", help="entries to print (default: 100)"
     )
     audit.add_argument("--json", action="store_true", dest="as_json", help="print JSON lines")
     return [create, list_keys, revoke, list_sessions, end, audit]
@@ -220,19 +222,19 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
         required=True, metavar="COMMAND"
     )
     start = _command(kinds, "start", "start_canary", "begin to answer a share of conversations by another agent")
-    start.add_argument("name", type=values.canary_name, metavar="NAME", help="a new name for this trial")
+    start.add_argument("name", type=argument_types.canary_name, metavar="NAME", help="a new name for this trial")
     start.add_argument("--agent", default="", metavar="AGENT", help="whose conversations (default: those of no agent)")
     start.add_argument("--treatment", required=True, metavar="AGENT", help="the agent that answers in its place")
     start.add_argument(
         "--share",
-        type=values.part,
+        type=argument_types.part,
         default=0.1,
         metavar="SHARE",
         help="share of the conversations that it answers (default: 0.1)",
     )
     start.add_argument(
         "--margin",
-        type=values.margin,
+        type=argument_types.margin,
         action="append",
         default=[],
         dest="margins",
@@ -253,7 +255,11 @@ def _add_canaries(commands: Any) -> argparse.ArgumentParser:
     )
     grade.add_argument("--judge-key-file", type=Path, dest="key_file", metavar="FILE", help="API key of that server")
     grade.add_argument(
-        "--limit", type=values.positive_int, default=50, metavar="N", help="newest answers, half of each (default: 50)"
+        "--limit",
+        type=argument_types.positive_int,
+        default=50,
+        metavar="N",
+        help="newest answers, half of each (default: 50)",
     )
     grade.add_argument("--criterion", metavar="TEXT", help="what a right answer does (default: it does what was asked)")
     promote = _command(kinds, "promote", "promote_canary", "let the treatment answer all conversations of the agent")
@@ -295,7 +301,7 @@ def _add_evaluation(commands: Any) -> tuple[argparse.ArgumentParser, ...]:
     cases = _command(kinds, "cases", "write_cases", "print stored answers of a tenant as cases, redacted")
     cases.add_argument("--rated", choices=("up", "down", "any"), default="up", help="rating (default: up)")
     cases.add_argument(
-        "--limit", type=values.positive_int, default=100, metavar="N", help="newest answers (default: 100)"
+        "--limit", type=argument_types.positive_int, default=100, metavar="N", help="newest answers (default: 100)"
     )
     cases.add_argument(
         "--judged", action="store_true", help="have a model judge whether a new answer says the same (see --judge)"
@@ -315,7 +321,7 @@ def _add_stored(kinds: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentP
         "(default: all of them)",
     )
     export.add_argument(
-        "--limit", type=values.positive_int, default=1000, metavar="N", help="newest answers (default: 1000)"
+        "--limit", type=argument_types.positive_int, default=1000, metavar="N", help="newest answers (default: 1000)"
     )
     again = _command(kinds, "replay", "replay", "ask stored turns of a tenant again of another configuration")
     again.add_argument(
@@ -328,10 +334,14 @@ def _add_stored(kinds: Any) -> tuple[argparse.ArgumentParser, argparse.ArgumentP
     again.add_argument("--model-key-file", type=Path, dest="key_file", metavar="FILE", help="API key of that server")
     again.add_argument("--rated", choices=("up", "down", "any"), default="any", help="rating (default: any)")
     again.add_argument(
-        "--limit", type=values.positive_int, default=50, metavar="N", help="newest answers (default: 50)"
+        "--limit", type=argument_types.positive_int, default=50, metavar="N", help="newest answers (default: 50)"
     )
     again.add_argument(
-        "--at-once", type=values.at_once, default=1, metavar="N", help="turns asked at once; times need 1 (default: 1)"
+        "--at-once",
+        type=argument_types.at_once,
+        default=1,
+        metavar="N",
+        help="turns asked at once; times need 1 (default: 1)",
     )
     again.add_argument("--json", type=Path, dest="json_file", metavar="FILE", help="write all turns as JSON")
     again.add_argument("--report", type=Path, metavar="FILE", help="write a report in Markdown, side by side")
@@ -360,19 +370,23 @@ def _add_suite(kinds: Any) -> None:
         )
     suite.add_argument(
         "--margin",
-        type=values.share,
+        type=argument_types.share,
         default=0.05,
         metavar="SCORE",
         help="by how much the mean score may be lower, from 0 to 1 (default: 0.05)",
     )
     suite.add_argument(
         "--slower",
-        type=values.share,
+        type=argument_types.share,
         metavar="SHARE",
         help="also fail where the first token comes later by more than this share (default: times are only told)",
     )
     suite.add_argument(
-        "--at-once", type=values.at_once, default=1, metavar="N", help="cases asked at once; times need 1 (default: 1)"
+        "--at-once",
+        type=argument_types.at_once,
+        default=1,
+        metavar="N",
+        help="cases asked at once; times need 1 (default: 1)",
     )
     suite.add_argument("--json", type=Path, dest="json_file", metavar="FILE", help="write the run as JSON")
     suite.add_argument(
@@ -387,7 +401,7 @@ def _add_cache(kinds: Any) -> None:
     cache.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cases; some that expect the same")
     cache.add_argument(
         "--wrong",
-        type=values.share,
+        type=argument_types.share,
         default=0.02,
         metavar="SHARE",
         help="share of the hits that may be wrong (default: 0.02)",
@@ -401,7 +415,7 @@ def _add_route(kinds: Any) -> None:
     route.add_argument("--route", metavar="NAME", help="the cascade in models.toml (default: the only one)")
     route.add_argument(
         "--keep",
-        type=values.share,
+        type=argument_types.share,
         default=0.95,
         metavar="SHARE",
         help="share of the gap in quality between both models that the cascade is to close (default: 0.95)",
@@ -409,7 +423,11 @@ def _add_route(kinds: Any) -> None:
     route.add_argument("--judge", metavar="SIDE", help="the model that judges, for cases that ask for one")
     route.add_argument("--judge-key-file", type=Path, dest="key_file", metavar="FILE", help="API key of its server")
     route.add_argument(
-        "--at-once", type=values.at_once, default=1, metavar="N", help="cases asked at once; times need 1 (default: 1)"
+        "--at-once",
+        type=argument_types.at_once,
+        default=1,
+        metavar="N",
+        help="cases asked at once; times need 1 (default: 1)",
     )
     route.add_argument("--json", type=Path, dest="json_file", metavar="FILE", help="write the curve as JSON")
     route.add_argument(

@@ -8,12 +8,12 @@ from math import isfinite
 from agents.surface import USUAL, Surface
 from agents.turn import Limits, Turn
 from inference.core import Priority
-from worker.auth.bounds import KeyBounds
+from worker.agent_files import read_agents
+from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import ApiKey
 from worker.auth.principal import NOBODY, Principal
 from worker.config import Config
 from worker.goodput import NO_TARGET, Targets
-from worker.roster import read_roster
 
 # As the settings of keys and surfaces name them.
 NAMES = {
@@ -30,7 +30,7 @@ RATES = ("requests_per_minute", "tokens_per_minute")
 
 def print_policies(config: Config, tenant: str, keys: Sequence[ApiKey]) -> None:
     """What the keys of a tenant get on each surface."""
-    surfaces = {**USUAL, **read_roster(config).surfaces}
+    surfaces = {**USUAL, **read_agents(config).surfaces}
     targets = Targets.parse(config.targets).with_those_of(surfaces)
     active = [key for key in keys if key.state == "active"]
     for key in active:
@@ -48,7 +48,7 @@ def told(targets: Targets, surface: str) -> str:
 def policy(key: ApiKey, surface: Surface, late: str) -> str:
     """What a turn with this key may have at most on a surface, whatever it asks for; an agent may set less, or more
     where the key and the surface set nothing."""
-    bounds = KeyBounds.model_validate(dict(key.bounds))
+    bounds = KeyLimits.model_validate(dict(key.bounds))
     principal = Principal(NOBODY, key.id, key.scopes, "api_key", bounds)
     turn = surface.applied(principal.bounded(Turn(NOBODY, (), priority=Priority.INTERACTIVE)))
     rates = [f"{getattr(bounds, name)} {name.replace('_', ' ')}" for name in RATES if getattr(bounds, name)]

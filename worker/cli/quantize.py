@@ -12,12 +12,12 @@ import orjson
 from inference.bundled import FOLDER
 from inference.config import default_threads
 from inference.llama import QUANTISATIONS
-from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.catalogue import find
 from inference.provisioning.comparison import Comparison
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import disk_free
 from inference.provisioning.memory import in_words
-from inference.provisioning.probe import Speed, measure_apart
+from inference.provisioning.probe import Speed, measure_isolated
 from worker.config import Config
 from worker.errors import StartError
 from worker.home import Home
@@ -73,7 +73,7 @@ def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
     part = target.with_name(f"{target.name}.part")
     threads = str(config.threads or default_threads())
     try:
-        run_apart(
+        run_isolated(
             "inference.provisioning.quantize", str(source), str(part), kind, threads, timeout_s=QUANTIZE_TIMEOUT_S
         )
         part.replace(target)
@@ -84,9 +84,9 @@ def _quantize(source: Path, target: Path, kind: str, config: Config) -> None:
 def _report(before: Path, after: Path, text: Path, config: Config) -> Report:
     threads = config.threads or default_threads()
     arguments = (str(before), str(after), str(text), str(threads), str(config.gpu_layers))
-    compared = run_apart("inference.provisioning.comparison", *arguments, timeout_s=COMPARE_TIMEOUT_S)
+    compared = run_isolated("inference.provisioning.comparison", *arguments, timeout_s=COMPARE_TIMEOUT_S)
     sizes = before.stat().st_size, after.stat().st_size
-    first, second = (measure_apart(path, threads=threads, gpu_layers=config.gpu_layers) for path in (before, after))
+    first, second = (measure_isolated(path, threads=threads, gpu_layers=config.gpu_layers) for path in (before, after))
     return Report(sizes, Comparison(**json.loads(compared)), (first, second))
 
 

@@ -9,12 +9,12 @@ import signal
 import orjson
 
 from inference.llama import model_name
-from worker.aliases import Aliases
+from worker.agent_files import check_names, read_agents
 from worker.config import Config
 from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
 from worker.home import Home
-from worker.roster import check_names, read_roster
+from worker.model_aliases import ModelAliases
 from worker.start import embedder_files
 
 
@@ -37,5 +37,5 @@ async def reload_models(config: Config) -> None:
 def _check_names(config: Config, models: ModelFile) -> None:
     """Raises StartError where agents, surfaces or aliases name models that would be gone, InvalidAgents."""
     beside = [*map(model_name, embedder_files(config)), *([model_name(config.reranker)] if config.reranker else [])]
-    aliases = Aliases.parse(config.alias or "").beside(models.aliases)
-    check_names(read_roster(config), aliases, models.names, beside)
+    aliases = ModelAliases.parse(config.alias or "").beside(models.aliases)
+    check_names(read_agents(config), aliases, models.names, beside)

@@ -17,16 +17,16 @@ from worker.cli.suite_command import open_side
 from worker.config import Config
 from worker.engines.model_file import ModelFile, read_models
 from worker.errors import StartError
-from worker.gate import curve_told
-from worker.gate.answer import Answer
-from worker.gate.asker import Asker, session
-from worker.gate.curve import Fit, Tried, fit
-from worker.gate.examine import examine
-from worker.gate.judge import Judge
-from worker.gate.private_worker import NOTHING, started
-from worker.gate.side import Private, side
-from worker.gate.suite import Suite, read_suites
-from worker.gate.tried import PROBE, probe, tried
+from worker.evals import cascade_report
+from worker.evals.answer import Answer
+from worker.evals.cascade_curve import CascadeTrial, Fit, fit
+from worker.evals.cascade_trial import PROBE, cascade_trial, probe
+from worker.evals.eval_client import EvalClient, session
+from worker.evals.eval_runner import run_cases
+from worker.evals.eval_target import LocalWorker, eval_target
+from worker.evals.judge import Judge
+from worker.evals.private_worker import NOTHING, started
+from worker.evals.suite import Suite, read_suites
 from worker.home import FOLDER_OF_ROOT, Home, write_atomically
 
 
@@ -56,9 +56,9 @@ async def evaluate_route(
         found = await asyncio.to_thread(fit, cases, keep)
     except ValueError as error:
         raise StartError(f"{error}; {len(suite.cases)} were asked") from None
-    print("\n".join(curve_told.table(found, name, policy)))
+    print("\n".join(cascade_report.table(found, name, policy)))
     if policy_file is None:
-        print(f"\n{curve_told.fragment(found, name, policy)}", end="")
+        print(f"\n{cascade_report.fragment(found, name, policy)}", end="")
     await asyncio.to_thread(_write, found, name, policy, json_file, report, policy_file)
 
 
@@ -81,7 +81,7 @@ async def _asked(
     judge: str | None,
     key_file: Path | None,
     at_once: int,
-) -> list[Tried]:
+) -> list[CascadeTrial]:
     """Every case of both models, by a worker that is started for it."""
     path = config.models or Home(config.home).models_file
     searches = any(case.stores for case in suite.cases)
@@ -97,16 +97,16 @@ async def _asked(
         derived = folder / "models.toml"
         derived.write_text(path.read_text("utf-8") + probe(policy), "utf-8")
         documents = suite.documents if searches else NOTHING
-        private = started(Private(("--models", str(derived))), documents, Home(config.home).models)
+        private = started(LocalWorker(("--models", str(derived))), documents, Home(config.home).models)
         url, key = await stack.enter_async_context(private)
         http = await stack.enter_async_context(session())
-        askers = [Asker(http, url, key, model) for model in (PROBE, policy.then)]
+        askers = [EvalClient(http, url, key, model) for model in (PROBE, policy.then)]
         for asker in askers:
             await asker.check()
-        judges = side("--judge", judge, key_file) if judge is not None else None
+        judges = eval_target("--judge", judge, key_file) if judge is not None else None
         asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges else None
         with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
-            one, other = await examine(
+            one, other = await run_cases(
                 *(suite.cases, askers, Judge(asked) if asked else None),
                 at_once=at_once,
                 progress=bar.update,
@@ -114,7 +114,7 @@ async def _asked(
             )
     prices = models.models[policy.first].price.engine_second, models.models[policy.then].price.engine_second
     pairs = enumerate(zip(one, other, strict=True))
-    cases = [tried(first, then, heard[number], policy, prices) for number, (first, then) in pairs]
+    cases = [cascade_trial(first, then, heard[number], policy, prices) for number, (first, then) in pairs]
     return [case for case in cases if case is not None]
 
 
@@ -122,11 +122,11 @@ def _write(
     found: Fit, name: str, policy: Cascade, json_file: Path | None, report: Path | None, policy_file: Path | None
 ) -> None:
     if json_file is not None:
-        told = curve_told.as_json(found, name, policy)
+        told = cascade_report.as_json(found, name, policy)
         write_atomically(json_file, orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
     if policy_file is not None:
-        write_atomically(policy_file, curve_told.fragment(found, name, policy).encode())
+        write_atomically(policy_file, cascade_report.fragment(found, name, policy).encode())
     if report is not None:
         image = report.with_suffix(".svg")
-        write_atomically(image, curve_told.picture(found, policy).encode())
-        write_atomically(report, curve_told.markdown(found, name, policy, image.name).encode())
+        write_atomically(image, cascade_report.picture(found, policy).encode())
+        write_atomically(report, cascade_report.markdown(found, name, policy, image.name).encode())

@@ -14,23 +14,23 @@ import orjson
 from tqdm import tqdm
 
 from agents.store.answered import Answered, answered
-from worker.cli.commander import EVERYBODY
+from worker.cli.command_actor import EVERYBODY
 from worker.cli.suite_command import open_side
 from worker.cli.tenant import open_tenant
 from worker.config import Config
 from worker.errors import StartError
-from worker.gate import replayed
-from worker.gate.answer import Answer
-from worker.gate.asker import Asker, session
-from worker.gate.case import Case
-from worker.gate.examine import examine
-from worker.gate.examples import example_of
-from worker.gate.replayed import Replayed, totals
-from worker.gate.side import Private, Recorded, side
-from worker.gate.stored_cases import case_of, said_in
-from worker.gate.suite import Suite
+from worker.evals import replay_report
+from worker.evals.answer import Answer
+from worker.evals.case import Case
+from worker.evals.eval_client import EvalClient, session
+from worker.evals.eval_runner import run_cases
+from worker.evals.eval_target import LocalWorker, Recording, eval_target
+from worker.evals.fine_tuning_examples import example_of
+from worker.evals.replay_report import Replayed, totals
+from worker.evals.stored_cases import case_of, said_in
+from worker.evals.suite import Suite
 from worker.home import write_atomically
-from worker.latency.accepted import WHYS, Why, accepted
+from worker.latency.accepted_answers import WHYS, Why, accepted_answers
 from worker.traces import Traces
 
 READ_FIRST = (
@@ -52,7 +52,7 @@ async def write_cases(config: Config, *, tenant: str, rated: str, limit: int, ju
 async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], limit: int) -> None:
     """Prints lines of JSON. Raises StartError where there is no such answer."""
     async with open_tenant(config, tenant) as (database, tenant_id):
-        found = await accepted(database, tenant_id, why or WHYS, limit)
+        found = await accepted_answers(database, tenant_id, why or WHYS, limit)
     told = [example for answer in found if (example := example_of(answer)) is not None]
     examples = list({orjson.dumps(example): example for example in told}.values())  # who asks the same weighs no more
     _print(examples, found, f"tenant {tenant} has no accepted answers that a model can be trained on")
@@ -72,8 +72,8 @@ async def replay(
     report: Path | None,
 ) -> None:
     """Prints what spans took then and now. Raises StartError."""
-    asked = side("--model", candidate, key_file)
-    if isinstance(asked, Recorded):
+    asked = eval_target("--model", candidate, key_file)
+    if isinstance(asked, Recording):
         raise StartError("--model must be asked anew: name a model, or NAME@URL of a server")
     async with open_tenant(config, tenant) as (database, tenant_id):
         found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
@@ -82,7 +82,7 @@ async def replay(
     turns = [
         (answer, case, totals(trace["spans"]) if trace else {})
         for answer, trace in zip(found, before, strict=True)
-        if (case := _case(answer, searches=not isinstance(asked, Private))) is not None
+        if (case := _case(answer, searches=not isinstance(asked, LocalWorker))) is not None
     ]
     if not turns:
         raise StartError(f"tenant {tenant} has no stored answers that can be asked again")
@@ -90,16 +90,16 @@ async def replay(
         http = await stack.enter_async_context(session())
         asker = await stack.enter_async_context(open_side(http, asked, config, Suite(())))
         done = await _asked_again(asker, turns, at_once)
-    print("\n".join(replayed.table(done)))
+    print("\n".join(replay_report.table(done)))
     if json_file is not None:
-        told = orjson.dumps(replayed.as_json(done, str(asked)), option=orjson.OPT_INDENT_2)
+        told = orjson.dumps(replay_report.as_json(done, str(asked)), option=orjson.OPT_INDENT_2)
         await asyncio.to_thread(write_atomically, json_file, told + b"\n")
     if report is not None:
-        await asyncio.to_thread(write_atomically, report, replayed.markdown(done, str(asked)).encode())
+        await asyncio.to_thread(write_atomically, report, replay_report.markdown(done, str(asked)).encode())
 
 
 async def _asked_again(
-    asker: Asker, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
+    asker: EvalClient, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
 ) -> list[Replayed]:
     heard: dict[int, Answer] = {}
 
@@ -108,7 +108,7 @@ async def _asked_again(
 
     cases = [case for _, case, _ in turns]
     with tqdm(total=len(turns), unit=" turns", disable=None) as bar:
-        await examine(cases, [asker], None, at_once=at_once, progress=bar.update, note=note)
+        await run_cases(cases, [asker], None, at_once=at_once, progress=bar.update, note=note)
     return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
 
 

@@ -13,15 +13,15 @@ from tqdm import tqdm
 
 from worker.config import Config
 from worker.errors import StartError
-from worker.gate.asker import Asker, session
-from worker.gate.examine import examine
-from worker.gate.judge import Judge
-from worker.gate.outcome import Outcome, Result
-from worker.gate.private_worker import NOTHING, started
-from worker.gate.recorded import as_json, read_recorded
-from worker.gate.side import Private, Recorded, Served, Side, side
-from worker.gate.suite import Suite, read_suites
-from worker.gate.told import markdown, picture, table
+from worker.evals.eval_client import EvalClient, session
+from worker.evals.eval_runner import run_cases
+from worker.evals.eval_target import Endpoint, EvalTarget, LocalWorker, Recording, eval_target
+from worker.evals.judge import Judge
+from worker.evals.outcome import Outcome, Result
+from worker.evals.private_worker import NOTHING, started
+from worker.evals.recording import as_json, read_recorded
+from worker.evals.report import markdown, picture, table
+from worker.evals.suite import Suite, read_suites
 from worker.home import KEY_CHARS_MAX, Home, write_atomically
 
 
@@ -45,22 +45,24 @@ async def evaluate_suite(
 ) -> None:
     """Prints the table, writes the reports, then raises Worse. Raises StartError for what cannot be asked."""
     suite = await asyncio.to_thread(read_suites, files)
-    one = side("--model", candidate, key_files[0])
-    other = side("--against", against, key_files[1]) if against is not None else None
-    judges = side("--judge", judge, key_files[2]) if judge is not None else None
-    if isinstance(one, Recorded):
+    one = eval_target("--model", candidate, key_files[0])
+    other = eval_target("--against", against, key_files[1]) if against is not None else None
+    judges = eval_target("--judge", judge, key_files[2]) if judge is not None else None
+    if isinstance(one, Recording):
         raise StartError("--model must be asked anew: give the earlier run as --against")
     if suite.asks_judge and judges is None:
         raise StartError("some cases are to be judged by a model: name one with --judge")
     async with AsyncExitStack() as stack:
-        known = await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recorded) else None
+        known = (
+            await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recording) else None
+        )
         http = await stack.enter_async_context(session())
         sides = [one, *([other] if other is not None and known is None else [])]
         askers = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
         asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges is not None else None
         repeated = sum(case.repeat for case in suite.cases)
         with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
-            found = await examine(
+            found = await run_cases(
                 suite.cases, askers, Judge(asked) if asked else None, at_once=at_once, progress=bar.update
             )
     before = known[1] if known else found[1] if other is not None else None
@@ -74,17 +76,19 @@ async def evaluate_suite(
 
 
 @asynccontextmanager
-async def open_side(http: aiohttp.ClientSession, wanted: Side, config: Config, suite: Suite) -> AsyncIterator[Asker]:
+async def open_side(
+    http: aiohttp.ClientSession, wanted: EvalTarget, config: Config, suite: Suite
+) -> AsyncIterator[EvalClient]:
     match wanted:
-        case Private():
+        case LocalWorker():
             searches = any(case.stores for case in suite.cases)
             documents = suite.documents if searches else NOTHING
             async with started(wanted, documents, Home(config.home).models) as (url, key):
-                asker = Asker(http, url, key)
+                asker = EvalClient(http, url, key)
                 await asker.check()
                 yield asker
-        case Served(model, url, key_file):
-            asker = Asker(http, url, await asyncio.to_thread(_key, config, url, key_file), model)
+        case Endpoint(model, url, key_file):
+            asker = EvalClient(http, url, await asyncio.to_thread(_key, config, url, key_file), model)
             await asker.check()
             yield asker
         case _:

@@ -29,7 +29,7 @@ from worker.errors import StartError
 from worker.home import Home
 from worker.port import reserve
 from worker.ready_file import Ready, ready_files
-from worker.stop import Stop, notice
+from worker.stop_signals import StopSignals, notice
 
 ENGINE = "engine"
 EMBEDDED_CONNECTIONS = 100  # of the embedded database's, for all workers
@@ -47,7 +47,7 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
 
     Raises StartError.
     """
-    stop, home = Stop.by_signals(), Home(config.home)
+    stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
     with (
         closing(reserve(config.host, config.port)) as reserved,

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from worker.ready_file import Ready
-from worker.stop import Stop
+from worker.stop_signals import StopSignals
 
 LINE_BYTES_MAX = 64 * 1024  # of a message, in either direction
 HELLO_S = 10.0  # the first process sends it before it starts this one
@@ -72,7 +72,7 @@ class Member:
             self.line.sendall(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)[-LINE_BYTES_MAX:])
 
     @asynccontextmanager
-    async def on_duty(self, stop: Stop) -> AsyncIterator[None]:
+    async def on_duty(self, stop: StopSignals) -> AsyncIterator[None]:
         """Meanwhile, what comes by the line is heard."""
         hearing = asyncio.create_task(self._hear(stop), name="crew")
         try:
@@ -80,7 +80,7 @@ class Member:
         finally:
             hearing.cancel()
 
-    async def _hear(self, stop: Stop) -> None:
+    async def _hear(self, stop: StopSignals) -> None:
         loop = asyncio.get_running_loop()
         with suppress(OSError):
             while message := await loop.sock_recv(self.line, len(LEAVE)):

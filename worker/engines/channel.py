@@ -26,7 +26,7 @@ from inference.remote.frames import (
 from inference.remote.transport import Exchange, Receiver
 from worker.engines.address import Address
 from worker.engines.dial import dial, keep_alive
-from worker.engines.http_answer import HEAD_BYTES_MAX, BadAnswer
+from worker.engines.http_response import HEAD_BYTES_MAX, BadResponse
 
 SWITCHING = b" 101 "
 NUMBER_MAX = 2**32 - 1  # of a request; after so many, there is another connection
@@ -151,7 +151,7 @@ class Channel(asyncio.Protocol):
                 data = self._opened(data)
             for told in self._frames.feed(data) if data else ():
                 self._take(told)
-        except (BadAnswer, Malformed) as error:
+        except (BadResponse, Malformed) as error:
             self.close(f"it could not be understood: {error}")
 
     # --- inside ---
@@ -162,7 +162,7 @@ class Channel(asyncio.Protocol):
         if not end:
             self._head = head
             if len(head) > HEAD_BYTES_MAX:
-                raise BadAnswer("its head is too large")
+                raise BadResponse("its head is too large")
         elif SWITCHING in head.partition(b"\r\n")[0] + b" ":
             self.is_open = True
             for shared in tuple(self._going.values()):

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from aiohttp import web
 
-from agents.work import Work
+from agents.inflight import InFlight
 from inference.core import Due, Generation, Grammar, Priority
 from inference.errors import EngineStopped, GrammarFailed, InvalidSchema
 from inference.model import ChatModel
@@ -34,10 +34,10 @@ from worker.engines.engine_gauges import EngineGauges
 from worker.engines.generate_request import GenerateRequest
 from worker.engines.served_channel import ServedChannel, SharedReply
 from worker.engines.token_stream import HttpBody, TokenStream
+from worker.error_mapping import to_api_error
 from worker.errors import ApiError, ClientGone
-from worker.failures import to_api_error
+from worker.json_response import json_response
 from worker.middleware import error_response, join_trace
-from worker.reply import reply
 from worker.wire.parse import parse
 
 log = logging.getLogger("firsttoken.engine_app")
@@ -56,7 +56,7 @@ WORKERS = UUID(int=0)  # share what bodies may take: tenants are not known here
 MODEL: web.AppKey[ChatModel] = web.AppKey("model", ChatModel)
 TOKEN: web.AppKey[bytes] = web.AppKey("token", bytes)  # that workers must show; empty: none
 DRAINING: web.AppKey[asyncio.Event] = web.AppKey("engine_draining", asyncio.Event)
-WORK: web.AppKey[Work] = web.AppKey("engine_work", Work)
+WORK: web.AppKey[InFlight] = web.AppKey("engine_work", InFlight)
 CHANNELS: web.AppKey[set[ServedChannel]] = web.AppKey("channels", set)
 GAUGES: web.AppKey[EngineGauges] = web.AppKey("gauges", EngineGauges)
 
@@ -64,7 +64,7 @@ GAUGES: web.AppKey[EngineGauges] = web.AppKey("gauges", EngineGauges)
 def build_engine_app(model: ChatModel, token: str | None) -> web.Application:
     app = web.Application(middlewares=[answer_errors, check_token])
     app[MODEL], app[TOKEN] = model, (token or "").encode()
-    app[DRAINING], app[WORK] = asyncio.Event(), Work()
+    app[DRAINING], app[WORK] = asyncio.Event(), InFlight()
     app[BUDGET] = Budget(BODIES_BYTES_MAX, BODIES_BYTES_MAX)
     app[GAUGES] = EngineGauges(model)
     app[CHANNELS] = set()
@@ -242,7 +242,7 @@ async def health(request: web.Request) -> web.Response:
     """503 while it takes no requests: a balancer sends none then."""
     failed = "failed" if request.app[MODEL].failed else None
     state = "draining" if request.app[DRAINING].is_set() else failed or "ok"
-    return reply({"status": state}, status=200 if state == "ok" else 503)
+    return json_response({"status": state}, status=200 if state == "ok" else 503)
 
 
 async def list_models(request: web.Request) -> web.Response:
@@ -255,7 +255,7 @@ async def list_models(request: web.Request) -> web.Response:
         "max_model_len": model.context_length,
         "firsttoken": {"vocabulary": model.vocabulary_digest, "parameters": model.parameters, "channel": True},
     }
-    return reply({"object": "list", "data": [described]})
+    return json_response({"object": "list", "data": [described]})
 
 
 async def scrape(request: web.Request) -> web.Response:

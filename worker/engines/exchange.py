@@ -16,7 +16,7 @@ from inference.remote.transport import Answer, Exchange, Receiver
 from worker.engines.address import Address
 from worker.engines.channel import Channel
 from worker.engines.dial import dial, keep_alive
-from worker.engines.http_answer import BadAnswer, HttpAnswer
+from worker.engines.http_response import BadResponse, HttpResponseParser
 
 ANSWER_BYTES_MAX = 16 * 2**20  # of one that is handed on as a whole: metrics have labels of many tenants
 REFUSAL_BYTES_MAX = 2**20  # of one that is no success: some engines repeat what they were asked
@@ -32,7 +32,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, address: Address, request: bytes, receiver: Receiver, tls: ssl.SSLContext | None) -> None:
         self._request = request
         self._receiver: Receiver | None = receiver
-        self._answer = HttpAnswer()
+        self._answer = HttpResponseParser()
         self._body = bytearray()  # of an answer that is no success
         self._transport: asyncio.Transport | None = None
         loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         answer, had_head = self._answer, self._answer.status
         try:
             pieces = answer.feed(data)
-        except BadAnswer as error:
+        except BadResponse as error:
             self._lose(f"its answer is no HTTP: {error}")
             return
         if self._receiver is None or not answer.status:

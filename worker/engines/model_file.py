@@ -33,12 +33,12 @@ from agents.definition import Name, Table
 from agents.errors import AgentError
 from agents.routing.policy import Policy, named_by, names
 from agents.toml_file import line_of, read_toml
-from inference.switches import Value
-from worker.aliases import ALIASES_MAX, NAME
+from inference.template_options import Value
 from worker.config import Config
 from worker.engines.address import engines_in
 from worker.errors import StartError
 from worker.home import Home
+from worker.model_aliases import ALIASES_MAX, NAME
 
 MODELS_MAX = 32  # more than fit into any machine's memory
 ROUTES_MAX = 32

@@ -25,7 +25,7 @@ from inference.core import (
 )
 from inference.errors import EngineStopped, InferenceError, ModelAway, NoRoom
 from inference.model import ChatModel
-from inference.switches import NO_SWITCHES, Value
+from inference.template_options import NO_OPTIONS, Value
 from inference.text_model import TextModel
 from worker.engines.model_state import State
 
@@ -169,7 +169,7 @@ class OnDemandModel:
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] = (),
-        switches: Mapping[str, Value] = NO_SWITCHES,
+        switches: Mapping[str, Value] = NO_OPTIONS,
         *,
         salt: str = "",
     ) -> list[Segment]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from worker.latency.histogram import AMOUNT, bucket, encode
 from worker.latency.slice import COMPLETED, LATE, NOT_ANSWERED, length_of
-from worker.latency.stretch import MINUTE_S
+from worker.latency.time_range import MINUTE_S
 from worker.runs.record import TurnRecord
 
 SPAN = "span:"

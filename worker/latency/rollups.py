@@ -10,7 +10,7 @@ from uuid import UUID
 
 from worker.latency.measures import Measures
 from worker.latency.slice import Slice
-from worker.latency.stretch import Stretch
+from worker.latency.time_range import TimeRange
 from worker.runs.record import TurnRecord
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Rollups:
             self._named[tenant_id] = names
 
 
-async def groups(connection: Connection, stretch: Stretch, slice: Slice) -> list[Group]:
+async def groups(connection: Connection, stretch: TimeRange, slice: Slice) -> list[Group]:
     pieces, given = _pieces(stretch, slice, whole=True)
     rows = await connection.fetch(
         "select surface, model, agent, tenant_id, string_agg(measures, '') as measures "
@@ -124,7 +124,7 @@ async def groups(connection: Connection, stretch: Stretch, slice: Slice) -> list
     return [Group(*row) for row in rows]
 
 
-async def points(connection: Connection, stretch: Stretch, slice: Slice) -> list[Point]:
+async def points(connection: Connection, stretch: TimeRange, slice: Slice) -> list[Point]:
     """There is none where nothing happened."""
     pieces, given = _pieces(stretch, slice, whole=False)
     rows = await connection.fetch(
@@ -139,7 +139,7 @@ async def span_names(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch("select distinct name from span_names")]
 
 
-async def choices(connection: Connection, stretch: Stretch) -> list[Choice]:
+async def choices(connection: Connection, stretch: TimeRange) -> list[Choice]:
     pieces, given = _pieces(stretch, Slice(), whole=True)
     rows = await connection.fetch(
         "select surface, model, agent, tenant_id, sum(length(measures)) as size "
@@ -149,7 +149,7 @@ async def choices(connection: Connection, stretch: Stretch) -> list[Choice]:
     return [Choice(*row) for row in rows]
 
 
-async def names(connection: Connection, stretch: Stretch) -> list[Names]:
+async def names(connection: Connection, stretch: TimeRange) -> list[Names]:
     """Which keys asked which workers, those that asked the most first."""
     rows = await connection.fetch(
         f"select key_id, worker from {PIECES.format(table='latency_slices', slice='')} "
@@ -159,7 +159,7 @@ async def names(connection: Connection, stretch: Stretch) -> list[Names]:
     return [Names(*row) for row in rows]
 
 
-async def worker_points(connection: Connection, stretch: Stretch) -> list[dict[str, Any]]:
+async def worker_points(connection: Connection, stretch: TimeRange) -> list[dict[str, Any]]:
     """What the workers did together; for operators. The highest of each step: an average hides what hurt."""
     rows = await connection.fetch(
         "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag, "
@@ -173,14 +173,14 @@ async def worker_points(connection: Connection, stretch: Stretch) -> list[dict[s
     return [dict(row) for row in rows]
 
 
-def _pieces(stretch: Stretch, slice: Slice, *, whole: bool) -> tuple[str, list[Any]]:
+def _pieces(stretch: TimeRange, slice: Slice, *, whole: bool) -> tuple[str, list[Any]]:
     bounds = _bounds(stretch, whole=whole)
     conditions, given = slice.conditions(len(bounds) + 1)
     table = "latency" if slice.is_coarse else "latency_slices"
     return PIECES.format(table=table, slice=conditions), [*bounds, *given]
 
 
-def _bounds(stretch: Stretch, *, whole: bool) -> list[datetime]:
+def _bounds(stretch: TimeRange, *, whole: bool) -> list[datetime]:
     """The first arguments of PIECES."""
     hours, days = stretch.parts(whole=whole)
     return [_moment(at) for at in (*days, *hours, stretch.start, stretch.end)]

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from migrations.pool import Database
 from worker.auth.principal import Principal
-from worker.latency.sight import Sight
 from worker.latency.slice import NOT_ANSWERED, Slice
-from worker.latency.stretch import HOUR_S
+from worker.latency.time_range import HOUR_S
+from worker.latency.visibility import Visibility
 from worker.runs.record import Taken, TurnRecord
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Spending:
         name = "conversation_id"
         if by != "conversation":
             source, name = "spending where at > now() - $1::interval - interval '1 hour'", COLUMNS[by]
-        async with Sight.of(principal).open(self._database) as connection:
+        async with Visibility.of(principal).open(self._database) as connection:
             rows = await connection.fetch(
                 f"select coalesce({name}, '') as name, {SUMS} from {source} "
                 f"group by 1 order by sum(cost) desc, sum(engine_ms) desc, 1 limit {ROWS_MAX}",
@@ -98,7 +98,7 @@ class Spending:
     async def board(self, principal: Principal, slice: Slice, *, start: float, end: float) -> list[dict[str, Any]]:
         """Sums by surface, model and agent of the hours in which these moments lie; `slice.has_costs`."""
         sliced, values = slice.conditions(3)
-        async with Sight.of(principal).open(self._database) as connection:
+        async with Visibility.of(principal).open(self._database) as connection:
             rows = await connection.fetch(
                 f"select surface, model, agent, {SUMS} from spending where at > $1 and at < $2{sliced} "
                 f"group by 1, 2, 3 order by sum(answers) desc, 1, 2, 3 limit {ROWS_MAX}",

@@ -10,7 +10,7 @@ from inference.core import Cause
 from worker.latency.histogram import Tally
 from worker.latency.measures import MISS, SPAN, STATUS
 from worker.latency.rollups import Choice, Group, Names, Point
-from worker.latency.stretch import Stretch
+from worker.latency.time_range import TimeRange
 
 QUANTILES = (0.5, 0.95, 0.99)
 NAMES = ("p50", "p95", "p99")
@@ -80,7 +80,7 @@ def facets(choices: Iterable[Choice], names: Sequence[Names]) -> dict[str, list[
     }
 
 
-def series(stretch: Stretch, points: Iterable[Point]) -> dict[str, Any]:
+def series(stretch: TimeRange, points: Iterable[Point]) -> dict[str, Any]:
     """Columns over time, one value for each step; None where nothing was measured."""
     known = {point.at: _answers(Tally(point.measures)) for point in points}
     at = list(range(stretch.start, stretch.end, stretch.step_s))

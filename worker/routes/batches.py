@@ -8,10 +8,10 @@ from retrieval.errors import FileNotFound
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import path_id
-from worker.described import Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
 from worker.wire.page import PAGE, PageQuery, list_object
@@ -28,7 +28,7 @@ def routes() -> list[web.RouteDef]:
     )
 
 
-@Described(BatchCreate)
+@RouteDocs(BatchCreate)
 async def create(request: web.Request) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = parse(BatchCreate, request[BODY])
@@ -41,22 +41,22 @@ async def create(request: web.Request) -> web.Response:
         message = f"Invalid 'input_file_id': the file was not uploaded with the purpose '{PURPOSE}'."
         raise ApiError(400, message, param="input_file_id", code="invalid_value")
     caller = {"via": principal.via, "subject": principal.subject}
-    return reply(batch_object(await services.batches.create(principal.tenant_id, body, caller)))
+    return json_response(batch_object(await services.batches.create(principal.tenant_id, body, caller)))
 
 
-@Described(query=PAGE)
+@RouteDocs(query=PAGE)
 async def list_batches(request: web.Request) -> web.Response:
     """The newest first, which is the only order of the contract."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query)
     batches = await services.batches.list(tenant_id, after=page.after, limit=page.limit + 1)
     told = [batch_object(batch) for batch in batches[: page.limit]]
-    return reply(list_object(told, has_more=len(batches) > page.limit))
+    return json_response(list_object(told, has_more=len(batches) > page.limit))
 
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return reply(batch_object(await services.batches.get(tenant_id, path_id(request, "batch"))))
+    return json_response(batch_object(await services.batches.get(tenant_id, path_id(request, "batch"))))
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -66,4 +66,4 @@ async def cancel(request: web.Request) -> web.Response:
     if batch.status not in ("cancelling", "cancelled"):
         message = f"The batch is {batch.status}: it cannot be cancelled any more."
         raise ApiError(409, message, code="batch_not_cancellable", headers={"X-Should-Retry": "false"})
-    return reply(batch_object(batch))
+    return json_response(batch_object(batch))

@@ -10,10 +10,10 @@ from agents.turn import Turn
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, in_param
-from worker.described import EVENTS, JSON, Described
 from worker.errors import ClientGone
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, all_of
 from worker.runs.completion import choices_of, turns_of, whole
 from worker.runs.event_stream import EventStream
@@ -21,7 +21,7 @@ from worker.runs.idempotency import Once
 from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire import sse
-from worker.wire.chat_completion import ChunkTeller, Completion
+from worker.wire.chat_completion import ChunkEncoder, Completion
 from worker.wire.chat_request import ChatRequest
 from worker.wire.headers import with_headers
 from worker.wire.options import entitled
@@ -32,7 +32,7 @@ def routes() -> list[web.RouteDef]:
     return needs(Scope.CHAT, web.post("/v1/chat/completions", create))
 
 
-@Described(ChatRequest, tells=(JSON, EVENTS))
+@RouteDocs(ChatRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace = request.app[SERVICES], request[TRACE]
     with trace.span("edge"):
@@ -60,7 +60,7 @@ async def _create(request: web.Request, body: ChatRequest, completion: Completio
 
 async def _stream(request: web.Request, completion: Completion, turns: list[Turn]) -> web.StreamResponse:
     stream = EventStream(request)
-    tellers = [ChunkTeller(completion, narrator) for narrator in completion.narrators()]
+    tellers = [ChunkEncoder(completion, narrator) for narrator in completion.narrators()]
     choices = zip(_choices(request, completion, turns), tellers, strict=True)
     try:
         finished = await all_of([choice.stream(stream, teller) for choice, teller in choices])
@@ -71,7 +71,7 @@ async def _stream(request: web.Request, completion: Completion, turns: list[Turn
 
 async def _whole(request: web.Request, completion: Completion, turns: list[Turn]) -> web.Response:
     told = await whole(completion, _choices(request, completion, turns))
-    return reply(told, headers={"Server-Timing": server_timing(request[TRACE])})
+    return json_response(told, headers={"Server-Timing": server_timing(request[TRACE])})
 
 
 def _choices(request: web.Request, completion: Completion, turns: list[Turn]) -> list[Choice]:

@@ -10,9 +10,9 @@ from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.auth.seals import sealed
 from worker.checks import check_model
-from worker.described import Described
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL, TRACE
+from worker.route_docs import RouteDocs
 from worker.runs.ledger import Ledger
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
@@ -26,7 +26,7 @@ def routes() -> list[web.RouteDef]:
     return needs(Scope.CHAT, web.post("/v1/responses/compact", create))
 
 
-@Described(CompactRequest)
+@RouteDocs(CompactRequest)
 async def create(request: web.Request) -> web.Response:
     """Nothing is stored: the caller carries what comes out."""
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
@@ -43,4 +43,4 @@ async def create(request: web.Request) -> web.Response:
     summary = Compaction(sealed(services.seals, principal.tenant_id, compacted.summary))
     output = (*compacted.before, summary, *compacted.recent)
     content = compaction_object(ledger.response_id, output, compacted.usage)
-    return reply(content, headers={"Server-Timing": server_timing(trace)})
+    return json_response(content, headers={"Server-Timing": server_timing(trace)})

@@ -14,17 +14,17 @@ from inference.errors import UnknownToken
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, in_param
-from worker.described import EVENTS, JSON, Described
 from worker.errors import ApiError, ClientGone
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, all_of, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire import sse
-from worker.wire.completion_reply import PieceTeller, TextCompletion
+from worker.wire.completion_reply import TextChunkEncoder, TextCompletion
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.headers import with_headers
 from worker.wire.parse import parse
@@ -35,7 +35,7 @@ def routes() -> list[web.RouteDef]:
     return needs(Scope.CHAT, web.post("/v1/completions", create))
 
 
-@Described(CompletionRequest, tells=(JSON, EVENTS))
+@RouteDocs(CompletionRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
@@ -99,7 +99,9 @@ async def _stream(request: web.Request, completion: TextCompletion, turns: list[
     stream = EventStream(request)
     choices = enumerate(_choices(request, completion, turns))
     try:
-        finished = await all_of([choice.stream(stream, PieceTeller(completion, index)) for index, choice in choices])
+        finished = await all_of(
+            [choice.stream(stream, TextChunkEncoder(completion, index)) for index, choice in choices]
+        )
     except ClientGone:  # every choice has been closed and recorded by now
         return stream.response
     return await stream.close(*map(sse.encode_data, completion.usage(finished)), sse.DONE)
@@ -107,7 +109,7 @@ async def _stream(request: web.Request, completion: TextCompletion, turns: list[
 
 async def _whole(request: web.Request, completion: TextCompletion, turns: list[Turn]) -> web.Response:
     finished = await whole_of(_choices(request, completion, turns))
-    return reply(completion.whole(finished), headers={"Server-Timing": server_timing(request[TRACE])})
+    return json_response(completion.whole(finished), headers={"Server-Timing": server_timing(request[TRACE])})
 
 
 def _choices(request: web.Request, completion: TextCompletion, turns: list[Turn]) -> list[Choice]:

@@ -17,10 +17,10 @@ from worker.checks import (
     includes_versions,
     path_id,
 )
-from worker.described import JSON, Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL
+from worker.route_docs import JSON, RouteDocs
 from worker.services import SERVICES
 from worker.wire.conversation import (
     BranchChoice,
@@ -56,32 +56,32 @@ def routes() -> list[web.RouteDef]:
     )
 
 
-@Described(ConversationCreate)
+@RouteDocs(ConversationCreate)
 async def create(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = parse(ConversationCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items or (), "items")
-    return reply(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
+    return json_response(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
 
 
-@Described(query=PAGE)
+@RouteDocs(query=PAGE)
 async def list_conversations(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     query = PageQuery.parse(request.query)
     pinned = request.query.get("pinned") == "true"
     page = await store.list(tenant_id, after=query.after, limit=query.limit, pinned=pinned)
-    return reply(list_object([conversation_object(conversation) for conversation in page.data], page.has_more))
+    return json_response(list_object([conversation_object(conversation) for conversation in page.data], page.has_more))
 
 
-@Described(query=PAGE)
+@RouteDocs(query=PAGE)
 async def search(request: web.Request) -> web.Response:
     """Conversations in which all words of `query` begin a word, the newest first; there are no further pages."""
     words, page = search_words(request.query), PageQuery.parse(request.query)
     found = await request.app[SERVICES].search.find(request[PRINCIPAL].tenant_id, words, page.limit)
-    return reply(list_object([found_object(each) for each in found], has_more=False))
+    return json_response(list_object([found_object(each) for each in found], has_more=False))
 
 
-@Described(tells=(JSON, "text/markdown"))
+@RouteDocs(tells=(JSON, "text/markdown"))
 async def export(request: web.Request) -> web.Response:
     """The whole conversation as a file: `format` is markdown, to read, or json, with every item."""
     store, tenant_id = _store(request)
@@ -94,40 +94,42 @@ async def export(request: web.Request) -> web.Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     if form == "json":
         told = [shown(item, with_results=True) for item in items]
-        return reply({**conversation_object(conversation), "items": told}, headers=headers)
+        return json_response({**conversation_object(conversation), "items": told}, headers=headers)
     text = markdown(conversation.metadata.get("title"), items)
     return web.Response(text=text, content_type="text/markdown", charset="utf-8", headers=headers)
 
 
 async def retrieve(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    return reply(conversation_object(await store.get(tenant_id, _conversation_id(request))))
+    return json_response(conversation_object(await store.get(tenant_id, _conversation_id(request))))
 
 
-@Described(ConversationUpdate)
+@RouteDocs(ConversationUpdate)
 async def update(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = parse(ConversationUpdate, request[BODY])
-    return reply(conversation_object(await store.update(tenant_id, _conversation_id(request), body.metadata or {})))
+    return json_response(
+        conversation_object(await store.update(tenant_id, _conversation_id(request), body.metadata or {}))
+    )
 
 
 async def delete(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
     await store.delete(tenant_id, conversation_id)
-    return reply(deleted_object(conversation_id))
+    return json_response(deleted_object(conversation_id))
 
 
-@Described(ItemsCreate)
+@RouteDocs(ItemsCreate)
 async def add_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     body = parse(ItemsCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
-    return reply(list_object([shown(item) for item in items], has_more=False))
+    return json_response(list_object([shown(item) for item in items], has_more=False))
 
 
-@Described(query=PAGE | INCLUDE)
+@RouteDocs(query=PAGE | INCLUDE)
 async def list_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     query, with_results = PageQuery.parse(request.query), includes_results(request)
@@ -144,10 +146,10 @@ async def list_items(request: web.Request) -> web.Response:
     if includes_versions(request):
         versions = await store.versions.of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_versions": versions.get(item["id"], [item["id"]])} for item in items]
-    return reply(list_object(items, page.has_more))
+    return json_response(list_object(items, page.has_more))
 
 
-@Described(BranchChoice)
+@RouteDocs(BranchChoice)
 async def branch(request: web.Request) -> web.Response:
     """Go back to an item, so that another version follows it, or go on with a version that is there."""
     store, tenant_id = _store(request)
@@ -157,20 +159,20 @@ async def branch(request: web.Request) -> web.Response:
         await store.versions.choose(tenant_id, conversation_id, body.item_id)
     else:
         await store.versions.rewind(tenant_id, conversation_id, body.after)
-    return reply(conversation_object(await store.get(tenant_id, conversation_id)))
+    return json_response(conversation_object(await store.get(tenant_id, conversation_id)))
 
 
-@Described(query=INCLUDE)
+@RouteDocs(query=INCLUDE)
 async def retrieve_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))
-    return reply(shown(item, includes_results(request)))
+    return json_response(shown(item, includes_results(request)))
 
 
 async def delete_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     item_id = path_id(request, "item", "item_id")
-    return reply(conversation_object(await store.delete_item(tenant_id, _conversation_id(request), item_id)))
+    return json_response(conversation_object(await store.delete_item(tenant_id, _conversation_id(request), item_id)))
 
 
 def _store(request: web.Request) -> tuple[ConversationStore, UUID]:

@@ -8,10 +8,10 @@ from aiohttp import web
 
 from worker.auth.access import needs
 from worker.auth.scope import Scope
-from worker.described import Described
-from worker.latency.cost_board import cost_board
-from worker.reply import reply
+from worker.json_response import json_response
+from worker.latency.cost_summary import cost_summary
 from worker.request_keys import PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.routes.ops import WindowQuery
 from worker.services import SERVICES
 
@@ -20,11 +20,11 @@ def routes() -> list[web.RouteDef]:
     return needs((Scope.CHAT, Scope.OPS), web.get("/ops/api/cost", cost))
 
 
-@Described(query=WindowQuery.parameters())
+@RouteDocs(query=WindowQuery.parameters())
 async def cost(request: web.Request) -> web.Response:
     """By surface, model and agent: sums, what a thousand answers cost, and how soon they begin."""
     query = WindowQuery.model_validate(dict(request.query))
     services = request.app[SERVICES]
     await services.telemetry.flush()
-    data: list[dict[str, Any]] = await cost_board(services.database, request[PRINCIPAL], query.asked)
-    return reply({"object": "list", "data": data})
+    data: list[dict[str, Any]] = await cost_summary(services.database, request[PRINCIPAL], query.asked)
+    return json_response({"object": "list", "data": data})

@@ -6,11 +6,11 @@ from aiohttp import web
 
 from worker.auth.access import needs
 from worker.auth.scope import USUAL
-from worker.described import Described
-from worker.reply import reply
+from worker.embed_inputs import check_inputs, embed_inputs
+from worker.json_response import json_response
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES
-from worker.vectors import accepted, embedded
 from worker.wire.embeddings_request import EmbeddingsRequest
 from worker.wire.parse import parse
 
@@ -19,9 +19,9 @@ def routes() -> list[web.RouteDef]:
     return needs(USUAL, web.post("/v1/embeddings", create))
 
 
-@Described(EmbeddingsRequest)
+@RouteDocs(EmbeddingsRequest)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = accepted(services, parse(EmbeddingsRequest, request[BODY], request[IGNORED], bulk="input"))
+    body = check_inputs(services, parse(EmbeddingsRequest, request[BODY], request[IGNORED], bulk="input"))
     with services.admission.turn(tenant_id):
-        return reply(await embedded(services, tenant_id, request[TRACE], body))
+        return json_response(await embed_inputs(services, tenant_id, request[TRACE], body))

@@ -12,10 +12,10 @@ from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.checks import path_id
-from worker.described import BYTES, PLAIN, Described
 from worker.edge.budget import BUDGET
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import PRINCIPAL, noted
+from worker.route_docs import BYTES, PLAIN, RouteDocs
 from worker.services import SERVICES
 from worker.wire.file import deleted_file_object, file_object
 from worker.wire.page import PAGE, PageQuery, list_object
@@ -36,7 +36,7 @@ def routes() -> list[web.RouteDef]:
     ]
 
 
-@Described(form={"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string"}})
+@RouteDocs(form={"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string"}})
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     bytes_max, stall_s = services.config.file_mb * 2**20, services.config.body_s
@@ -45,10 +45,10 @@ async def create(request: web.Request) -> web.Response:
             file = await services.uploads.create(
                 tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content
             )
-    return reply(file_object(file))
+    return json_response(file_object(file))
 
 
-@Described(query=PAGE | {"purpose": {"type": "string"}})
+@RouteDocs(query=PAGE | {"purpose": {"type": "string"}})
 async def list_files(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query)
@@ -59,15 +59,17 @@ async def list_files(request: web.Request) -> web.Response:
         newest_first=page.order == "desc",
         purpose=request.query.get("purpose"),
     )
-    return reply(list_object([file_object(file) for file in files[: page.limit]], has_more=len(files) > page.limit))
+    return json_response(
+        list_object([file_object(file) for file in files[: page.limit]], has_more=len(files) > page.limit)
+    )
 
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return reply(file_object(await services.uploads.get(tenant_id, path_id(request, "file"))))
+    return json_response(file_object(await services.uploads.get(tenant_id, path_id(request, "file"))))
 
 
-@Described(query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
+@RouteDocs(query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
 async def content(request: web.Request) -> web.StreamResponse:
     """A file as it was sent; or, with `form=text` and for files that were read from a disk, its extracted text."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -91,4 +93,4 @@ async def delete(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
     await services.file_queue.delete_file(tenant_id, file_id, also=noted(request, Act.FILE_DELETED, file_id))
-    return reply(deleted_file_object(file_id))
+    return json_response(deleted_file_object(file_id))

@@ -15,7 +15,7 @@ from worker.auth.access import EVERYBODY, declare
 from worker.config import VERSION
 from worker.edge.guard import remote_of
 from worker.engines.model_state import State
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.services import CHECKERS, DRAINING, SERVICES, Services
 from worker.supervisor import VITAL
 
@@ -27,7 +27,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def live(request: web.Request) -> web.Response:
-    return reply({"status": "ok", "version": VERSION})
+    return json_response({"status": "ok", "version": VERSION})
 
 
 async def look(request: web.Request) -> web.Response:
@@ -58,7 +58,7 @@ async def ready(request: web.Request) -> web.Response:
         **_models(services),
         "down": {part: round(since) for part, since in down.items()},
     }
-    return reply(body, status=200 if well else 503)
+    return json_response(body, status=200 if well else 503)
 
 
 def _models(services: Services) -> dict[str, Any]:

@@ -11,17 +11,17 @@ from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.canary.canaries import first_question
 from worker.checks import check_model, in_param
-from worker.described import EVENTS, JSON, Described
 from worker.errors import ClientGone
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.choice import Choice, whole_of
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import Once
 from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire.headers import with_headers
-from worker.wire.messages_reply import PING, EventTeller, Reply
+from worker.wire.messages_reply import PING, MessageEventEncoder, Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
 from worker.wire.parse import parse
 
@@ -30,7 +30,7 @@ def routes() -> list[web.RouteDef]:
     return needs(Scope.CHAT, web.post("/v1/messages", create), web.post("/v1/messages/count_tokens", count_tokens))
 
 
-@Described(MessagesRequest, tells=(JSON, EVENTS))
+@RouteDocs(MessagesRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
@@ -55,14 +55,14 @@ async def _create(request: web.Request, body: MessagesRequest, answer: Reply) ->
         return await (_stream if body.stream else _whole)(request, answer, choice)
 
 
-@Described(MessagesInput)
+@RouteDocs(MessagesInput)
 async def count_tokens(request: web.Request) -> web.Response:
     """How many tokens the model would read first."""
     services = request.app[SERVICES]
     body = parse(MessagesInput, request[BODY], request[IGNORED])
     with in_param("messages"):
         turn = await _turn(request, body, check_model(body.model, services))
-        return reply({"input_tokens": await services.agent.count(turn)})
+        return json_response({"input_tokens": await services.agent.count(turn)})
 
 
 async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
@@ -77,7 +77,7 @@ async def _turn(request: web.Request, body: MessagesInput, model: str) -> Turn:
 async def _stream(request: web.Request, answer: Reply, choice: Choice) -> web.StreamResponse:
     stream = EventStream(request, heartbeat=PING)
     try:
-        await choice.stream(stream, EventTeller(answer))
+        await choice.stream(stream, MessageEventEncoder(answer))
     except ClientGone:
         return stream.response
     return await stream.close()
@@ -85,4 +85,4 @@ async def _stream(request: web.Request, answer: Reply, choice: Choice) -> web.St
 
 async def _whole(request: web.Request, answer: Reply, choice: Choice) -> web.Response:
     [finished] = await whole_of([choice])
-    return reply(answer.whole(finished), headers={"Server-Timing": server_timing(request[TRACE])})
+    return json_response(answer.whole(finished), headers={"Server-Timing": server_timing(request[TRACE])})

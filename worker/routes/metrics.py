@@ -10,8 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.crew.scrape import scrape_all
-from worker.described import PLAIN, Described
 from worker.engines.exchange import EngineTransport
+from worker.route_docs import PLAIN, RouteDocs
 from worker.services import CREW, SERVICES
 
 TEXT = {"Content-Type": CONTENT_TYPE_LATEST}
@@ -30,7 +30,7 @@ async def numbers(app: web.Application) -> bytes:
     return await asyncio.to_thread(metrics.render)
 
 
-@Described(tells=(PLAIN,))
+@RouteDocs(tells=(PLAIN,))
 async def scrape(request: web.Request) -> web.Response:
     text, crew = await numbers(request.app), request.app.get(CREW)
     if crew is not None:

@@ -11,7 +11,7 @@ from inference.core import LanguageModel
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.services import SERVICES, Services
 from worker.wire.models import RERANK_CARD, abilities, chat_card, embedding_card, model_object
 
@@ -21,7 +21,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    return reply({"object": "list", "data": _models(request.app[SERVICES])})
+    return json_response({"object": "list", "data": _models(request.app[SERVICES])})
 
 
 async def get_model(request: web.Request) -> web.Response:
@@ -36,7 +36,7 @@ async def get_model(request: web.Request) -> web.Response:
             type="not_found_error",
             code="model_not_found",
         )
-    return reply(found)
+    return json_response(found)
 
 
 def _models(services: Services) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from worker.auth.audit import Actor
 from worker.auth.keys import Grant
 from worker.auth.provider import ATTEMPT_S, Attempt, Person, Provider, ProviderUnavailable, SignInRefused
 from worker.auth.throttle import WRONG
-from worker.described import HTML, Described
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
 from worker.request_keys import TRACE
+from worker.route_docs import HTML, RouteDocs
 from worker.services import SERVICES, Services
 
 log = logging.getLogger("firsttoken.auth")
@@ -31,7 +31,7 @@ def routes() -> list[web.RouteDef]:
     return declare(EVERYBODY, web.get(PATH, leave), web.get(CALLBACK, arrive))
 
 
-@Described(tells=(HTML,))
+@RouteDocs(tells=(HTML,))
 async def leave(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     provider = _provider(services)
@@ -54,7 +54,7 @@ async def leave(request: web.Request) -> web.Response:
     return response
 
 
-@Described(tells=(HTML,), query={"code": {"type": "string"}, "state": {"type": "string"}, "error": {"type": "string"}})
+@RouteDocs(tells=(HTML,), query={"code": {"type": "string"}, "state": {"type": "string"}, "error": {"type": "string"}})
 async def arrive(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     provider, authenticator = _provider(services), services.authenticator

@@ -21,16 +21,16 @@ from worker.auth.audit import Note
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.config import VERSION
-from worker.described import Described
 from worker.edge.budget import BUDGET
 from worker.errors import ApiError
-from worker.latency import contents
-from worker.latency.listing import Order, Search
+from worker.json_response import json_response
+from worker.latency import turn_content
+from worker.latency.answer_list import Order, Search
+from worker.latency.queries import LatencyQuery
 from worker.latency.slice import COMPLETED, LATE, Cache, Length, Slice, Status
-from worker.latency.views import Asked
 from worker.otlp.spans import otlp_json, spans_of
-from worker.reply import reply
 from worker.request_keys import PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 
 AUDIT_MAX = 200
@@ -86,8 +86,8 @@ class WindowQuery(Query):
         return Slice(**{name: getattr(self, name) for name in DIMENSIONS})
 
     @property
-    def asked(self) -> Asked:
-        return Asked(self.window_s, self.slice, self.start, self.end)
+    def asked(self) -> LatencyQuery:
+        return LatencyQuery(self.window_s, self.slice, self.start, self.end)
 
     @property
     def moments(self) -> tuple[float, float]:
@@ -121,7 +121,7 @@ class ComparisonQuery(WindowQuery):
         return self
 
     @property
-    def against(self) -> Asked:
+    def against(self) -> LatencyQuery:
         other = Slice(**{name: getattr(self, f"against_{name}") or getattr(self, name) for name in DIMENSIONS})
         start, end = self.against_start, self.against_end
         if start is None and other == self.slice:
@@ -131,7 +131,7 @@ class ComparisonQuery(WindowQuery):
             start, end = math.floor(until - 2 * length), math.floor(until - length)
         elif start is None:
             start, end = self.start, self.end
-        return Asked(self.window_s, other, start, end)
+        return LatencyQuery(self.window_s, other, start, end)
 
 
 class TracesQuery(WindowQuery):
@@ -185,7 +185,7 @@ def routes() -> list[web.RouteDef]:
 async def state(request: web.Request) -> web.Response:
     """What the worker does right now, for all tenants together."""
     services = request.app[SERVICES]
-    return reply(
+    return json_response(
         {
             "engine": dict(services.engine_stats()),
             "embedders": services.embedders.states,
@@ -196,7 +196,7 @@ async def state(request: web.Request) -> web.Response:
     )
 
 
-@Described(query=WindowQuery.parameters())
+@RouteDocs(query=WindowQuery.parameters())
 async def summary(request: web.Request) -> web.Response:
     query = WindowQuery.model_validate(dict(request.query))
     services, principal = request.app[SERVICES], request[PRINCIPAL]
@@ -204,10 +204,10 @@ async def summary(request: web.Request) -> web.Response:
     found = await services.telemetry.traces.views.summary(principal, query.asked)
     surfaces = [row | {"target": _target(services, row["surface"])} for row in found["surfaces"]]
     told = {"key_names": await _key_names(services, principal, found), "is_operator": principal.is_operator}
-    return reply(found | {"surfaces": surfaces} | told)
+    return json_response(found | {"surfaces": surfaces} | told)
 
 
-@Described(query=WindowQuery.parameters())
+@RouteDocs(query=WindowQuery.parameters())
 async def series(request: web.Request) -> web.Response:
     """The same over time, and the answers that came late as single points."""
     query = WindowQuery.model_validate(dict(request.query))
@@ -222,20 +222,20 @@ async def series(request: web.Request) -> web.Response:
             {"id": turn["id"], "at": turn["started_at"], "ttft_ms": turn["ttft_ms"], "tpot_ms": turn["tpot_ms"]}
             for turn in await traces.list(principal, search)
         ]
-    return reply(found | {"late": late, "objective": services.config.objective})
+    return json_response(found | {"late": late, "objective": services.config.objective})
 
 
-@Described(query=ComparisonQuery.parameters())
+@RouteDocs(query=ComparisonQuery.parameters())
 async def comparison(request: web.Request) -> web.Response:
     """Each span's median and 95th percentile here and there, and whether the difference is more than chance."""
     query = ComparisonQuery.model_validate(dict(request.query))
     services = request.app[SERVICES]
     await services.telemetry.flush()
     views = services.telemetry.traces.views
-    return reply(await views.comparison(request[PRINCIPAL], query.asked, query.against))
+    return json_response(await views.comparison(request[PRINCIPAL], query.asked, query.against))
 
 
-@Described(query=TracesQuery.parameters())
+@RouteDocs(query=TracesQuery.parameters())
 async def list_traces(request: web.Request) -> web.Response:
     """The questions are told to their own tenant alone, if the credential may read them."""
     query = TracesQuery.model_validate(dict(request.query))
@@ -245,9 +245,9 @@ async def list_traces(request: web.Request) -> web.Response:
     found = await services.telemetry.traces.list(principal, replace(search, limit=query.limit + 1))
     turns = found[: query.limit]
     asked = [turn["response_id"] for turn in turns if turn["response_id"] and _may_read(principal, turn)]
-    questions = await contents.questions(services.database, principal.tenant_id, asked)
+    questions = await turn_content.questions(services.database, principal.tenant_id, asked)
     surfaces = {turn["surface"] for turn in turns}
-    return reply(
+    return json_response(
         {
             "object": "list",
             "data": [turn | {"question": questions.get(turn["response_id"])} for turn in turns],
@@ -257,7 +257,7 @@ async def list_traces(request: web.Request) -> web.Response:
     )
 
 
-@Described(query=TraceQuery.parameters())
+@RouteDocs(query=TraceQuery.parameters())
 async def get_trace(request: web.Request) -> web.Response:
     """With what is usual on its surface; with the question and the tool calls for its own tenant. With `format=otlp` as
     a collector of OpenTelemetry takes it, without any text.
@@ -270,14 +270,14 @@ async def get_trace(request: web.Request) -> web.Response:
     if trace is None:
         raise ApiError(404, "There is no trace with this id.", type="not_found_error", code="trace_not_found")
     if query.format == "otlp":
-        return reply(otlp_json(spans_of(trace), VERSION))
+        return json_response(otlp_json(spans_of(trace), VERSION))
     said: dict[str, Any] = {"question": None, "calls": []}
     if (response_id := trace["response_id"]) and _may_read(principal, trace):
-        questions = await contents.questions(services.database, principal.tenant_id, [response_id])
+        questions = await turn_content.questions(services.database, principal.tenant_id, [response_id])
         said["question"] = questions.get(response_id)
-        said["calls"] = await contents.calls(services.database, principal.tenant_id, response_id)
+        said["calls"] = await turn_content.calls(services.database, principal.tenant_id, response_id)
     usual = await traces.views.usual(principal, trace["surface"])
-    return reply({**trace, **said, "usual": usual, "target": _target(services, trace["surface"])})
+    return json_response({**trace, **said, "usual": usual, "target": _target(services, trace["surface"])})
 
 
 async def _key_names(services: Services, principal: Principal, found: Mapping[str, Any]) -> dict[str, str]:
@@ -298,13 +298,13 @@ def _target(services: Services, surface: str) -> dict[str, float] | None:
     return None if target is None else asdict(target)
 
 
-@Described(query=AuditQuery.parameters())
+@RouteDocs(query=AuditQuery.parameters())
 async def list_audit(request: web.Request) -> web.Response:
     """The newest first. `before` is the position of the last one seen."""
     query = AuditQuery.model_validate(dict(request.query))
     audit = request.app[SERVICES].authenticator.audit
     notes = await audit.list(request[PRINCIPAL].tenant_id, limit=query.limit + 1, before=query.before)
-    return reply(
+    return json_response(
         {
             "object": "list",
             "data": [_note_object(note) for note in notes[: query.limit]],

@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from aiohttp import web
 
 from worker.auth.access import EVERYBODY, VISITORS, declare
-from worker.described import BYTES, HTML, Described
 from worker.request_keys import PRINCIPAL
+from worker.route_docs import BYTES, HTML, RouteDocs
 from worker.services import SERVICES
 
 STATIC = Path(__file__).parent.parent / "static"
@@ -116,20 +116,20 @@ class Pages:
         )
         self._preloads = {page: _preload(assets.addresses(*places)) for page, places in MODULES.items()}
 
-    @Described(tells=(HTML,))
+    @RouteDocs(tells=(HTML,))
     async def chat(self, request: web.Request) -> web.Response:
         return self._page(request, "index.html")
 
-    @Described(tells=(HTML,))
+    @RouteDocs(tells=(HTML,))
     async def ops(self, request: web.Request) -> web.Response:
         return self._page(request, "ops.html")
 
-    @Described(tells=(HTML,))
+    @RouteDocs(tells=(HTML,))
     async def visitor(self, request: web.Request) -> web.Response:
         """For whoever has a link: the page asks for what it shows."""
         return self._open(request, "visitor.html")
 
-    @Described(tells=(BYTES,))
+    @RouteDocs(tells=(BYTES,))
     async def file(self, request: web.Request) -> web.Response:
         """A file by its versioned address; another release's address still finds today's file, uncached."""
         asset = self._assets.files.get(request.match_info["path"])

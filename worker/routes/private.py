@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.routes.health import ready
 from worker.routes.metrics import TEXT, numbers
 from worker.services import DRAINING, SERVICES
@@ -19,7 +19,7 @@ def beside(app: web.Application) -> web.Application:
         return web.Response(body=await numbers(app), headers=TEXT)
 
     async def live(_: web.Request) -> web.Response:
-        return reply({"status": "ok"})
+        return json_response({"status": "ok"})
 
     private = web.Application()
     private[SERVICES], private[DRAINING] = app[SERVICES], app[DRAINING]

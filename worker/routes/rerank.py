@@ -15,10 +15,10 @@ from inference.embedding.windows import Windows
 from retrieval.rank import window_similarity
 from worker.auth.access import needs
 from worker.auth.scope import USUAL
-from worker.described import Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL, TRACE
+from worker.route_docs import RouteDocs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
 from worker.wire.parse import parse
@@ -53,7 +53,7 @@ def routes() -> list[web.RouteDef]:
     return needs(USUAL, web.post("/v1/rerank", create))
 
 
-@Described(RerankRequest)
+@RouteDocs(RerankRequest)
 async def create(request: web.Request) -> web.Response:
     """By an embedding model or the cross-encoder, as passages are reranked before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
@@ -65,7 +65,7 @@ async def create(request: web.Request) -> web.Response:
     trace.finish()
     services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "rerank", body.model))
     best = np.argsort(-scores, kind="stable")[: body.top_n]
-    return reply(
+    return json_response(
         {
             "object": "list",
             "model": body.model,

@@ -7,9 +7,9 @@ from aiohttp import web
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import INCLUDE, check_model, includes_results, path_id
-from worker.described import Described
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.runs.manager import RUNS
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
@@ -34,10 +34,10 @@ def routes() -> list[web.RouteDef]:
 async def cancel(request: web.Request) -> web.Response:
     """Stop a response, whichever worker makes it, and show it as it ended. One that has ended stays as it is."""
     body = await request.app[RUNS].cancel(request[PRINCIPAL].tenant_id, path_id(request, "response"))
-    return reply(shown_response(body))
+    return json_response(shown_response(body))
 
 
-@Described(Feedback)
+@RouteDocs(Feedback)
 async def rate(request: web.Request) -> web.Response:
     """Kept in the metadata of the response, and shown with its trace."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
@@ -46,10 +46,12 @@ async def rate(request: web.Request) -> web.Response:
     await services.telemetry.flush()  # the trace of an answer that has just ended may still wait
     attributes = await services.telemetry.traces.annotate(tenant_id, id, body.notes)
     services.canaries.rate(attributes, body.rating)
-    return reply({"object": "response.feedback", "response": id, "rating": body.rating, "comment": body.comment})
+    return json_response(
+        {"object": "response.feedback", "response": id, "rating": body.rating, "comment": body.comment}
+    )
 
 
-@Described(query=PAGE | INCLUDE)
+@RouteDocs(query=PAGE | INCLUDE)
 async def input_items(request: web.Request) -> web.Response:
     """The request's own items; what stood before them belongs to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -57,10 +59,10 @@ async def input_items(request: web.Request) -> web.Response:
     record = await services.responses.get(tenant_id, path_id(request, "response"))
     items = [shown(item, includes_results(request)) for item in record.input]
     page, has_more = page_of(items, query)
-    return reply(list_object(page, has_more))
+    return json_response(list_object(page, has_more))
 
 
-@Described(ResponseRequest)
+@RouteDocs(ResponseRequest)
 async def input_tokens(request: web.Request) -> web.Response:
     """How many tokens the model would read first, without the passages of a file search: those are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
@@ -68,4 +70,4 @@ async def input_tokens(request: web.Request) -> web.Response:
     model = check_model(body.model, services)
     turn = await hydrate(services, principal, ResponseFrame(body, model))
     count = await services.agent.count(turn.turn)
-    return reply({"object": "response.input_tokens", "input_tokens": count})
+    return json_response({"object": "response.input_tokens", "input_tokens": count})

@@ -14,10 +14,10 @@ from agents.message import new_id
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import INCLUDE, includes_results, path_id
-from worker.described import EVENTS, JSON, Described
 from worker.errors import ApiError, ClientGone
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
+from worker.route_docs import EVENTS, JSON, RouteDocs
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import EventStream
 from worker.runs.idempotency import COME_BACK, Once, in_use
@@ -54,7 +54,7 @@ def routes() -> list[web.RouteDef]:
     )
 
 
-@Described(ResponseRequest, tells=(JSON, EVENTS))
+@RouteDocs(ResponseRequest, tells=(JSON, EVENTS))
 async def create(request: web.Request) -> web.StreamResponse:
     services = request.app[SERVICES]
     with request[TRACE].span("edge"):
@@ -94,7 +94,7 @@ async def _tell(
 ) -> web.StreamResponse:
     if isinstance(started, Run):
         return await (_stream if body.stream else _whole)(request, started)
-    return await _follow(request, id, -1) if body.stream else reply(started)
+    return await _follow(request, id, -1) if body.stream else json_response(started)
 
 
 async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse:
@@ -113,7 +113,7 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
         record = await services.responses.get(tenant_id, id)
     except NotFound:  # it was refused after all, and taken back
         raise in_use() from None
-    return reply(shown_response(record.body, body.with_results))
+    return json_response(shown_response(record.body, body.with_results))
 
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:
@@ -135,20 +135,20 @@ async def _whole(request: web.Request, run: Run) -> web.Response:
         tenant_id = request[PRINCIPAL].tenant_id
         await request.app[RUNS].ended(tenant_id, run.id)
         record = await request.app[SERVICES].responses.get(tenant_id, run.id)
-        return reply(shown_response(record.body, run.turn.frame.request.with_results))
+        return json_response(shown_response(record.body, run.turn.frame.request.with_results))
     if run.error is not None:
         raise run.error
-    return reply(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
+    return json_response(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
 
 
-@Described(query=INCLUDE | FOLLOW, tells=(JSON, EVENTS))
+@RouteDocs(query=INCLUDE | FOLLOW, tells=(JSON, EVENTS))
 async def retrieve(request: web.Request) -> web.StreamResponse:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
     if request.query.get("stream") == "true":
         return await _follow(request, response_id, _starting_after(request))
     record = await services.responses.get(tenant_id, response_id)
-    return reply(shown_response(record.body, includes_results(request)))
+    return json_response(shown_response(record.body, includes_results(request)))
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
@@ -174,7 +174,7 @@ async def delete(request: web.Request) -> web.Response:
         async with asyncio.timeout(END_S):
             await request.app[RUNS].ended(tenant_id, response_id)
     await services.responses.delete(tenant_id, response_id)
-    return reply({"id": response_id, "object": "response", "deleted": True})
+    return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
 def _starting_after(request: web.Request) -> int:

@@ -17,10 +17,10 @@ from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.auth.session import Session
 from worker.checks import path_id
-from worker.described import Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import PRINCIPAL, actor_of
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 
@@ -36,7 +36,7 @@ def routes() -> list[web.RouteDef]:
     )
 
 
-@Described(query=PAGE)
+@RouteDocs(query=PAGE)
 async def list_sessions(request: web.Request) -> web.Response:
     principal = request[PRINCIPAL]
     sessions = await request.app[SERVICES].authenticator.sessions.list(principal.tenant_id)
@@ -44,7 +44,7 @@ async def list_sessions(request: web.Request) -> web.Response:
     seen = sessions if Scope.ADMIN in principal.scopes else own
     objects = [_object(each, current=each.id == principal.subject, own=each in own) for each in seen]
     page, has_more = page_of(objects, PageQuery.parse(request.query))
-    return reply(list_object(page, has_more))
+    return json_response(list_object(page, has_more))
 
 
 async def end_own(request: web.Request) -> web.Response:
@@ -55,7 +55,7 @@ async def end_own(request: web.Request) -> web.Response:
         message = "Only a browser that is signed in has sessions of its own. An API key ends sessions by their ids."
         raise ApiError(403, message, type="permission_error", code="no_session")
     ended = await _end(request, *(each.id for each in own))
-    response = reply({"object": "list", "data": [{"id": id, "object": "session.deleted"} for id in ended]})
+    response = json_response({"object": "list", "data": [{"id": id, "object": "session.deleted"} for id in ended]})
     sessions.forget(response)
     return response
 
@@ -73,7 +73,7 @@ async def end(request: web.Request) -> web.Response:
     id = principal.subject if this else id
     if not await _end(request, id):
         raise ApiError(404, "There is no session with this id.", type="not_found_error", code="not_found")
-    response = reply({"id": id, "object": "session.deleted", "deleted": True})
+    response = json_response({"id": id, "object": "session.deleted", "deleted": True})
     if this:
         sessions.forget(response)
     return response

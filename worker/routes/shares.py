@@ -10,7 +10,7 @@ from worker.auth.scope import Scope
 from worker.checks import path_id
 from worker.edge.guard import remote_of
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import PRINCIPAL, noted
 from worker.services import SERVICES
 from worker.wire.share import share_object, shared_object
@@ -30,13 +30,13 @@ async def create(request: web.Request) -> web.Response:
     """Of the conversation as it is now; a link from before stops working."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
     token = await services.shares.create(tenant_id, id, also=noted(request, Act.CONVERSATION_SHARED, id))
-    return reply(share_object(id, await services.shares.shared_at(tenant_id, id), token), headers=UNSEEN)
+    return json_response(share_object(id, await services.shares.shared_at(tenant_id, id), token), headers=UNSEEN)
 
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
     await services.conversations.get(tenant_id, id)
-    return reply(share_object(id, await services.shares.shared_at(tenant_id, id)))
+    return json_response(share_object(id, await services.shares.shared_at(tenant_id, id)))
 
 
 async def revoke(request: web.Request) -> web.Response:
@@ -44,7 +44,7 @@ async def revoke(request: web.Request) -> web.Response:
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
     await services.conversations.get(tenant_id, id)
     await services.shares.revoke(tenant_id, id, also=noted(request, Act.CONVERSATION_UNSHARED, id))
-    return reply(share_object(id, None))
+    return json_response(share_object(id, None))
 
 
 async def open_link(request: web.Request) -> web.Response:
@@ -55,4 +55,4 @@ async def open_link(request: web.Request) -> web.Response:
         if shared is None:
             message = "This link does not work: it was revoked, or was not copied whole."
             raise ApiError(401, message, type="authentication_error", code="unknown_link")
-    return reply(shared_object(shared), headers=UNSEEN)
+    return json_response(shared_object(shared), headers=UNSEEN)

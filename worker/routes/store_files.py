@@ -10,10 +10,10 @@ from retrieval.embedding import check_model
 from worker.auth.access import needs
 from worker.auth.scope import USUAL, Scope
 from worker.checks import path_id
-from worker.described import Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parse
@@ -51,16 +51,16 @@ def routes() -> list[web.RouteDef]:
     ]
 
 
-@Described(FileAdd)
+@RouteDocs(FileAdd)
 async def add(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
     body = parse(FileAdd, request[BODY])
     await services.file_queue.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
     services.ingest_worker.wake()
-    return reply(store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id)))
+    return json_response(store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id)))
 
 
-@Described(query=PAGE | {"filter": {"type": "string"}})
+@RouteDocs(query=PAGE | {"filter": {"type": "string"}})
 async def list_files(request: web.Request) -> web.Response:
     """Of a store, or of one batch; `filter` names a status."""
     services, tenant_id, store_id = await _opened(request)
@@ -72,20 +72,20 @@ async def list_files(request: web.Request) -> web.Response:
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     shown = [store_file_object(file) for file in files if status in (None, file.status)]
     page, has_more = page_of(shown, PageQuery.parse(request.query))
-    return reply(list_object(page, has_more))
+    return json_response(list_object(page, has_more))
 
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
-    return reply(store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request))))
+    return json_response(store_file_object(await services.file_queue.get(tenant_id, store_id, _file_id(request))))
 
 
-@Described(FileDescribe)
+@RouteDocs(FileDescribe)
 async def describe(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     body = parse(FileDescribe, request[BODY])
     file = await services.file_queue.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
-    return reply(store_file_object(file))
+    return json_response(store_file_object(file))
 
 
 async def remove(request: web.Request) -> web.Response:
@@ -93,7 +93,7 @@ async def remove(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
     file_id = _file_id(request)
     await services.file_queue.remove(tenant_id, store_id, file_id)
-    return reply(deleted("vector_store.file", file_id))
+    return json_response(deleted("vector_store.file", file_id))
 
 
 async def content(request: web.Request) -> web.Response:
@@ -102,10 +102,10 @@ async def content(request: web.Request) -> web.Response:
     file = await services.file_queue.get(tenant_id, store_id, _file_id(request))
     text = (await services.passages.file(tenant_id, file.id)).content
     page = {"object": "vector_store.file_content.page", "has_more": False, "next_page": None}
-    return reply({**page, "data": [{"type": "text", "text": text}]})
+    return json_response({**page, "data": [{"type": "text", "text": text}]})
 
 
-@Described(BatchCreate)
+@RouteDocs(BatchCreate)
 async def add_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
     body = parse(BatchCreate, request[BODY])
@@ -130,7 +130,7 @@ async def _batch(services: Services, tenant_id: UUID, store_id: str, batch_id: s
     files = await services.file_queue.list(tenant_id, store_id, batch_id=batch_id)
     if not files:
         raise ApiError(404, "There is no batch with this id.", type="not_found_error", code="not_found")
-    return reply(batch_object(batch_id, store_id, files))
+    return json_response(batch_object(batch_id, store_id, files))
 
 
 async def _opened(request: web.Request) -> tuple[Services, UUID, str]:

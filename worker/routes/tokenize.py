@@ -15,8 +15,8 @@ from inference.errors import UnknownToken
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, in_param
-from worker.described import Described
 from worker.request_keys import BODY, PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.chat_request import ChatRequest
 from worker.wire.parse import parse
@@ -27,7 +27,7 @@ def routes() -> list[web.RouteDef]:
     return needs(Scope.CHAT, web.post("/tokenize", tokenize), web.post("/detokenize", detokenize))
 
 
-@Described(TokenizeRequest)
+@RouteDocs(TokenizeRequest)
 async def tokenize(request: web.Request) -> web.Response:
     body = parse(TokenizeRequest, request[BODY])
     model = request.app[SERVICES].model_of(body.model)
@@ -41,7 +41,7 @@ async def tokenize(request: web.Request) -> web.Response:
     return await _apart(request, body.model, answer)
 
 
-@Described(DetokenizeRequest)
+@RouteDocs(DetokenizeRequest)
 async def detokenize(request: web.Request) -> web.Response:
     body = parse(DetokenizeRequest, request[BODY], bulk="tokens")
     model = request.app[SERVICES].model_of(body.model)

@@ -14,10 +14,10 @@ from worker.auth.scope import Scope
 from worker.canary.store import Taken
 from worker.canary.trial import State
 from worker.checks import path_id
-from worker.described import Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL, actor_of
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.canary import CanaryDecision, CanaryStart
 from worker.wire.parse import parse
@@ -34,10 +34,10 @@ async def list_canaries(request: web.Request) -> web.Response:
     """With the agents that may be tried, for who may try them."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     data = await services.canaries.accounts() if principal.is_operator else []
-    return reply({"data": data, "agents": list(services.roster.agents) if _may_change(principal) else []})
+    return json_response({"data": data, "agents": list(services.roster.agents) if _may_change(principal) else []})
 
 
-@Described(CanaryStart)
+@RouteDocs(CanaryStart)
 async def start(request: web.Request) -> web.Response:
     """Raises ApiError 400, 403, 409."""
     _check(request[PRINCIPAL])
@@ -45,13 +45,13 @@ async def start(request: web.Request) -> web.Response:
     if problem := proposal.problem(services.roster.agents):
         raise ApiError(400, f"{problem[1][0].upper()}{problem[1][1:]}.", param=problem[0], code="invalid_value")
     try:
-        return reply(await services.canaries.begin(proposal, actor_of(request)))
+        return json_response(await services.canaries.begin(proposal, actor_of(request)))
     except Taken as error:
         message = f"Canary {proposal.name} cannot be started: {error}."
         raise ApiError(409, message, param="name", code="canary_exists") from None
 
 
-@Described(CanaryDecision)
+@RouteDocs(CanaryDecision)
 async def decide(request: web.Request) -> web.Response:
     """Promote or end. Raises ApiError 400, 403, 404, 409."""
     _check(request[PRINCIPAL])
@@ -61,7 +61,7 @@ async def decide(request: web.Request) -> web.Response:
         raise ApiError(404, "There is no canary of this name.", type="not_found_error", code="not_found")
     if not done:
         raise ApiError(409, f"Canary {name} is over or was decided already.", code="canary_decided")
-    return reply({"name": name, "state": after})
+    return json_response({"name": name, "state": after})
 
 
 def _may_change(principal: Principal) -> bool:

@@ -11,10 +11,10 @@ from worker.auth.access import needs
 from worker.auth.audit import Act
 from worker.auth.scope import USUAL, Scope
 from worker.checks import path_id
-from worker.described import Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL, TRACE, noted
+from worker.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parse
@@ -46,7 +46,7 @@ def routes() -> list[web.RouteDef]:
     ]
 
 
-@Described(StoreCreate)
+@RouteDocs(StoreCreate)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = parse(StoreCreate, request[BODY])
@@ -59,7 +59,7 @@ async def create(request: web.Request) -> web.Response:
     if body.file_ids:
         await services.file_queue.add(tenant_id, store.id, {file_id: {} for file_id in body.file_ids})
         services.ingest_worker.wake()
-    return reply(vector_store_object(await services.passages.counted(tenant_id, store.id)))
+    return json_response(vector_store_object(await services.passages.counted(tenant_id, store.id)))
 
 
 def _model(services: Services, name: str | None) -> tuple[str, int]:
@@ -72,27 +72,29 @@ def _model(services: Services, name: str | None) -> tuple[str, int]:
         raise ApiError(400, f"Invalid '{param}': {error}", param=param, code="invalid_value") from None
 
 
-@Described(query=PAGE)
+@RouteDocs(query=PAGE)
 async def list_stores(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     stores = [vector_store_object(store) for store in await services.passages.stores(tenant_id)]
     page, has_more = page_of(stores, PageQuery.parse(request.query))
-    return reply(list_object(page, has_more))
+    return json_response(list_object(page, has_more))
 
 
 async def retrieve(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    return reply(vector_store_object(await services.passages.counted(tenant_id, path_id(request, "vector store"))))
+    return json_response(
+        vector_store_object(await services.passages.counted(tenant_id, path_id(request, "vector store")))
+    )
 
 
-@Described(StoreUpdate)
+@RouteDocs(StoreUpdate)
 async def update(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = parse(StoreUpdate, request[BODY])
     store = await services.passages.update(
         tenant_id, path_id(request, "vector store"), name=body.name, metadata=body.metadata
     )
-    return reply(vector_store_object(await services.passages.counted(tenant_id, store.id)))
+    return json_response(vector_store_object(await services.passages.counted(tenant_id, store.id)))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -100,10 +102,10 @@ async def delete(request: web.Request) -> web.Response:
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))
     also = noted(request, Act.STORE_DELETED, store.id, name=store.name)
     await services.passages.delete(tenant_id, store.id, also=also)
-    return reply(deleted("vector_store", store.id))
+    return json_response(deleted("vector_store", store.id))
 
 
-@Described(StoreSearch)
+@RouteDocs(StoreSearch)
 async def search(request: web.Request) -> web.Response:
     """The passages of all queries together, best first; one that two of them find counts once."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
@@ -120,4 +122,4 @@ async def search(request: web.Request) -> web.Response:
     best = sorted(found.values(), key=lambda passage: -passage.score)[: body.limit]
     attributes = await services.file_queue.attributes(tenant_id, store.id, {passage.file_id for passage in best})
     results = [search_result(passage, attributes.get(passage.file_id, {})) for passage in best]
-    return reply(search_page(body.query, results))
+    return json_response(search_page(body.query, results))

@@ -13,10 +13,10 @@ from inference.trace import Trace
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, path_id
-from worker.described import Described
 from worker.errors import ApiError
-from worker.reply import reply
+from worker.json_response import json_response
 from worker.request_keys import BODY, PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
 from worker.wire.parse import parse
@@ -34,13 +34,13 @@ def routes() -> list[web.RouteDef]:
     )
 
 
-@Described(ResponseRequest, status=202)
+@RouteDocs(ResponseRequest, status=202)
 async def warm_new(request: web.Request) -> web.Response:
     """For a conversation that its first question will begin."""
     return await _warm(request, None)
 
 
-@Described(ResponseRequest, status=202)
+@RouteDocs(ResponseRequest, status=202)
 async def warm(request: web.Request) -> web.Response:
     return await _warm(request, path_id(request, "conversation"))
 
@@ -64,7 +64,7 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
 
     reads = await services.warmth.read((principal.tenant_id, conversation_id), start)
     status = "reading" if reads else "skipped"
-    return reply({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
+    return json_response({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
 
 
 def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:

@@ -12,8 +12,8 @@ from agents.errors import NotFound
 from migrations.pool import DATABASE_AWAY, certain
 from worker.auth.principal import Principal
 from worker.checks import check_model
+from worker.error_mapping import to_api_error
 from worker.errors import BROKE, BUSY
-from worker.failures import to_api_error
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import Taken

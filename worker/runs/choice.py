@@ -46,7 +46,7 @@ class Named(Protocol):
     def service_tier(self) -> ServiceTier | None: ...
 
 
-class Teller(Protocol):
+class ChoiceEncoder(Protocol):
     """Spells the events of a turn as the frames of a stream."""
 
     def frames(self, event: Event) -> list[bytes]: ...
@@ -96,7 +96,7 @@ class Choice:
     def trace(self) -> Trace:
         return self.ledger.trace
 
-    async def stream(self, stream: EventStream, teller: Teller) -> TurnFinished:
+    async def stream(self, stream: EventStream, teller: ChoiceEncoder) -> TurnFinished:
         """Send the choice as it happens, to its last piece. Raises ClientGone, and what refuses the turn."""
         with self.ledger.recording() as outcome:
             finished = await self._streamed(ChoiceSink(stream, teller, self.trace), stream)
@@ -109,7 +109,7 @@ class Choice:
     async def whole(self) -> TurnFinished:
         """Wait for the end of the choice. Raises what refuses the turn."""
         with self.ledger.recording() as outcome:
-            finished = await self.agent.run(self.turn, self.trace, Unread(self.trace))
+            finished = await self.agent.run(self.turn, self.trace, DiscardingSink(self.trace))
             outcome.status = finished.status
             return finished
 
@@ -131,7 +131,7 @@ class Choice:
 class ChoiceSink:
     """Sends the events of a choice. Those for which the client has no room wait here, and go out merged."""
 
-    def __init__(self, stream: EventStream, teller: Teller, trace: Trace) -> None:
+    def __init__(self, stream: EventStream, teller: ChoiceEncoder, trace: Trace) -> None:
         self._stream = stream
         self._teller = teller
         self._trace = trace
@@ -178,7 +178,7 @@ class ChoiceSink:
             mark_first_token(self._trace)
 
 
-class Unread:
+class DiscardingSink:
     """A sink for an answer that is sent when it is whole: all that it notes is when its first token was there."""
 
     def __init__(self, trace: Trace) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agents.bookmark import Marks
+from agents.checkpoint import Marks
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from inference.core import WHENEVER, Due, LanguageModel, Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.canary.canaries import note_arm
+from worker.error_mapping import refusal
 from worker.errors import ClientGone
-from worker.failures import refusal
 from worker.goodput import REFUSE, WAIT
 from worker.runs.record import TurnRecord, tokens_of, tpot_ms, ttft_ms
 from worker.runs.run_services import RunServices

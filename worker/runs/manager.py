@@ -12,24 +12,24 @@ from uuid import UUID
 
 from aiohttp import web
 
-from agents.bookmark import CannotGoOn
+from agents.checkpoint import CannotResume
 from agents.errors import STOPPED
 from agents.message import Item, new_id
 from inference.trace import Trace
 from migrations.pool import DATABASE_AWAY
 from worker.auth.principal import Principal
 from worker.checks import check_model
+from worker.error_mapping import to_api_error
 from worker.errors import BUSY
-from worker.failures import to_api_error
-from worker.runs.again import job_of, run_queued, turn_again
 from worker.runs.background import RETRY_S, Backlog
 from worker.runs.disconnect import GO_ON, Disconnect
 from worker.runs.event_log import EventLog
+from worker.runs.interrupted import InterruptedResponse
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import NoRoom, Taken
-from worker.runs.torn import Torn
+from worker.runs.stored_turn import job_of, restored_turn, run_queued
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
@@ -159,7 +159,7 @@ class Runs:
         on_disconnect: Disconnect,
         told: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
-        torn: Torn | None = None,
+        torn: InterruptedResponse | None = None,
     ) -> Run:
         """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events. See
         `Run` for the others."""
@@ -239,7 +239,7 @@ class Runs:
             torn = await self.services.running.adopt(taken, worker, has_room=has_room)
         except NoRoom:
             return True
-        except CannotGoOn as reason:
+        except CannotResume as reason:
             log.info("%s cannot go on: %s", taken.response_id, reason)
             return False
         if torn is None:
@@ -250,10 +250,10 @@ class Runs:
         task.add_done_callback(self._going_on.pop)
         return True
 
-    async def _go_on(self, taken: Taken, torn: Torn) -> None:
+    async def _go_on(self, taken: Taken, torn: InterruptedResponse) -> None:
         try:
             run = await self._resume(taken, torn)
-        except CannotGoOn as reason:
+        except CannotResume as reason:
             log.info("%s cannot go on: %s", taken.response_id, reason)
         except Exception:  # the boundary: whatever keeps it from going on ends it
             log.exception("%s cannot go on", taken.response_id)
@@ -264,14 +264,14 @@ class Runs:
         with suppress(*DATABASE_AWAY):  # it is in these hands: the next look sees to it
             await self.services.running.give_up(taken, WORKER_GONE)
 
-    async def _resume(self, taken: Taken, torn: Torn) -> Run:
+    async def _resume(self, taken: Taken, torn: InterruptedResponse) -> Run:
         """Begin behind what was told, once there is an engine and room. Raises CannotGoOn, and what refuses it."""
         job, give_up_at = torn.job, time.monotonic() + GO_ON_S
         policy = GO_ON if job["grace_s"] is None else Disconnect(job["grace_s"])
         asked = (taken.tenant_id, taken.response_id, job["request"], job["caller"], job["history"])
         while True:
             try:
-                turn, ledger = await turn_again(self.services, *asked)
+                turn, ledger = await restored_turn(self.services, *asked)
                 run = await self._begin(turn, ledger, ExitStack(), policy, torn.events, dict(job), torn)
             except Exception as error:  # the boundary: what passes is waited for
                 answer = to_api_error(error)

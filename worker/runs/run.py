@@ -14,22 +14,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from agents.bookmark import Marks
+from agents.checkpoint import Marks
 from agents.errors import NotFound
 from agents.events import TOKENS, Event, TurnFinished, TurnStarted, Usage
 from agents.message import Item
 from migrations.pool import DATABASE_AWAY, certain
+from worker.error_mapping import refusal, to_api_error
 from worker.errors import BROKE
-from worker.failures import refusal, to_api_error
 from worker.runs.continuation import Continuation
 from worker.runs.disconnect import GO_ON, STOP, Disconnect
 from worker.runs.event_log import EventLog, Journal
+from worker.runs.interrupted import InterruptedResponse
 from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_token
 from worker.runs.replay import finished_half
 from worker.runs.run_services import RunServices
 from worker.runs.running_store import End
-from worker.runs.torn import Torn
 from worker.runs.turn import ResponseTurn, begin, begun, finish, learn_turns, record_of, run_turn, settle, withdraw
 from worker.wire import sse
 from worker.wire.events import WireEvent
@@ -69,7 +69,7 @@ class Run:
         event_log: EventLog,
         told: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
-        torn: Torn | None = None,
+        torn: InterruptedResponse | None = None,
     ) -> None:
         """`job` is what another worker needs to go on with it, if one is to. `torn`: this one goes on with it."""
         self.turn = turn

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from agents.agent_registry import NO_AGENT, AgentRegistry
 from agents.definition import Definition
-from agents.roster import NO_AGENT, Roster
 from agents.surface import Surface
-from worker.aliases import Aliases
-from worker.auth.day_budget import DayBudgets
+from worker.auth.daily_budget import DailyBudgets
 from worker.canary.canaries import Canaries, Chosen
+from worker.model_aliases import ModelAliases
 from worker.runs.rate_limits import RateLimits
 from worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from agents.agent import Agent
-    from agents.lineup import Lineup
+    from agents.model_registry import ModelRegistry
     from agents.store import ConversationStore, ResponseStore
     from inference.core import LanguageModel
     from worker.attachments import Attachments
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from worker.auth.seals import Seals
     from worker.goodput import Targets
     from worker.runs.admission import Admission
-    from worker.runs.claims import Claims
+    from worker.runs.idempotency_claims import IdempotencyClaims
     from worker.runs.idempotency_store import IdempotencyStore
     from worker.runs.presence import Presence
     from worker.runs.queue_store import QueueStore
@@ -39,13 +39,13 @@ class RunServices:
     """`running` stores the responses in progress with their events, `queue` those of the background that wait."""
 
     agent: Agent
-    lineup: Lineup
+    lineup: ModelRegistry
     conversations: ConversationStore
     responses: ResponseStore
     running: RunningStore
     queue: QueueStore
     idempotency: IdempotencyStore
-    claims: Claims
+    claims: IdempotencyClaims
     presence: Presence
     attachments: Attachments
     seals: Seals
@@ -55,11 +55,11 @@ class RunServices:
     targets: Targets
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
     waits: bool = False  # whether requests wait that do not say what to do if they will be late
-    roster: Roster = field(default_factory=Roster)
+    roster: AgentRegistry = field(default_factory=AgentRegistry)
     canaries: Canaries = field(default_factory=Canaries)
-    aliases: Aliases = field(default_factory=Aliases)
+    aliases: ModelAliases = field(default_factory=ModelAliases)
     rates: RateLimits = field(default_factory=RateLimits)
-    day_budgets: DayBudgets = field(default_factory=DayBudgets)
+    day_budgets: DailyBudgets = field(default_factory=DailyBudgets)
     supervisor: Supervisor = field(default_factory=Supervisor)
 
     def choose(self, model: str, asked: str | None, tenant_id: UUID, conversation: str) -> Chosen:

@@ -22,9 +22,9 @@ from agents.payload import from_payload, to_payload
 from agents.store.conversations import append_items
 from agents.store.responses import ResponseRecord
 from migrations.pool import Act, Database
-from worker.runs.gathered import Gathered
+from worker.runs.group_commit import GroupCommit
+from worker.runs.interrupted import InterruptedResponse
 from worker.runs.replay import exact, finished_half, last_words, rebuilt
-from worker.runs.torn import Torn
 from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class RunningStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._beginnings = Gathered(self._begin_all)
+        self._beginnings = GroupCommit(self._begin_all)
 
     async def begin(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
         """Store a response that this worker starts to make, before anybody is told of it. Doing it again does nothing.
@@ -275,7 +275,7 @@ class RunningStore:
             )
         return [Taken(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
-    async def adopt(self, taken: Taken, worker: int, *, has_room: bool) -> Torn | None:
+    async def adopt(self, taken: Taken, worker: int, *, has_room: bool) -> InterruptedResponse | None:
         """Take an unfinished response from a worker that is gone, for this one to go on with. None: there is nothing to
         go on with, as it has ended or somebody else has it.
 
@@ -299,7 +299,7 @@ class RunningStore:
                 tenant_id,
                 response_id,
             )
-            torn = Torn.read([row["payload"] for row in rows], makers)
+            torn = InterruptedResponse.read([row["payload"] for row in rows], makers)
             if not has_room:
                 raise NoRoom
             return torn

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from agents.bookmark import Marks
+from agents.checkpoint import Marks
 from agents.compaction import run_compacted, since_compaction
 from agents.errors import NotFound
 from agents.events import EventSink, TurnFinished

@@ -18,13 +18,13 @@ from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.auth.session import require_same_origin
-from worker.described import Described
 from worker.edge.budget import BUDGET, Holding
 from worker.edge.guard import guard_of, remote_of
+from worker.error_mapping import to_api_error
 from worker.errors import BROKE, ApiError, ClientGone, rate_limited
-from worker.failures import to_api_error
 from worker.middleware import join_trace
 from worker.request_keys import PRINCIPAL
+from worker.route_docs import RouteDocs
 from worker.runs.disconnect import HEADER, Disconnect
 from worker.runs.event_stream import HEARTBEAT_S
 from worker.runs.manager import RUNS, Runs
@@ -51,7 +51,7 @@ def routes() -> list[web.RouteDef]:
     return needs(Scope.CHAT, web.get("/v1/responses", connect, allow_head=False))
 
 
-@Described(status=101, tells=())
+@RouteDocs(status=101, tells=())
 async def connect(request: web.Request) -> web.StreamResponse:
     """A browser sends its cookie with a handshake from any page, so the origin of a session is checked."""
     principal, draining = request[PRINCIPAL], request.app[DRAINING]

@@ -70,7 +70,7 @@ class Completion:
         }
 
 
-class ChunkTeller:
+class ChunkEncoder:
     """Spells one choice as chunks."""
 
     def __init__(self, completion: Completion, narrator: ChoiceNarrator) -> None:

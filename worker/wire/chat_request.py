@@ -17,7 +17,7 @@ from pydantic import (
 
 from agents.turn import Limits, Turn
 from inference.core import Sampling
-from inference.switches import Effort, Switches
+from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage
 from worker.wire.chat_tools import ChatTool, ChatToolChoice
@@ -117,8 +117,8 @@ class ChatRequest(GenerationParameters):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
-    def switches(self) -> Switches:
-        return Switches(self.reasoning_effort, self.verbosity, self.chat_template_kwargs or {})
+    def switches(self) -> TemplateOptions:
+        return TemplateOptions(self.reasoning_effort, self.verbosity, self.chat_template_kwargs or {})
 
     @property
     def functions_given(self) -> frozenset[str]:

@@ -77,7 +77,7 @@ class TextCompletion:
         }
 
 
-class PieceTeller:
+class TextChunkEncoder:
     """Spells one choice as chunks."""
 
     def __init__(self, completion: TextCompletion, index: int) -> None:

@@ -18,7 +18,7 @@ from pydantic import (
 
 from agents.turn import Turn
 from inference.core import Sampling, Segment
-from inference.switches import Switches
+from inference.template_options import TemplateOptions
 from worker.wire import limits
 from worker.wire.chat_request import SEED_MODULUS, Bias, ChatStreamOptions, OutputTokens, Stop, TokenId, apart, as_list
 from worker.wire.generation import GenerationParameters
@@ -112,8 +112,8 @@ class CompletionRequest(GenerationParameters):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
-    def switches(self) -> Switches:
-        return Switches(variables=self.chat_template_kwargs or {})
+    def switches(self) -> TemplateOptions:
+        return TemplateOptions(variables=self.chat_template_kwargs or {})
 
     def turns(self, tenant_id: UUID, prompt: tuple[Segment, ...], *, watched: bool = False) -> list[Turn]:
         """One for each choice of a prompt, which differ in nothing but their seed."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from inference.core import Sampling
-from inference.switches import VERBOSITY, Switches, have_effort
+from inference.template_options import VERBOSITY, TemplateOptions, have_effort
 from worker.wire import limits
 from worker.wire.ignored import Ignored
 from worker.wire.strict import Strict
@@ -47,7 +47,7 @@ class GenerationParameters(Strict):
     VERBOSITY_PARAM: ClassVar[str]
 
     @property
-    def switches(self) -> Switches:
+    def switches(self) -> TemplateOptions:
         """What the request sets in the chat template."""
         raise NotImplementedError
 

@@ -111,7 +111,7 @@ class Reply:
         }
 
 
-class EventTeller:
+class MessageEventEncoder:
     """Spells a reply as events. Blocks follow each other, so one is open at a time."""
 
     def __init__(self, reply: Reply) -> None:

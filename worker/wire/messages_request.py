@@ -19,7 +19,7 @@ from pydantic import (
 
 from agents.turn import AnswerFormat, Turn
 from inference.core import Sampling
-from inference.switches import Effort, Switches
+from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import AnswerSchema
 from worker.wire.generation import GenerationParameters, without_nulls
@@ -96,8 +96,8 @@ class MessagesInput(GenerationParameters, Lenient):
         return value
 
     @property
-    def switches(self) -> Switches:
-        return Switches(self._effort, None, self.chat_template_kwargs or {})
+    def switches(self) -> TemplateOptions:
+        return TemplateOptions(self._effort, None, self.chat_template_kwargs or {})
 
     @property
     def _effort(self) -> Effort | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from agents.parser.choose import Format, choose
-from inference.switches import have_effort
+from inference.template_options import have_effort
 
 TOOLS = re.compile(r"\btools\b")  # the variable by which a chat template gets them
 

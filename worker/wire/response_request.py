@@ -18,7 +18,7 @@ from pydantic import (
 from agents.message import Item
 from agents.turn import Compacting, FileSearch, Limits, Turn
 from inference.core import Sampling
-from inference.switches import Effort, Switches
+from inference.template_options import Effort, TemplateOptions
 from worker.wire import limits
 from worker.wire.formats import PlainText, TextFormat
 from worker.wire.generation import GenerationParameters, Verbosity
@@ -151,9 +151,9 @@ class ResponseRequest(GenerationParameters):
         return self.text.format if self.text else PlainText()
 
     @property
-    def switches(self) -> Switches:
+    def switches(self) -> TemplateOptions:
         effort = self.reasoning.effort if self.reasoning else None
-        return Switches(effort, self.text.verbosity if self.text else None, self.chat_template_kwargs or {})
+        return TemplateOptions(effort, self.text.verbosity if self.text else None, self.chat_template_kwargs or {})
 
     @property
     def stored(self) -> bool:

@@ -8,7 +8,7 @@ import orjson
 
 from inference.errors import InvalidSchema
 from inference.grammar.schema import restated
-from inference.grammar.unheld import unheld
+from inference.grammar.unenforced_keywords import unheld
 from worker.wire import limits
 
 

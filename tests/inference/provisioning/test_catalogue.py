@@ -10,7 +10,7 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.errors import ModelNotLoaded
 from inference.llama import LlamaContext, LlamaModel
 from inference.provisioning.catalogue import BUNDLED, HUB_FILE, PRESETS, find, preset
-from inference.provisioning.facts import facts_of, template_kind
+from inference.provisioning.gguf_metadata import read_metadata, template_kind
 
 
 def test_names_are_unique_and_drafts_exist() -> None:
@@ -63,7 +63,7 @@ def test_a_name_that_leads_nowhere_says_what_there_is(tmp_path: Path) -> None:
 
 def test_the_facts_of_a_file_come_without_its_weights() -> None:
     model = LlamaModel.load(CHAT_MODEL, weights=False)
-    facts = facts_of(model)
+    facts = read_metadata(model)
     assert (facts.architecture, facts.quantisation, facts.parameters) == ("llama", "Q8_0", 11_408_256)
     assert (facts.context, facts.layers, facts.dimensions, facts.vocabulary) == (2048, 6, 384, 5120)
     assert facts.template == "ChatML, with tools" and facts.licence == "Apache-2.0"

@@ -12,8 +12,8 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER, FOLDER
 from inference.errors import InferenceError
 from inference.llama import LlamaModel, quantize
 from inference.provisioning import comparison
-from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.comparison import LEAD_TOKENS, WINDOW_TOKENS, WINDOWS_MAX, Comparison, _Tally, compare, cut
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 
 TEXT = (FOLDER / "MODEL_CARD.md").read_text()[:3000]
 
@@ -96,4 +96,4 @@ def test_what_cannot_be_quantised_ends_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes(CHAT_MODEL.read_bytes()[:100_000])
     arguments = (str(tmp_path / "cut.gguf"), str(tmp_path / "out.gguf"), "q4_0", "1")
     with pytest.raises(RunFailed, match="could not quantise"):
-        run_apart("inference.provisioning.quantize", *arguments, timeout_s=60)
+        run_isolated("inference.provisioning.quantize", *arguments, timeout_s=60)

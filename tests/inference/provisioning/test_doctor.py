@@ -13,7 +13,6 @@ from inference.bundled import CHAT_MODEL, DRAFT_MODEL, EMBEDDER
 from inference.config import ADJUSTABLE, EngineConfig
 from inference.llama import Device, LlamaContext, LlamaModel
 from inference.provisioning import doctor
-from inference.provisioning.apart import RunFailed, run_apart
 from inference.provisioning.calibration import Calibrations
 from inference.provisioning.catalogue import PRESETS
 from inference.provisioning.doctor import (
@@ -29,6 +28,7 @@ from inference.provisioning.doctor import (
     speed_finding,
     threads_finding,
 )
+from inference.provisioning.isolated_process import RunFailed, run_isolated
 from inference.provisioning.machine import Room
 from inference.provisioning.memory import Footprint, Proportions
 from inference.provisioning.prefill_bench import SIZES
@@ -204,14 +204,14 @@ def test_a_self_test_that_fails_becomes_a_finding() -> None:
 
 def test_a_native_crash_is_named_by_its_signal() -> None:
     with pytest.raises(RunFailed, match="killed by SIGABRT"):
-        run_apart("tests.inference.dying", timeout_s=20)
+        run_isolated("tests.inference.dying", timeout_s=20)
 
 
 def test_a_module_that_fails_or_hangs_says_why() -> None:
     with pytest.raises(RunFailed, match="No module named"):
-        run_apart("inference.no_such_module", timeout_s=20)
+        run_isolated("inference.no_such_module", timeout_s=20)
     with pytest.raises(RunFailed, match="did not finish within"):
-        run_apart("inference.provisioning.selftest", timeout_s=0.001)
+        run_isolated("inference.provisioning.selftest", timeout_s=0.001)
 
 
 def _findings(config: EngineConfig) -> dict[str, Finding]:

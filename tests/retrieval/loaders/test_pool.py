@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from retrieval.chunking import Piece, split
 from retrieval.errors import ReadersUnavailable, UnreadableFile
 from retrieval.loaders import fork_server, formats
 from retrieval.loaders.document import Section
 from retrieval.loaders.fork_server import Ended, ForkServer, Reader
 from retrieval.loaders.job import Job, Limits, framed
 from retrieval.loaders.pool import AT_ONCE_MAX, LoaderPool, judged
-from retrieval.split import Piece, split
 from tests.retrieval.loaders import hostile
 from tests.retrieval.loaders.hostile import CALM, ENDLESS
 from tests.retrieval.loaders.test_docx import make_docx, paragraph

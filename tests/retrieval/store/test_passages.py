@@ -14,9 +14,9 @@ from inference.embedding.windows import PassageVectors, unit
 from migrations.embedded import EmbeddedPostgres
 from migrations.pool import Database
 from retrieval.candidate import Candidate
+from retrieval.chunking import Chunk
 from retrieval.errors import FileNotFound, StoreNotFound
 from retrieval.records import NewFile, VectorStore
-from retrieval.split import Chunk
 from retrieval.store import PassageStore
 
 MODEL = "test-embedder"

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from inference.embedding.windows import PassageVectors, unit
 from migrations.pool import Database
 from retrieval.candidate import Candidate
+from retrieval.chunking import Chunk
 from retrieval.filter import Comparison
 from retrieval.records import NewFile
-from retrieval.split import Chunk
 from retrieval.store import PassageStore, SearchResult, search
 from retrieval.store.search import index_is_better, statement
 

@@ -8,11 +8,11 @@ from agents.definition import Bounds, Definition
 from agents.turn import Caps, Limits
 from inference.core import Priority
 from tests.agents.turns import TENANT, asked
-from worker.auth.bounds import KeyBounds
+from worker.auth.key_limits import KeyLimits
 from worker.auth.principal import Principal
 
 
-def guest(bounds: KeyBounds | None) -> Principal:
+def guest(bounds: KeyLimits | None) -> Principal:
     return Principal(TENANT, "key_1", frozenset(), "api_key", bounds)
 
 
@@ -20,23 +20,23 @@ def guest(bounds: KeyBounds | None) -> Principal:
 @pytest.mark.parametrize("own", [7, Limits().steps, 9])
 def test_a_turn_never_gets_more_than_its_credential_allows(own: int, asked_steps: int | None) -> None:
     generous = Definition(budget=Bounds(steps=64))
-    turn = guest(KeyBounds(steps=own)).bounded(generous.applied(asked(caps=Caps(steps=asked_steps))))
+    turn = guest(KeyLimits(steps=own)).bounded(generous.applied(asked(caps=Caps(steps=asked_steps))))
     assert turn.limits.steps == min(own, asked_steps or own)
 
 
 def test_what_a_credential_does_not_bound_is_as_the_agent_has_it() -> None:
     turn = Definition(budget=Bounds(steps=64, calls=99)).applied(asked())
-    bounded = guest(KeyBounds(steps=3, seconds=9, tool_seconds=2, tokens=50, cost=1)).bounded(turn)
+    bounded = guest(KeyLimits(steps=3, seconds=9, tool_seconds=2, tokens=50, cost=1)).bounded(turn)
     assert bounded.limits == Limits(steps=3, calls=99, wall_clock_s=9, tool_timeout_s=2, tokens=50, cost=1)
     assert bounded.sampling.max_tokens == 50
-    assert guest(None).bounded(turn) == guest(KeyBounds()).bounded(turn) == turn
+    assert guest(None).bounded(turn) == guest(KeyLimits()).bounded(turn) == turn
 
 
 @pytest.mark.parametrize("priority", list(Priority))
 def test_no_turn_has_a_better_class_than_its_credential(priority: Priority) -> None:
     turn = asked(priority=priority)
-    assert guest(KeyBounds.model_validate({"class": "standard"})).bounded(turn).priority == max(
+    assert guest(KeyLimits.model_validate({"class": "standard"})).bounded(turn).priority == max(
         priority, Priority.STANDARD
     )
-    assert guest(KeyBounds.model_validate({"class": "batch"})).bounded(turn).priority == max(priority, Priority.BATCH)
-    assert guest(KeyBounds(steps=1)).bounded(turn).priority == priority
+    assert guest(KeyLimits.model_validate({"class": "batch"})).bounded(turn).priority == max(priority, Priority.BATCH)
+    assert guest(KeyLimits(steps=1)).bounded(turn).priority == priority

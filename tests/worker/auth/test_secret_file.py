@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.auth.admitted import RECHECK_S
+from worker.auth.auth_cache import RECHECK_S
 from worker.auth.secret_file import SIGNS_AFTER_S, SecretFile
 from worker.errors import StartError
 from worker.home import Home

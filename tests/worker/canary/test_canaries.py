@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from agents.agent_registry import AgentRegistry
 from agents.definition import Definition, SearchTable
 from agents.message import Message
-from agents.roster import Roster
 from agents.turn import Arm
 from inference.testing import ScriptedModel
 from inference.trace import Trace
@@ -37,7 +37,7 @@ ME = Actor("command", "tester")
 USUAL = Definition(instructions="You are as always.")
 NEW = Definition(instructions="You are new.")
 BROKEN = Definition(search=SearchTable(stores=["a store that is not there"]))
-ROSTER = Roster({"usual": USUAL, "new": NEW, "broken": BROKEN})
+ROSTER = AgentRegistry({"usual": USUAL, "new": NEW, "broken": BROKEN})
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from worker.crew.member import LEAVE, Member
 from worker.ready_file import Ready
-from worker.stop import Stop
+from worker.stop_signals import StopSignals
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_it_makes_room_when_it_is_asked_and_stops_when_the_first_process_i
 ) -> None:
     task = asyncio.current_task()
     assert task is not None
-    stop = Stop(task)
+    stop = StopSignals(task)
     stop.serving = True
     async with member.on_duty(stop):
         first.send(LEAVE)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from agents.errors import AgentError
-from agents.lineup import Candidate
+from agents.model_registry import Candidate
 from inference.bundled import CHAT_MODEL, DRAFT_MODEL
 from migrations.pool import Database
 from tests.worker.answering import get
-from tests.worker.engines.test_at_work import client_of, needs_mb, on_demand, opened, settings
+from tests.worker.engines.test_active_engines import client_of, needs_mb, on_demand, opened, settings
 from tests.worker.harness import Client
-from worker.engines.at_work import EnginesAtWork
+from worker.engines.active_engines import ActiveEngines
 from worker.engines.model_file import ModelFile
 from worker.errors import StartError
 
@@ -36,7 +36,7 @@ def any_file(file: ModelFile) -> None:
 class Warmed:
     """Notes which models were warmed, and whether they answered already."""
 
-    engines: EnginesAtWork
+    engines: ActiveEngines
     names: list[str] = field(default_factory=list)
     were_served: bool = False
 
@@ -45,7 +45,7 @@ class Warmed:
         self.were_served = self.were_served or self.engines.lineup.candidates.get(candidate.name) is candidate
 
 
-async def reload(engines: EnginesAtWork, warm: Warmed, check: Callable[[ModelFile], None] = any_file) -> list[str]:
+async def reload(engines: ActiveEngines, warm: Warmed, check: Callable[[ModelFile], None] = any_file) -> list[str]:
     assert engines.reload is not None
     return await engines.reload(check, warm)
 

@@ -15,11 +15,11 @@ from migrations.pool import Database
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.latency.histogram import Tally
+from worker.latency.load_sampler import LoadSampler, Peak
 from worker.latency.measures import OTHER_SPAN, SPAN_NAMES_MAX, Measures
-from worker.latency.minutes import Highest, Minutes
+from worker.latency.queries import LatencyQueries, LatencyQuery
 from worker.latency.slice import Slice
-from worker.latency.stretch import DAY_S, HOUR_S
-from worker.latency.views import Asked, Views
+from worker.latency.time_range import DAY_S, HOUR_S
 from worker.runs.record import TurnRecord
 from worker.traces import Traces
 
@@ -39,7 +39,7 @@ def turn(tenant_id: UUID, *, age_s: float = 0, ms: float = 10, **facts: Any) -> 
 
 
 async def seen(database: Database, who: Principal, window_s: float = MONTH_S, **slice: Any) -> dict[str, Any]:
-    return await Views(database).summary(who, Asked(window_s, Slice(**slice)))
+    return await LatencyQueries(database).summary(who, LatencyQuery(window_s, Slice(**slice)))
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_every_value_counts_once_however_often_and_late_it_is_rolled_up(
         assert before["ttft_ms"] == after["ttft_ms"] and before["spans"] == after["spans"]
     for window_s, expected in ((HOUR_S, 2), (DAY_S, 4), (2 * DAY_S, 5), (10 * DAY_S, 6)):
         assert (await seen(database, me, window_s))["requests"] == 3 * expected
-        series = await Views(database).series(me, Asked(window_s, Slice()))
+        series = await LatencyQueries(database).series(me, LatencyQuery(window_s, Slice()))
         assert sum(series["requests"]) == 3 * expected
 
 
@@ -105,10 +105,10 @@ async def test_no_tenant_compares_itself_with_another(
 ) -> None:
     await traces.write(tenant_id, [turn(tenant_id) for _ in range(6)])
     await traces.write(other_tenant_id, [turn(other_tenant_id) for _ in range(7)])
-    mine, theirs = Asked(HOUR_S, Slice(tenant=tenant_id)), Asked(HOUR_S, Slice(tenant=other_tenant_id))
+    mine, theirs = LatencyQuery(HOUR_S, Slice(tenant=tenant_id)), LatencyQuery(HOUR_S, Slice(tenant=other_tenant_id))
     for who, known in ((principal(tenant_id), 0), (principal(tenant_id, Scope.OPS), 7)):
         for one, other, expected in ((mine, theirs, (6, known)), (theirs, mine, (known, 6))):
-            rows = (await Views(database).comparison(who, one, other))["rows"]
+            rows = (await LatencyQueries(database).comparison(who, one, other))["rows"]
             assert {(row["turns"], row["turns_then"]) for row in rows} == {expected}
 
 
@@ -162,7 +162,7 @@ async def test_what_was_turned_away_is_counted_and_is_in_no_time_of_answers(
     everything = await seen(database, me)
     assert [everything[name] for name in ("requests", "failed", "refused", "invalid")] == [4, 0, 2, 1]
     assert everything["duration_ms"]["p50"] == pytest.approx(500, rel=0.01)
-    series = await Views(database).series(me, Asked(HOUR_S, Slice()))
+    series = await LatencyQueries(database).series(me, LatencyQuery(HOUR_S, Slice()))
     assert sum(series["requests"]) == 4
     assert max(filter(None, series["duration_ms"]["p50"])) == pytest.approx(500, rel=0.01)
     assert (await seen(database, me, status="invalid"))["duration_ms"]["p50"] is None
@@ -170,19 +170,19 @@ async def test_what_was_turned_away_is_counted_and_is_in_no_time_of_answers(
 
 async def test_what_is_usual_needs_more_than_a_few_turns(traces: Traces, database: Database, tenant_id: UUID) -> None:
     await traces.write(tenant_id, [turn(tenant_id, ms=10) for _ in range(4)])
-    assert await Views(database).usual(principal(tenant_id), "chat") == {}
+    assert await LatencyQueries(database).usual(principal(tenant_id), "chat") == {}
     await traces.write(tenant_id, [turn(tenant_id, ms=10)])
-    usual = await Views(database).usual(principal(tenant_id), "chat")
+    usual = await LatencyQueries(database).usual(principal(tenant_id), "chat")
     assert usual["prefill"]["p50_ms"] == pytest.approx(10, rel=0.01)
 
 
 async def test_viewers_of_the_same_share_one_answer(traces: Traces, database: Database, tenant_id: UUID) -> None:
-    views, me = Views(database), principal(tenant_id)
+    views, me = LatencyQueries(database), principal(tenant_id)
     await traces.write(tenant_id, [turn(tenant_id)])
-    first = await views.summary(me, Asked(HOUR_S, Slice()))
+    first = await views.summary(me, LatencyQuery(HOUR_S, Slice()))
     await traces.write(tenant_id, [turn(tenant_id)])
-    assert await views.summary(me, Asked(HOUR_S, Slice())) == first
-    assert (await views.summary(me, Asked(HOUR_S + 1, Slice())))["requests"] == 2
+    assert await views.summary(me, LatencyQuery(HOUR_S, Slice())) == first
+    assert (await views.summary(me, LatencyQuery(HOUR_S + 1, Slice())))["requests"] == 2
 
 
 async def test_drafts_and_the_causes_of_misses_are_counted_over_time(
@@ -192,18 +192,18 @@ async def test_drafts_and_the_causes_of_misses_are_counted_over_time(
     record.trace.spans[0].attributes["cache.cause"] = "edited"
     record.trace.add("decode", 0, 1_000_000, tokens=9, drafted=8, accepted=6)
     await traces.write(tenant_id, [record, turn(tenant_id)])
-    series = await Views(database).series(principal(tenant_id), Asked(HOUR_S, Slice()))
+    series = await LatencyQueries(database).series(principal(tenant_id), LatencyQuery(HOUR_S, Slice()))
     assert (sum(series["drafted"]), sum(series["accepted"])) == (8, 6)
     assert {cause: sum(counts) for cause, counts in series["misses"].items() if sum(counts)} == {"edited": 1}
 
 
 async def test_what_the_workers_did_is_for_operators(database: Database, tenant_id: UUID) -> None:
-    await Minutes(database, tenant_id.int % 2**62, dict).store(
-        Highest(running=3, waiting=9, loop_lag_ms=40, kv_use=0.5)
+    await LoadSampler(database, tenant_id.int % 2**62, dict).store(
+        Peak(running=3, waiting=9, loop_lag_ms=40, kv_use=0.5)
     )
-    seen = await Views(database).series(principal(tenant_id, Scope.OPS), Asked(HOUR_S, Slice()))
+    seen = await LatencyQueries(database).series(principal(tenant_id, Scope.OPS), LatencyQuery(HOUR_S, Slice()))
     assert max(filter(None, seen["waiting"])) >= 9 and max(filter(None, seen["kv_use"])) >= 0.5
-    hidden = await Views(database).series(principal(tenant_id), Asked(HOUR_S, Slice()))
+    hidden = await LatencyQueries(database).series(principal(tenant_id), LatencyQuery(HOUR_S, Slice()))
     assert set(hidden["waiting"]) == {None}
 
 

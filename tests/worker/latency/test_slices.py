@@ -11,11 +11,11 @@ import pytest
 from migrations.pool import Database
 from tests.worker.latency.test_rollups import AGES_S, MONTH_S, principal, seen, turn
 from worker.auth.scope import Scope
-from worker.latency import listing
-from worker.latency.listing import Search
+from worker.latency import answer_list
+from worker.latency.answer_list import Search
+from worker.latency.queries import LatencyQueries, LatencyQuery
 from worker.latency.slice import Slice, length_of
-from worker.latency.stretch import HOUR_S
-from worker.latency.views import Asked, Views
+from worker.latency.time_range import HOUR_S
 from worker.runs.record import TurnRecord
 from worker.traces import Traces
 
@@ -71,7 +71,7 @@ async def test_a_part_of_the_answers_has_the_numbers_of_its_answers(
         assert found["requests"] == len(places), part
         assert found["prompt_tokens"] == sum(records[place].prompt.total for place in places), part
         async with database.tenant(tenant_id) as connection:
-            rows = await listing.rows(connection, Search(0, LATER, slice=Slice(**part)))
+            rows = await answer_list.rows(connection, Search(0, LATER, slice=Slice(**part)))
         assert {row["id"] for row in rows} == {records[place].id for place in places}, part
 
 
@@ -84,7 +84,7 @@ async def test_parts_count_once_however_often_and_late_they_are_rolled_up(databa
         after = await seen(database, me, key="key_1")
         assert before["requests"] == after["requests"] == len(AGES_S) * (number + 1)
         assert before["ttft_ms"] == after["ttft_ms"] and before["spans"] == after["spans"]
-    series = await Views(database).series(me, Asked(MONTH_S, Slice(key="key_1")))
+    series = await LatencyQueries(database).series(me, LatencyQuery(MONTH_S, Slice(key="key_1")))
     assert sum(series["requests"]) == 3 * len(AGES_S)
 
 
@@ -106,8 +106,8 @@ async def test_parts_are_compared(database: Database, tenant_id: UUID) -> None:
     records = [read(tenant_id, new=20, cached=0, ms=300 + n) for n in range(20)]
     records += [read(tenant_id, new=5, cached=95, ms=30 + n) for n in range(20)]
     await Traces(database).write(tenant_id, records)
-    missed, hit = (Asked(HOUR_S, Slice(cache=cache)) for cache in ("miss", "hit"))
-    rows = (await Views(database).comparison(principal(tenant_id), missed, hit))["rows"]
+    missed, hit = (LatencyQuery(HOUR_S, Slice(cache=cache)) for cache in ("miss", "hit"))
+    rows = (await LatencyQueries(database).comparison(principal(tenant_id), missed, hit))["rows"]
     prefill = next(row for row in rows if row["name"] == "prefill")
     assert (prefill["turns"], prefill["turns_then"], prefill["p50"]["verdict"]) == (20, 20, "slower")
 

@@ -12,11 +12,11 @@ import pytest
 from migrations.pool import Database
 from tests.worker.latency.test_rollups import principal, turn
 from worker.auth.scope import Scope
-from worker.latency.cost_board import cost_board
+from worker.latency.cost_summary import cost_summary
+from worker.latency.queries import LatencyQuery
 from worker.latency.slice import Slice
 from worker.latency.spending import Spending, cells, per_thousand
-from worker.latency.stretch import HOUR_S
-from worker.latency.views import Asked
+from worker.latency.time_range import HOUR_S
 from worker.runs.record import TurnRecord
 from worker.traces import Traces
 
@@ -76,12 +76,12 @@ async def test_nobody_sees_what_others_spend_but_operators(
 
 async def test_the_board_has_the_first_token_beside_the_price(database: Database, tenant_id: UUID) -> None:
     await Traces(database).write(tenant_id, [answer(tenant_id, ms=40), answer(tenant_id, agent="desk", ms=80)])
-    asked = Asked(3600, Slice())
-    rows = await cost_board(database, principal(tenant_id), asked)
+    asked = LatencyQuery(3600, Slice())
+    rows = await cost_summary(database, principal(tenant_id), asked)
     found = {row["agent"]: (row["cost_per_1000"], row["ttft_ms"]["p95"]) for row in rows}
     assert found[""] == (500, pytest.approx(40, rel=0.01))
     assert found["desk"] == (500, pytest.approx(80, rel=0.01))
-    (row,) = await cost_board(database, principal(tenant_id), Asked(3600, Slice(agent="desk")))
+    (row,) = await cost_summary(database, principal(tenant_id), LatencyQuery(3600, Slice(agent="desk")))
     assert row["agent"] == "desk"
 
 

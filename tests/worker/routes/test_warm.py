@@ -13,11 +13,11 @@ from agents.agent import Agent
 from agents.toolbox import Toolbox
 from inference.testing import ScriptedModel
 from migrations.pool import Database
-from retrieval.foresight import Foresight
+from retrieval.speculative_search import SpeculativeSearch
 from tests.worker.answering import MODEL, ShelfRetriever, answering, double, get, post, services_with
 from tests.worker.harness import SECRET, Client, serving
 from worker.auth.keys import Keys
-from worker.warmth import TENANT_MAX
+from worker.prewarm import TENANT_MAX
 
 URL = "/v1/conversations"
 ITEMS = [
@@ -120,7 +120,7 @@ class Shelf(ShelfRetriever):
 
 
 async def test_what_is_written_so_far_is_searched_for_who_sends_it(database: Database, model: ScriptedModel) -> None:
-    foresight = Foresight(ShelfRetriever(), is_free=lambda: True)
+    foresight = SpeculativeSearch(ShelfRetriever(), is_free=lambda: True)
     services = services_with(database, model)
     services = replace(
         services, retriever=cast(Any, Shelf()), foresight=foresight, agent=Agent(model, foresight, Toolbox([double]))

@@ -12,7 +12,7 @@ from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, post, services_with
 from tests.worker.harness import SECRET, serving
-from worker.auth.bounds import KeyBounds
+from worker.auth.key_limits import KeyLimits
 from worker.auth.keys import Keys
 from worker.auth.principal import Principal
 from worker.errors import ApiError
@@ -20,7 +20,7 @@ from worker.runs.rate_limits import KEYS_MAX, RateLimits, duration
 
 
 def key(requests: int | None = None, tokens: int | None = None, name: str = "key_1") -> Principal:
-    bounds = KeyBounds(requests_per_minute=requests, tokens_per_minute=tokens)
+    bounds = KeyLimits(requests_per_minute=requests, tokens_per_minute=tokens)
     return Principal(uuid4(), name, frozenset(), "api_key", bounds)
 
 
@@ -83,7 +83,7 @@ def test_in_no_minute_more_is_let_in_than_two_minutes_worth(asked: list[tuple[fl
 
 def test_who_has_no_rates_is_not_counted_and_keys_are_bounded() -> None:
     rates = RateLimits()
-    free = Principal(uuid4(), "key_0", frozenset(), "api_key", KeyBounds(steps=4))
+    free = Principal(uuid4(), "key_0", frozenset(), "api_key", KeyLimits(steps=4))
     assert (rates.take(free, 0.0), rates.headers(free, 0.0)) == (0.0, {})
     for number in range(KEYS_MAX + 5):
         rates.take(key(requests=1, name=f"key_{number}"), 0.0)
@@ -98,7 +98,7 @@ def test_times_are_told_as_openai_tells_them(seconds: float, told: str) -> None:
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 async def test_a_key_is_told_what_is_left_and_refused_when_nothing_is(database: Database, path: str) -> None:
     keys = Keys(database, SECRET)
-    bounds = KeyBounds(requests_per_minute=2, tokens_per_minute=10_000)
+    bounds = KeyLimits(requests_per_minute=2, tokens_per_minute=10_000)
     secret = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test", bounds=bounds))[1]
     body = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
     async with serving(services_with(database, ScriptedModel(["Hello."], name=MODEL))) as client:

@@ -11,7 +11,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from agents import waiting
+from agents import queue_position
 from inference.core import Delta, Forecast, Sampling
 from inference.testing import ScriptedGeneration, ScriptedModel
 from migrations.pool import Database
@@ -50,8 +50,8 @@ class QueuedModel(ScriptedModel):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "AFTER_S", 0.0)
-    monkeypatch.setattr(waiting, "EVERY_S", 0.0)
+    monkeypatch.setattr(queue_position, "AFTER_S", 0.0)
+    monkeypatch.setattr(queue_position, "EVERY_S", 0.0)
 
 
 async def told(client: Client, path: str, headers: Mapping[str, str]) -> list[dict[str, Any]]:

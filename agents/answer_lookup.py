@@ -1,0 +1,136 @@
+"""Answers that need not be generated again: to the very same prompt, or to a similar question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
+from agents.available_tools import AvailableTools
+from agents.message import Item, Message
+from agents.model_registry import Candidate
+from agents.prompt import assemble
+from agents.semantic_cache import CONTEXT_CHARS_MAX, Asked, SemanticCache
+from agents.turn import Turn
+from inference.core import Generation, Sampling
+from inference.errors import InferenceError
+from inference.trace import Trace
+from retrieval.passage import Passage
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The next step of a turn: all that its answer follows from. `steps` were taken before it."""
+
+    turn: Turn
+    offer: AvailableTools
+    calls_max: int
+    steps: int
+    output: Sequence[Item]
+    passages: Sequence[Passage]
+    candidate: Candidate
+    prompt: Sequence[int]
+    sampling: Sampling
+    on_trial: bool = False
+
+    def key(self, prompt: Sequence[int]) -> bytes | None:
+        """Of the answer to this prompt; None where it is not to be given again."""
+        turn = self.turn
+        strict = [function.strict for function in turn.functions]
+        schema = turn.answer_format.schema if turn.answer_format else None
+        held = (sorted(self.offer.callable), turn.tool_choice, strict, schema, self.calls_max)
+        model = f"{self.candidate.name} {self.candidate.version}"
+        return AnswerCache.key(turn.salt, model, prompt, self.sampling, repr((held, bool(self.steps))))
+
+    @property
+    def question(self) -> str | None:
+        """What a person asks, where nothing but an answer can follow from it."""
+        last = self.turn.input[-1] if self.turn.input else None
+        if self.offer.callable or self.steps or self.turn.prompt:
+            return None
+        return last.text if isinstance(last, Message) and last.role == "user" else None
+
+    @property
+    def around(self) -> str:
+        """All but the question; also tools that are shown and may not be called."""
+        turn = replace(self.turn, input=(*self.turn.input[:-1], Message("user", "?")))
+        return repr((assemble(turn, self.output, self.passages), self.offer.schemas, turn.switches))
+
+    def seconds(self, answer: CachedAnswer) -> float:
+        """That it would take to generate."""
+        speed = self.candidate.speed
+        return len(self.prompt) * speed.read_s + len(answer.ids) * speed.write_s
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where an answer is kept once it was generated: under which key, for which question."""
+
+    key: bytes | None = None
+    asked: Asked | None = None
+
+    def __bool__(self) -> bool:
+        return self.key is not None or self.asked is not None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLookup:
+    """`same` are given again, `similar` ones to similar questions; None: each is generated."""
+
+    same: AnswerCache | None = None
+    similar: SemanticCache | None = None
+
+    async def find(self, ask: Ask, trace: Trace) -> tuple[CachedGeneration | None, Shelf]:
+        """The answer, or where the one that is generated is kept. One on trial is not compared with similar ones: its
+        model may be given up."""
+        key = ask.key(ask.prompt) if self.same else None
+        found, asked = self._same(ask, key, trace), None
+        if found is None and not ask.on_trial:
+            found, asked = await self._alike(ask, trace)
+        return (None, Shelf(key, asked)) if found is None else (found, Shelf())
+
+    def keep(self, shelf: Shelf, generation: Generation, text: str) -> None:
+        """To be given again."""
+        if not shelf or generation.finish is None:
+            return
+        answer = CachedAnswer(text, tuple(generation.ids), generation.finish, generation.stop_string)
+        if self.same is not None and shelf.key is not None:
+            self.same.put(shelf.key, answer)
+        if self.similar is not None and shelf.asked is not None:
+            self.similar.put(shelf.asked, answer)
+
+    def _same(self, ask: Ask, key: bytes | None, trace: Trace) -> CachedGeneration | None:
+        """As a span of its own: Server-Timing tells clients of it."""
+        if self.same is None or key is None:
+            return None
+        with trace.span("answer_cache") as span:
+            answer = self.same.get(key)
+            span.attributes["hit"] = answer is not None
+        if answer is None:
+            span.name = "answer_cache_miss"
+            return None
+        seconds = ask.seconds(answer)
+        self.same.saved(answer, seconds)
+        span.attributes["saved_ms"] = round(1e3 * seconds, 3)
+        return CachedGeneration(answer, len(ask.prompt))
+
+    async def _alike(self, ask: Ask, trace: Trace) -> tuple[CachedGeneration | None, Asked | None]:
+        """The answer to a similar question, as a span of its own, and what is asked."""
+        similar, question = self.similar, ask.question
+        if similar is None or question is None or len(around := ask.around) > CONTEXT_CHARS_MAX:
+            return None, None
+        key = ask.key(list(around.encode("utf-8", "surrogatepass")))
+        if key is None:
+            return None, None
+        with trace.span("semantic_cache") as span, suppress(InferenceError):
+            asked, found = await similar.ask(key, question, ask.turn.salt) or (None, None)
+            span.attributes["hit"] = found is not None
+            if found is not None:
+                seconds = ask.seconds(found.answer)
+                similar.saved(found, seconds)
+                span.attributes |= {"similarity": round(found.similarity, 4), "saved_ms": round(1e3 * seconds, 3)}
+                return CachedGeneration(found.answer, len(ask.prompt)), asked
+            span.name = "semantic_cache_check" if asked and asked.given else "semantic_cache_miss"
+            return None, asked
+        return None, None

@@ -1,0 +1,76 @@
+"""The tools that the model may call in a turn: those of the server by name, and the functions that the caller runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agents.errors import InvalidTurn
+from agents.tool import function_schema
+from agents.toolbox import Toolbox
+from agents.turn import FunctionTool, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableTools:
+    """`schemas` are in the prompt, the same at every step of the turn. `server` and `functions` name those of them that
+    may be called.
+    """
+
+    server: frozenset[str]
+    functions: frozenset[str]
+    schemas: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, turn: Turn, toolbox: Toolbox, *, holds: bool = True) -> AvailableTools:
+        """`holds`: a grammar can keep the model from calling a tool in the prompt, so tools that are not allowed stay
+        in it, and the prompt is the same as without the limit. Raises InvalidTurn naming the parameter to change.
+        """
+        chosen = _chosen(turn, _distinct(turn, toolbox))
+        allowed = chosen if turn.allowed_tools is None else [name for name in chosen if name in turn.allowed_tools]
+        shown = chosen if holds else allowed
+        functions = [function for function in turn.functions if function.name in shown]
+        return cls(
+            frozenset(turn.server_tools) & frozenset(allowed),
+            frozenset(function.name for function in functions if function.name in allowed),
+            (*toolbox.schemas([name for name in turn.server_tools if name in shown]), *map(_schema, functions)),
+        )
+
+    @property
+    def callable(self) -> frozenset[str]:
+        return self.server | self.functions
+
+    @property
+    def limited(self) -> bool:
+        """Whether the prompt contains tools that may not be called."""
+        return len(self.callable) < len(self.schemas)
+
+
+def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:
+    names = [*turn.server_tools, *(function.name for function in turn.functions)]
+    for name in turn.server_tools:
+        if name not in toolbox.names:
+            available = ", ".join(toolbox.names) or "none"
+            raise InvalidTurn(f"There is no server tool '{name}'. Available: {available}.", param="tools")
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidTurn(f"Two tools are named '{name}'.", param="tools")
+    return names
+
+
+def _chosen(turn: Turn, names: list[str]) -> list[str]:
+    """A named choice offers that tool alone. The grammar in `constraint` forces the call."""
+    match turn.tool_choice:
+        case "none":
+            return []
+        case "auto":
+            return names
+        case "required" if names:
+            return names
+        case name if name in names:
+            return [name]
+    raise InvalidTurn(f"The tool choice '{turn.tool_choice}' needs a tool that is not in `tools`.", param="tool_choice")
+
+
+def _schema(function: FunctionTool) -> dict[str, Any]:
+    return function_schema(function.name, function.description, function.parameters)

@@ -1,0 +1,234 @@
+"""Where a turn stands: marks that are kept beside its events, and the bookmark that another worker reads out of them.
+
+With a bookmark a turn goes on behind the last event that was kept, as it would have gone on where it was lost. Marks
+are JSON. Each says of what place it tells, so reading one twice changes nothing, and one that is missing is noticed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from agents.budget import Budget
+from agents.events import Usage
+from agents.message import FunctionCall, Item
+from agents.payload import from_payload, to_payload
+from inference.core import Finish, Generation, Spent
+from inference.trace import now_ns
+from retrieval.passage import Passage
+
+T = TypeVar("T")
+
+
+class CannotResume(Exception):
+    """What was kept of a turn is not enough to go on with it here, exactly. For the log."""
+
+
+class Told(Protocol):
+    """What of a reply was told as items."""
+
+    @property
+    def told(self) -> Sequence[Item]: ...
+
+    @property
+    def open_chars(self) -> int: ...
+
+
+class Stepping(Protocol):
+    """A step as far as its marks need to know."""
+
+    @property
+    def generation(self) -> Generation: ...
+
+    @property
+    def reply(self) -> Told: ...
+
+    @property
+    def is_kept(self) -> bool: ...
+
+    fed: int
+    ended: bool
+
+
+class Sourced(Protocol):
+    sources: list[Passage]
+
+
+class Turning(Protocol):
+    """A turn in progress."""
+
+    @property
+    def context(self) -> Sourced: ...
+
+    output: list[Item]
+    in_prompt: int
+    concluding: str | None
+    usage: Usage
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A step, what was asked of its model, and how the turn stood."""
+
+    step: Stepping
+    model: str
+    prompt: Sequence[int]
+    facts: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Kept:
+    """How far a turn is told by marks."""
+
+    steps: int = 0
+    items: int = 0
+    sources: int = 0
+    written: int = 0  # of the newest step
+
+
+class Marks:
+    """What is new of a turn since its marks were kept. `stored` returns once all that was told so far is."""
+
+    def __init__(self, stored: Callable[[], Awaitable[None]]) -> None:
+        self.stored = stored
+        self._turn: Turning | None = None
+        self._begun: list[Begun] = []
+        self._kept = self._taken = Kept()
+
+    def begin(self, turn: Turning, step: Stepping, model: str, prompt: Sequence[int], *, thinking: bool) -> None:
+        """The next step of the turn, or another model's in the place of one that was on trial."""
+        facts = {
+            "thinking": thinking,
+            "output": len(turn.output),
+            "in_prompt": turn.in_prompt,
+            "concluding": turn.concluding,
+            "usage": asdict(turn.usage),
+            "budget": turn.budget.told(now_ns()),
+        }
+        self._turn = turn
+        self._begun.append(Begun(step, model, prompt, facts))
+
+    def take(self) -> list[dict[str, Any]]:
+        """All that is new. Taken again until it is `kept`."""
+        turn, kept = self._turn, self._kept
+        if turn is None:
+            return []
+        marks: list[dict[str, Any]] = [
+            {"step": number, "model": begun.model, "prompt": packed(begun.prompt), **begun.facts}
+            for number, begun in enumerate(self._begun[kept.steps :], kept.steps)
+        ]
+        items, sources = turn.output[kept.items :], turn.context.sources[kept.sources :]
+        if items:
+            marks.append({"from": kept.items, "items": list(map(to_payload, items))})
+        if sources:
+            marks.append({"from": kept.sources, "sources": list(map(asdict, sources))})
+        self._taken = Kept(len(self._begun), len(turn.output), len(turn.context.sources))
+        step = self._begun[-1].step
+        if step.is_kept:
+            since = kept.written if kept.steps == len(self._begun) else 0
+            marks.append(_written(len(self._begun) - 1, step, since))
+            self._taken.written = step.fed
+        return marks
+
+    def keep(self) -> None:
+        """What was taken last is kept. Only the newest step can still be told of."""
+        self._kept = self._taken
+
+
+def _written(number: int, step: Stepping, since: int) -> dict[str, Any]:
+    generation = step.generation
+    over = generation.finish is not None and step.fed >= len(generation.ids)
+    return {
+        "of": number,
+        "from": since,
+        "written": list(generation.ids[since : step.fed]),
+        "told": [[item.id, item.call_id if isinstance(item, FunctionCall) else ""] for item in step.reply.told],
+        "chars": step.reply.open_chars,
+        "finish": str(generation.finish) if over else None,
+        "stop": generation.stop_string if over else None,
+        "ended": step.ended,
+    }
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A turn at the beginning of its newest step, and what that has `written` since: the tokens, the ids of the items
+    that were `told`, and how many characters of the last one."""
+
+    model: str = ""
+    prompt: Sequence[int] = ()
+    thinking: bool = False
+    before: int = 0  # items of the output that precede the step
+    in_prompt: int = 0
+    concluding: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    output: list[Item] = field(default_factory=list)
+    sources: list[Passage] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    told: Sequence[tuple[str, str]] = ()
+    chars: int = 0
+    finish: Finish | None = None
+    stop_string: str | None = None
+    ended: bool = False
+    _step: int = -1
+
+    @classmethod
+    def read(cls, marks: Iterable[Mapping[str, Any]]) -> Checkpoint:
+        """Raises CannotGoOn."""
+        bookmark = cls()
+        try:
+            for mark in marks:
+                bookmark._add(mark)
+        except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+            raise CannotResume(f"a mark cannot be read: {error!r}") from error
+        if bookmark._step < 0:
+            raise CannotResume("no step of it is known")
+        return bookmark
+
+    def _add(self, mark: Mapping[str, Any]) -> None:
+        if "step" in mark:
+            self._begin(mark)
+        elif "items" in mark:
+            _put(self.output, mark["from"], [from_payload(item) for item in mark["items"]])
+        elif "sources" in mark:
+            _put(self.sources, mark["from"], [Passage(**source) for source in mark["sources"]])
+        elif "written" in mark and mark["of"] == self._step:
+            _put(self.written, mark["from"], mark["written"])
+            self.told = tuple((id, call_id) for id, call_id in mark["told"])
+            self.chars, self.ended = mark["chars"], mark["ended"]
+            self.finish = Finish(mark["finish"]) if mark["finish"] else None
+            self.stop_string = mark["stop"]
+
+    def _begin(self, mark: Mapping[str, Any]) -> None:
+        usage = {**mark["usage"], "spent": Spent(**mark["usage"]["spent"])}
+        self.model, self.prompt, self.thinking = mark["model"], unpacked(mark["prompt"]), mark["thinking"]
+        self.before, self.in_prompt, self.concluding = mark["output"], mark["in_prompt"], mark["concluding"]
+        self.usage, self.budget = Usage(**usage), mark["budget"]
+        if mark["step"] != self._step:
+            self._step, self.written, self.told, self.chars = mark["step"], [], (), 0
+            self.finish, self.stop_string, self.ended = None, None, False
+
+
+def _put(row: list[T], place: int, values: Sequence[T]) -> None:
+    """Raises CannotGoOn where some are missing before them."""
+    if place > len(row):
+        raise CannotResume(f"{place - len(row)} entries are missing")
+    row[place : place + len(values)] = values
+
+
+def packed(ids: Sequence[int]) -> str:
+    """Token ids in some two characters each."""
+    return b64encode(zlib.compress(array("I", ids).tobytes(), 1)).decode()
+
+
+def unpacked(text: str) -> list[int]:
+    """The inverse of `packed`. Raises ValueError and zlib.error."""
+    ids = array("I")
+    ids.frombytes(zlib.decompress(b64decode(text)))
+    return ids.tolist()

@@ -1,0 +1,129 @@
+"""The models of a worker, and the routes by which it chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
+from typing import Protocol
+
+from agents.budget import ANSWER_TOKENS
+from agents.parser.choose import Dialect, choose
+from agents.routing.policy import Fixed, Policy, named_by
+from agents.routing.speed import Speed
+from inference.core import LanguageModel
+from inference.template_options import NO_OPTIONS, Value
+from inference.trace import Trace
+
+VERSIONS = count()
+
+
+class OnDemand(Protocol):
+    """Of a model whose engine comes and goes."""
+
+    @property
+    def is_loaded(self) -> bool: ...
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """It stays loaded, or becomes loaded, and then stays, until the block is left."""
+        ...
+
+    def foresee(self) -> None:
+        """Start to load it, where that does no harm: somebody may be about to need it."""
+        ...
+
+    async def load(self) -> None:
+        """Return when it can answer. Raises InferenceError."""
+        ...
+
+
+@dataclass
+class Candidate:
+    """A model with what the agent loop derives from it. `engine_second` is the price of a second of its engine, in the
+    operator's unit; it counts in the place of that of all engines where it `is_priced`. Another model that takes the
+    place of this one has another `version`: what is known of this one says nothing about it."""
+
+    model: LanguageModel
+    engine_second: float = 1.0
+    switches: Mapping[str, Value] = field(default_factory=lambda: NO_OPTIONS)  # where a request sets none
+    on_demand: OnDemand | None = None
+    is_priced: bool = False
+    version: int = field(default_factory=VERSIONS.__next__)
+
+    def __post_init__(self) -> None:
+        self.speed = Speed.of_size(self.model.measures.get("n_params", 0))
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def own_price(self) -> float | None:
+        """Of a second of its engine, where it has one of its own."""
+        return self.engine_second if self.is_priced else None
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        return choose(self.model.chat_template)
+
+    @cached_property
+    def call_tokens(self) -> tuple[int, ...]:
+        """Those that begin a call, as far as one token does."""
+        marks = self.dialect.call_marks
+        spelled = [self.model.tokenize(mark, add_special=False, parse_special=True) for mark in marks]
+        return tuple(ids[0] for ids in spelled if len(ids) == 1)
+
+    @property
+    def answer_tokens(self) -> int:
+        """Reserved for the answer beside passages and results; less in a small context."""
+        return min(ANSWER_TOKENS, self.model.context_length // 8)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.on_demand is None or self.on_demand.is_loaded
+
+    async def ready(self, trace: Trace, held: ExitStack) -> None:
+        """Return when it can compute; it stays loaded until `held` is closed. Raises InferenceError."""
+        if self.on_demand is None:
+            return
+        held.enter_context(self.on_demand.in_use())
+        if not self.on_demand.is_loaded:
+            with trace.span("load", model=self.name):
+                await self.on_demand.load()
+
+
+class ModelRegistry:
+    """`default` names the model or the route of requests that name none: the first model, if it is not given."""
+
+    def __init__(
+        self, candidates: Mapping[str, Candidate], routes: Mapping[str, Policy] | None = None, default: str = ""
+    ) -> None:
+        self.candidates = candidates
+        self.routes: Mapping[str, Policy] = routes or {}
+        self.default = default or next(iter(candidates))
+
+    def replace(self, other: ModelRegistry) -> None:
+        """From now on offer what the other one does. Turns that have chosen a model go on with it."""
+        self.candidates, self.routes, self.default = other.candidates, other.routes, other.default
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> ModelRegistry:
+        """Of a worker with one model."""
+        return cls({model.name: Candidate(model)})
+
+    @property
+    def names(self) -> list[str]:
+        """What a request may name, what it gets without naming any first."""
+        return list(dict.fromkeys((self.default, *self.candidates, *self.routes)))
+
+    def route(self, name: str | None) -> Policy:
+        """That of a name of this lineup; of any other one, the default."""
+        asked = name or ""
+        named = asked if asked in self.routes or asked in self.candidates else self.default
+        return self.routes[named] if named in self.routes else Fixed(model=named)
+
+    def best(self, name: str | None) -> Candidate:
+        """The model that answers where there is no choice."""
+        return self.candidates[named_by(self.route(name))[-1]]

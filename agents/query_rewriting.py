@@ -1,0 +1,114 @@
+"""Query rewriting: a question that leans on those before it becomes one that can be searched for by itself.
+
+The task is that of CANARD ("Can You Unpack That?", Elgohary et al. 2019), done by a small model with a bound on its
+time: the first token waits for it. Whatever goes wrong, the question is searched for as it was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from agents.events import Usage
+from agents.message import Item, Message
+from agents.model_registry import Candidate
+from agents.prompt import question
+from agents.turn import Turn
+from inference.core import ChatMessage, Delta, Finish, Generation, Sampling
+from inference.errors import InferenceError
+from inference.template_options import THINKING
+from inference.trace import Trace, now_ns
+
+INSTRUCTIONS = (
+    "You are given a conversation and its last question. Rewrite the last question so that it can be understood "
+    "without the conversation: put names in the place of words that refer to them. Write the question alone."
+)
+MESSAGES_MAX = 6  # what a question leans on was said just before it
+MESSAGE_CHARS_MAX = 500
+QUERY_TOKENS_MAX = 64
+QUERY_CHARS_MAX = 400  # more is no question, but an answer to it
+TIME_MAX_MS = 500.0
+RETRIEVAL_SHARE = 0.5  # of the time for the search, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """What is searched for; what finding it out took of whose engine."""
+
+    query: str
+    usage: Usage = field(default_factory=Usage)
+    candidate: Candidate | None = None
+    took_ms: float = 0.0
+
+
+async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Rewriting:
+    """The question of the turn, in other words where there are messages before it and a model for that."""
+    asked = question(turn)
+    if candidate is None or not asked:
+        return Rewriting(asked)
+    before = _before(turn)
+    if not any(message.role == "user" for message in before):
+        return Rewriting(asked)
+    if candidate.on_demand is not None and not candidate.is_loaded:
+        candidate.on_demand.foresee()
+        return Rewriting(asked)
+    began_ns, generation, said = now_ns(), None, list[str]()
+    with trace.span("rewrite", model=candidate.name) as span, ExitStack() as held:
+        try:
+            async with asyncio.timeout(min(TIME_MAX_MS, RETRIEVAL_SHARE * turn.limits.retrieval_ms) / 1e3):
+                await candidate.ready(trace, held)
+                generation = _ask(turn, candidate, before, asked)
+                await generation.stream(lambda delta: _hear(said, delta))
+            reason = "" if generation.finish is Finish.STOP else str(generation.finish)
+        except TimeoutError:
+            reason = "late"
+        except InferenceError as error:
+            reason = type(error).__name__
+        finally:
+            if generation is not None:
+                generation.cancel()
+        query = " ".join("".join(said).split())
+        reason = reason or ("" if _may_be_question(query) else "no question")
+        span.attributes |= {"used": not reason, **({"reason": reason} if reason else {})}
+    return Rewriting(asked if reason else query, _usage(generation), candidate, (now_ns() - began_ns) / 1e6)
+
+
+def _hear(said: list[str], delta: Delta) -> None:
+    said.append(delta.text)
+
+
+def _may_be_question(text: str) -> bool:
+    """A model that is too small for the task repeats the conversation."""
+    return 0 < len(text) <= QUERY_CHARS_MAX and not text.startswith(("user:", "assistant:"))
+
+
+def _ask(turn: Turn, candidate: Candidate, before: Sequence[Message], asked: str) -> Generation:
+    """Raises InferenceError."""
+    model = candidate.model
+    lines = [f"{message.role}: {_short(message.text)}" for message in before]
+    conversation = "\n".join([*lines, "", f"Last question: {_short(asked)}"])
+    switches = {**candidate.switches, **{name: False for name in THINKING if name in model.switches}}
+    messages = [ChatMessage("system", INSTRUCTIONS), ChatMessage("user", conversation)]
+    prompt = model.encode(model.render(messages, (), switches, salt=turn.salt), salt=turn.salt)
+    sampling = Sampling(max_tokens=QUERY_TOKENS_MAX, temperature=0.0)
+    return model.generate(prompt, sampling, salt=turn.salt, priority=turn.priority, traceparent="")
+
+
+def _before(turn: Turn) -> list[Message]:
+    """The messages before the last question, the newest of them."""
+    items: Sequence[Item] = (*turn.history, *turn.input)
+    said = [item for item in items if isinstance(item, Message) and item.role in ("user", "assistant")]
+    last = max((at for at, message in enumerate(said) if message.role == "user"), default=0)
+    return said[max(0, last - MESSAGES_MAX) : last]
+
+
+def _short(text: str) -> str:
+    return " ".join(text[:MESSAGE_CHARS_MAX].split())
+
+
+def _usage(generation: Generation | None) -> Usage:
+    if generation is None:
+        return Usage()
+    return Usage(generation.prompt_tokens, generation.cached_tokens, len(generation.ids), spent=generation.spent)

@@ -1,0 +1,161 @@
+"""Answers that are given again to a similar question: of the same tenant, after the very same conversation, from the
+same passages, on the same model.
+
+How similar two questions must be is fitted on cases (`firsttoken eval cache`). Some hits are generated all the same and
+compared with what would have been given: that tells how often it would have been wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.answer_cache import REPEATABLE, CachedAnswer
+from agents.text_similarity import overlap, particulars
+
+Vector: TypeAlias = NDArray[np.float32]  # of length 1
+Embed: TypeAlias = Callable[[str, str], Awaitable[Vector]]  # of a text, for a tenant
+
+QUESTION_CHARS_MAX = 1000  # of more than some sentences, a vector tells too little
+CONTEXT_CHARS_MAX = 50_000  # hashed on the event loop, in less than a millisecond
+PATIENCE_S = 0.1  # for the vector: a first token waits for it, and the embedding model may be busy with documents
+LOOKED_AT_MAX = 256  # questions of one context: some tens of microseconds
+ENTRY_BYTES = 600  # beside its texts, tokens and numbers
+CHECKED_SHARE = 0.05  # of the hits
+RIGHT = 0.6  # of the words that two answers to one question share; another way to say it has more
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`context` is all that an answer follows from but the question. `given` is what a check compares it with."""
+
+    context: bytes
+    question: str
+    vector: Vector
+    given: CachedAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    answer: CachedAnswer
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    asked: Asked
+    answer: CachedAnswer
+    particulars: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return ENTRY_BYTES + self.answer.size + self.asked.vector.nbytes + 4 * len(self.asked.question)
+
+
+@dataclass(slots=True)
+class SemanticCache:
+    """The least recently used leave first. For the event loop only. `threshold` is a cosine."""
+
+    bytes_max: int
+    threshold: float
+    embed: Embed
+    checked_share: float = CHECKED_SHARE
+    chance: random.Random = field(default_factory=random.Random)
+    hits: int = 0
+    misses: int = 0
+    checked: int = 0
+    wrong: int = 0
+    saved_tokens: int = 0
+    saved_s: float = 0.0
+    _bytes: int = 0
+    _kept: OrderedDict[tuple[bytes, str], _Kept] = field(default_factory=OrderedDict)
+    _contexts: dict[bytes, dict[str, _Kept]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<SimilarAnswers {len(self._kept)} answers | {self._bytes} of {self.bytes_max} bytes>"
+
+    async def ask(self, context: bytes, question: str, salt: str) -> tuple[Asked, Found | None] | None:
+        """What was asked, to be kept with its answer, and the answer to give in its place. None for a question that is
+        too long, or whose vector does not come in time. Raises InferenceError."""
+        if not question or len(question) > QUESTION_CHARS_MAX:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                vector = await self.embed(question, salt)
+        except TimeoutError:
+            self.misses += 1
+            return None
+        asked = Asked(context, question, vector)
+        found = self._nearest(asked)
+        if found is None:
+            self.misses += 1
+            return asked, None
+        if self.chance.random() < self.checked_share:
+            return Asked(context, question, asked.vector, found.answer), None
+        return asked, found
+
+    def saved(self, found: Found, seconds: float) -> None:
+        """It was given, which would have taken so long."""
+        self.hits += 1
+        self.saved_tokens += len(found.answer.ids)
+        self.saved_s += seconds
+
+    def put(self, asked: Asked, answer: CachedAnswer) -> None:
+        """What the model answered. What was cut off, or says nothing, is no answer."""
+        if answer.finish not in REPEATABLE or not answer.text.strip():
+            return
+        if asked.given is not None:
+            self.checked += 1
+            self.wrong += overlap(asked.given.text, answer.text) < RIGHT
+        kept = _Kept(asked, answer, particulars(asked.question))
+        if kept.size > self.bytes_max:
+            return
+        key = asked.context, asked.question
+        self._forget(key)
+        self._kept[key] = self._contexts.setdefault(asked.context, {})[asked.question] = kept
+        self._bytes += kept.size
+        beside = self._contexts[asked.context]
+        if len(beside) > LOOKED_AT_MAX:
+            self._forget((asked.context, next(iter(beside))))
+        while self._bytes > self.bytes_max:
+            self._forget(next(iter(self._kept)))
+
+    def stats(self) -> dict[str, float]:
+        return {
+            "semantic_cache_bytes": self._bytes,
+            "semantic_cache_hits_total": self.hits,
+            "semantic_cache_misses_total": self.misses,
+            "semantic_cache_checked_total": self.checked,
+            "semantic_cache_wrong_total": self.wrong,
+            "semantic_cache_saved_tokens_total": self.saved_tokens,
+            "semantic_cache_saved_seconds_total": round(self.saved_s, 3),
+        }
+
+    def _nearest(self, asked: Asked) -> Found | None:
+        own = particulars(asked.question)
+        known = [kept for kept in self._contexts.get(asked.context, {}).values() if kept.particulars == own]
+        if not known:
+            return None
+        similarities = (np.stack([kept.asked.vector for kept in known]) * asked.vector).sum(axis=1)
+        best = int(similarities.argmax())
+        if similarities[best] < self.threshold:
+            return None
+        self._kept.move_to_end((asked.context, known[best].asked.question))
+        return Found(known[best].answer, float(similarities[best]))
+
+    def _forget(self, key: tuple[bytes, str]) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._bytes -= kept.size
+            questions = self._contexts[key[0]]
+            del questions[key[1]]
+            if not questions:
+                del self._contexts[key[0]]

@@ -1,0 +1,74 @@
+"""What llama.cpp says before it ends the process, and how a thread outlives that.
+
+A device that is lost, or memory of it that runs out in the middle of a step, ends in `abort()` or in a C++ exception
+that nobody catches: llama.cpp knows no third way. Both can be heard before. A thread that has somebody to tell does so
+and then never returns from its call, so that other threads can answer those for whom it was computing, and the process
+can end in order. For every other thread all is as it was: the process dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from inference.llama.library import last_complaint, set_abort_callback
+
+_CXX = ("libstdc++.so.6", "libc++.1.dylib")
+_listeners: dict[int, Callable[[str], None]] = {}
+
+
+@contextmanager
+def aborts_reported_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """For the calls that this thread makes: `tell` gets the reason, on this thread, in the middle of such a call."""
+    _install()
+    _listeners[threading.get_ident()] = tell
+    try:
+        yield
+    finally:
+        del _listeners[threading.get_ident()]
+
+
+def _hand_over(reason: str) -> None:
+    """Does not return where somebody listens."""
+    tell = _listeners.get(threading.get_ident())
+    if tell is None:
+        print(reason, file=sys.stderr, flush=True)
+        return
+    tell(reason)
+    while True:
+        threading.Event().wait()
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+def _on_abort(message: bytes) -> None:
+    text = message.decode("utf-8", "replace")
+    _hand_over(text.rpartition("/")[2])  # without the path of the machine that compiled it
+
+
+@ctypes.CFUNCTYPE(None)  # type: ignore[untyped-decorator]
+def _on_terminate() -> None:
+    _hand_over(last_complaint() or "an exception of the device")
+    if _before:
+        _before()
+
+
+_before: Callable[[], None] | None = None
+_installed = False
+
+
+def _install() -> None:
+    global _before, _installed
+    if _installed:
+        return
+    _installed = True
+    set_abort_callback(_on_abort)
+    for name in _CXX:
+        with suppress(OSError, AttributeError):
+            set_terminate = ctypes.CDLL(name)._ZSt13set_terminatePFvvE
+            set_terminate.restype = ctypes.CFUNCTYPE(None)
+            set_terminate.argtypes = [ctypes.CFUNCTYPE(None)]
+            _before = set_terminate(_on_terminate)
+            return

@@ -1,0 +1,44 @@
+"""What a request sets in the model's chat template, such as whether the model thinks before it answers.
+
+Templates have variables for it, under names of their own. A wish for which the template has none changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Value: TypeAlias = bool | int | float | str
+
+EFFORT = "reasoning_effort"  # gpt-oss, Mistral
+THINKING = ("enable_thinking", "thinking")  # Qwen, GLM, SmolLM; DeepSeek, Granite
+VERBOSITY = "verbosity"
+NO_OPTIONS: Mapping[str, Value] = {}
+WITHOUT_THINKING = frozenset({"none", "minimal"})
+NEAREST: Mapping[str, str] = {"minimal": "low", "xhigh": "high"}  # models were trained on low, medium and high
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    """`variables` are set by their own names and count more than what follows from `effort`."""
+
+    effort: Effort | None = None
+    verbosity: str | None = None
+    variables: Mapping[str, Value] = field(default_factory=dict)
+
+    def chosen(self, known: frozenset[str]) -> dict[str, Value]:
+        """The variables of a template that has these, with their values."""
+        wishes: dict[str, Value] = {}
+        if self.effort is not None:
+            wishes[EFFORT] = NEAREST.get(self.effort, self.effort)
+            wishes |= dict.fromkeys(THINKING, self.effort not in WITHOUT_THINKING)
+        if self.verbosity is not None:
+            wishes[VERBOSITY] = self.verbosity
+        return {name: value for name, value in (wishes | dict(self.variables)).items() if name in known}
+
+
+def have_effort(known: frozenset[str]) -> bool:
+    """Whether a template with these variables has one for the effort."""
+    return not known.isdisjoint({EFFORT, *THINKING})

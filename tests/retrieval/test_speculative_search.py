@@ -1,0 +1,148 @@
+"""What is searched before it is asked: used by who asks just that, ended by the next key, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from inference.trace import Trace
+from retrieval import speculative_search as module
+from retrieval.passage import Passage
+from retrieval.query import Query
+from retrieval.speculative_search import TENANT_MAX, SpeculativeSearch
+
+PASSAGE = Passage("vs_1", "file_1", "docs/port.md", "Port", "The default port is 8080.", 100, 125, 7, 0.9)
+TENANT, OTHER = UUID(int=1), UUID(int=2)
+
+
+class Shelf:
+    """`asked` are its questions. It stands still until it is `open`."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.budgets_ms: list[float] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.error: Exception | None = None
+
+    async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
+        self.asked.append(query.text)
+        self.budgets_ms.append(budget_ms)
+        await self.open.wait()
+        if self.error:
+            raise self.error
+        return [PASSAGE]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def foresight(shelf: Shelf) -> SpeculativeSearch:
+    return SpeculativeSearch(shelf, is_free=lambda: True)
+
+
+async def ask(
+    foresight: SpeculativeSearch,
+    text: str,
+    place: str | None = None,
+    trace: Trace | None = None,
+    budget_ms: float = inf,
+    **other: Any,
+) -> list[Passage]:
+    """With a place, it is only written there."""
+    query = Query(**{"tenant_id": TENANT, "text": text, "stores": ("docs",), "limit": 5, **other})
+    searcher = foresight if place is None else foresight.at(place)
+    found = await searcher.retrieve(query, trace or Trace(), budget_ms)
+    await asyncio.sleep(0)  # what was begun begins
+    return found
+
+
+async def test_who_asks_what_was_written_gets_what_was_found(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+    assert await ask(foresight, "Which port?", "here") == []
+    trace = Trace()
+    assert await ask(foresight, "Which port? ", trace=trace) == [PASSAGE]
+    assert shelf.asked == ["Which port?"]
+    assert trace.spans[0].attributes == {"stores": 1, "ahead": True, "passages": 1}
+    assert foresight.counts == {"used": 1, "wasted": 0, "cancelled": 0}
+    assert await ask(foresight, "Which port?") == [PASSAGE]  # it is used once
+    assert len(shelf.asked) == 2
+
+
+async def test_the_next_key_ends_the_search_for_the_last(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+    shelf.open.clear()
+    await ask(foresight, "Which", "here")
+    await ask(foresight, "Which port?", "here")
+    shelf.open.set()
+    await asyncio.sleep(0)
+    await ask(foresight, "Which port is it?", "here")
+    assert foresight.counts == {"used": 0, "wasted": 1, "cancelled": 1}
+
+
+@pytest.mark.parametrize("other", [{"tenant_id": OTHER}, {"stores": ("more",)}, {"limit": 6}, {"score_threshold": 0.1}])
+async def test_another_search_finds_nothing_of_it(
+    foresight: SpeculativeSearch, shelf: Shelf, other: dict[str, Any]
+) -> None:
+    await ask(foresight, "Which port?", "here")
+    await ask(foresight, "Which port?", **other)
+    assert len(shelf.asked) == 2
+    assert foresight.counts["used"] == 0
+
+
+async def test_what_was_found_long_ago_is_searched_again(
+    foresight: SpeculativeSearch, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 0.0)
+    await ask(foresight, "Which port?", "here")
+    assert await ask(foresight, "Which port?") == [PASSAGE]
+    assert len(shelf.asked) == 2
+    assert foresight.counts["wasted"] == 1
+
+
+async def test_a_search_that_failed_is_made_again_for_who_asks(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+    shelf.error = RuntimeError("no model")
+    await ask(foresight, "Which port?", "here")
+    await asyncio.sleep(0)
+    shelf.error = None
+    assert await ask(foresight, "Which port?") == [PASSAGE]
+
+
+async def test_nothing_runs_ahead_of_those_who_wait(shelf: Shelf) -> None:
+    await ask(SpeculativeSearch(shelf, is_free=lambda: False), "Which port?", "here")
+    assert shelf.asked == []
+
+
+async def test_a_tenant_has_few_of_them_and_another_its_own(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+    for number in range(TENANT_MAX + 2):
+        await ask(foresight, f"Which port is {number}?", f"place {number}")
+    assert len(shelf.asked) == TENANT_MAX
+    await ask(foresight, "Which port?", "elsewhere", tenant_id=OTHER)
+    assert len(shelf.asked) == TENANT_MAX + 1
+
+
+async def test_who_has_no_time_does_not_wait_for_it(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+    shelf.open.clear()
+    await ask(foresight, "Which port?", "here")
+    late = asyncio.create_task(ask(foresight, "Which port?", budget_ms=10.0))
+    while len(shelf.asked) < 2:  # noqa: ASYNC110  # the retriever keeps its own time; the test's limit ends this
+        await asyncio.sleep(0)
+    shelf.open.set()
+    assert await late == [PASSAGE]
+    assert foresight.counts["cancelled"] == 1
+    assert shelf.budgets_ms[1] <= 5.0  # the wait counts
+
+
+async def test_who_leaves_while_waiting_for_it_ends_it(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+    shelf.open.clear()
+    await ask(foresight, "Which port?", "here")
+    leaving = asyncio.create_task(ask(foresight, "Which port?"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert foresight.counts == {"used": 0, "wasted": 0, "cancelled": 1}

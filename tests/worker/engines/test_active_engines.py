@@ -1,0 +1,244 @@
+"""Several models in one worker: both bundled ones, with real engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from agents.agent_registry import AgentRegistry
+from agents.definition import Definition
+from inference.bundled import CHAT_MODEL, DRAFT_MODEL
+from inference.core import ChatMessage, Finish, Sampling
+from inference.errors import ModelAway, NoRoom
+from inference.provisioning.fit import here
+from migrations.pool import Database
+from tests.worker.answering import get, post, services_with
+from tests.worker.harness import SECRET, Client, serving
+from worker.auth.keys import Keys
+from worker.config import Config, load
+from worker.engine_config import engine_config
+from worker.engines.active_engines import ActiveEngines, open_engines
+from worker.engines.on_demand import OnDemandModel
+from worker.model_aliases import ModelAliases
+from worker.supervisor import Supervisor
+
+LITTLE = {"streams": "2", "resident": "1", "context": "1024", "kv_type": "f16", "parked_mb": "0", "kv_disk_mb": "0"}
+TWO = """
+[models.small]
+model = "demo-draft"
+price = { engine_second = 0.2 }
+
+[models.large]
+model = "demo-chat"
+load = "use"
+
+[aliases]
+fast = "small"
+best = "large"
+
+[routes.auto]
+policy = "cascade"
+first = "small"
+then = "large"
+doubt = { mean_logprob = 0.0, min_logprob = 0.0 }
+"""
+ANY_ANSWER = pytest.mark.any_answer("which model answers is asked, not what it says")
+
+
+def settings(home: Path, text: str = TWO, **flags: str) -> Config:
+    (home / "models.toml").write_text(text)
+    return load({"home": str(home), **LITTLE, **flags}, {})
+
+
+def opened(config: Config) -> AbstractAsyncContextManager[ActiveEngines]:
+    return open_engines(config, SECRET, Supervisor())
+
+
+async def say(model: OnDemandModel, tokens: int = 4) -> Finish | None:
+    with model.in_use():
+        await model.load()
+        generation = model.generate(
+            model.encode(model.render([ChatMessage("user", "Hello!")])), Sampling(max_tokens=tokens, temperature=0)
+        )
+        await generation.stream(lambda _: None)
+        return generation.finish
+
+
+def on_demand(engines: ActiveEngines, name: str) -> OnDemandModel:
+    model = engines.models[name]
+    assert isinstance(model, OnDemandModel)
+    return model
+
+
+def needs_mb(config: Config, path: Path) -> float:
+    """Megabytes that a model takes in a worker with these settings."""
+    need = here(replace(engine_config(config), model_path=path)).need
+    return (need.total + need.parked_max) / 1e6
+
+
+@asynccontextmanager
+async def client_of(database: Database, engines: ActiveEngines, **rest: object) -> AsyncIterator[Client]:
+    services = replace(
+        services_with(database, engines.lineup),
+        engines=engines,
+        engine_stats=engines.stats,
+        aliases=ModelAliases(dict(engines.aliases)),
+        **rest,  # type: ignore[arg-type]
+    )
+    keys = Keys(database, SECRET)
+    async with serving(services) as client:
+        key = (await keys.create(await keys.tenant(f"test-{uuid4()}"), "test"))[1]
+        client.session.headers["Authorization"] = f"Bearer {key}"
+        yield client
+        await services.telemetry.flush()
+
+
+@ANY_ANSWER
+async def test_a_worker_answers_with_two_models_and_by_a_third_name(tmp_path: Path, database: Database) -> None:
+    async with opened(settings(tmp_path)) as engines:
+        assert engines.states == {"small": "loaded", "large": "not_loaded"}
+        roster = AgentRegistry({"support": Definition(model="large"), "anybody": Definition()})
+        async with client_of(database, engines, roster=roster) as client:
+            listed = {each["id"]: each for each in (await get(client, "/v1/models"))["data"]}
+            assert list(listed)[:5] == ["small", "large", "auto", "agent/support", "agent/anybody"]
+            assert (listed["fast"]["root"], listed["best"]["root"]) == ("small", "large")
+            assert listed["large"]["firsttoken_state"] == "not_loaded"
+            assert listed["large"]["firsttoken_parameters"] > listed["small"]["firsttoken_parameters"]
+            assert listed["auto"]["context_length"] == 1024
+            ready = await get(client, "/readyz")
+            assert ready["models"] == {"loaded": 1, "loading": 0, "not_loaded": 1}
+            answered: dict[str | None, object] = {}
+            for name in ("small", "fast", "agent/anybody", None, "best", "large", "agent/support", "auto"):
+                body = {"input": "Hello!", "max_output_tokens": 16, "temperature": 0, "model": name}
+                response = await post(client, "/v1/responses", {key: value for key, value in body.items() if value})
+                await asyncio.sleep(0)
+                trace = await trace_of(client, response["id"])
+                answered[name] = trace["model"]
+                stands_for = {"fast": "small", "best": "large"}
+                assert response["model"] == (stands_for.get(name, name) if name else "small")
+            small = ("small", "fast", "agent/anybody", None)
+            assert answered == {name: "small" if name in small else "large" for name in answered}
+            assert (await get(client, "/readyz"))["models"]["loaded"] == 2
+            loaded = await get(client, "/v1/models/large")
+            assert {"room", "weights", "first_step", "prompts"} == loaded["firsttoken_start_ms"].keys()
+            wrong = await post(client, "/v1/responses", {"input": "Hello!", "model": "huge"}, status=404)
+            assert "Available: small, large, auto, agent/support" in wrong["error"]["message"]
+            tokens = await post(client, "/tokenize", {"content": "Hello!", "model": "best"})
+            assert tokens["max_model_len"] == 1024
+
+
+async def trace_of(client: Client, response_id: str) -> dict[str, object]:
+    """It is stored beside the answer, soon after it."""
+    async with asyncio.timeout(10):
+        while True:
+            async with client.get(f"/ops/api/traces/{response_id}") as answer:
+                if answer.status == 200:
+                    trace: dict[str, object] = await answer.json()
+                    return trace
+            await asyncio.sleep(0.02)
+
+
+@ANY_ANSWER
+async def test_prompts_and_states_of_two_models_are_kept_apart(tmp_path: Path) -> None:
+    config = settings(tmp_path, TWO.replace('load = "use"', ""), kv_disk_mb="16")
+    async with opened(config) as engines:
+        for name in ("small", "large"):
+            assert await say(on_demand(engines, name)) is not None
+        totals = [model.stats()["prompt_tokens_total"] for model in engines.models.values()]
+        assert all(totals) and engines.stats()["prompt_tokens_total"] == sum(totals)
+        folders = {folder.name for folder in (tmp_path / "kv" / "models").iterdir()}
+    assert folders == {"small", "large"}
+
+
+@ANY_ANSWER
+async def test_a_model_that_is_needed_takes_the_place_of_the_one_that_is_idle(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    small, large = needs_mb(config, DRAFT_MODEL), needs_mb(config, CHAT_MODEL)
+    for_one = str(int(max(small, large) + min(small, large) / 2))
+    async with opened(replace(config, memory_mb=int(for_one))) as engines:
+        assert engines.states == {"small": "loaded", "large": "not_loaded"}
+        await say(on_demand(engines, "large"))
+        assert engines.states == {"small": "not_loaded", "large": "loaded"}
+        assert engines.stats()["models_unloaded_total"] == 1
+        await say(on_demand(engines, "small"))
+        assert engines.states == {"small": "loaded", "large": "not_loaded"}
+        between_two_steps = on_demand(engines, "small").in_use()
+        with between_two_steps, pytest.raises(NoRoom, match="for the model large while others are at work"):
+            await say(on_demand(engines, "large"))
+        await say(on_demand(engines, "large"))
+
+
+@ANY_ANSWER
+async def test_of_idle_models_the_one_that_was_used_least_recently_leaves(tmp_path: Path) -> None:
+    text = TWO + '\n[models.third]\nmodel = "demo-draft"\nload = "use"\n'
+    config = settings(tmp_path, text.replace('model = "demo-chat"', 'model = "demo-draft"'))
+    each = needs_mb(config, DRAFT_MODEL)
+    async with opened(replace(config, memory_mb=int(each * 2.5))) as engines:
+        await say(on_demand(engines, "large"))
+        await say(on_demand(engines, "small"))
+        await say(on_demand(engines, "third"))
+        assert engines.states == {"small": "loaded", "large": "not_loaded", "third": "loaded"}
+
+
+@ANY_ANSWER
+async def test_a_model_is_loaded_once_for_all_who_wait_and_told_how_far_it_is(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    shares = []
+    async with opened(config) as engines:
+        large = on_demand(engines, "large")
+        waiting = [asyncio.create_task(say(large)) for _ in range(3)]
+        await asyncio.sleep(0)  # each of them asks
+        shares.append(engines.loading)
+        waiting[0].cancel()  # one who leaves does not take it from the others
+        assert await asyncio.gather(*waiting[1:]) == [Finish.LENGTH, Finish.LENGTH]
+        assert large.share_loaded == 1.0 and engines.loading is None
+        assert len([name for name in engines.starts if name == "large"]) == 1
+        with suppress(asyncio.CancelledError):
+            await waiting[0]
+    assert shares[0] is not None and 0 <= shares[0] <= 1
+
+
+async def test_the_prompts_of_the_configuration_are_read_before_a_model_takes_its_first_turn(tmp_path: Path) -> None:
+    async with opened(settings(tmp_path)) as engines:
+        large = on_demand(engines, "large")
+        prompt = large.encode(large.render([ChatMessage("system", "You answer. " * 20), ChatMessage("user", "?")]))
+        beginning = prompt[:-8]
+        large.share(beginning)
+        await large.load()
+        generation = large.generate(prompt, Sampling(max_tokens=1, temperature=0), salt="somebody")
+        await generation.stream(lambda _: None)
+        assert generation.cached_tokens >= len(beginning) - 1
+        span = next(span for span in engines.starts["large"].spans if span.name == "prompts")
+        assert span.attributes["count"] == 1
+
+
+async def test_a_model_whose_file_is_gone_is_told_to_clients_without_its_path(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = tmp_path / "gone.gguf"
+    gone.write_bytes(DRAFT_MODEL.read_bytes())
+    config = settings(tmp_path, TWO.replace('"demo-chat"', f'"{gone}"'))
+    async with opened(config) as engines:
+        gone.unlink()
+        with pytest.raises(ModelAway) as error:
+            await on_demand(engines, "large").load()
+        assert str(error.value) == "the model 'large' could not be loaded" and str(gone) in caplog.text
+        assert engines.states["large"] == "not_loaded"
+        gone.write_bytes(DRAFT_MODEL.read_bytes())
+        await on_demand(engines, "large").load()
+
+
+async def test_closing_ends_a_load_that_nobody_waits_for(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    async with opened(config) as engines:
+        loading = asyncio.create_task(on_demand(engines, "large").load())
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("load:")]

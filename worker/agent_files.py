@@ -1,0 +1,81 @@
+"""The agents and models that this worker serves: where their files are, and whether they are valid."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from agents.agent_registry import AgentRegistry
+from agents.routing.policy import described
+from agents.surface import USUAL
+from agents.tools import NAMES
+from worker.config import Config
+from worker.engines.model_file import ModelFile, read_models
+from worker.errors import StartError
+from worker.goodput import Targets
+from worker.home import Home
+from worker.model_aliases import ModelAliases
+
+
+def read_agents(config: Config) -> AgentRegistry:
+    """No file in the home folder means no agents. Raises StartError, InvalidAgents."""
+    path = config.agents or Home(config.home).agents_file
+    try:
+        return AgentRegistry.read(path)
+    except FileNotFoundError:
+        if config.agents is None:
+            return AgentRegistry()
+        raise StartError(f"there is no file {path} (--agents)") from None
+
+
+def check_names(
+    roster: AgentRegistry,
+    aliases: ModelAliases,
+    models: Collection[str],
+    beside: Collection[str],
+    tools: Collection[str] | None = None,
+) -> None:
+    """Raises StartError where agents, surfaces or aliases name what there is not. `models` may be routes, too; `beside`
+    are embedders and the reranker; `tools` None: they are not known here."""
+    if tools is None:
+        tools = {tool for agent in roster.agents.values() for tool in agent.tools}
+    served = [*models, *roster.models, *beside]
+    if problems := [*roster.problems(tools, models), *aliases.problems(served)]:
+        raise StartError(" ".join(problems))
+
+
+def _model_of(name: str | None, models: ModelFile | None) -> str:
+    """A model, or what a route does."""
+    if name is None:
+        return "any model"
+    return f"{name} ({described(models.routes[name])})" if models and name in models.routes else name
+
+
+def _list_models(models: ModelFile) -> None:
+    for name, table in models.models.items():
+        where = f"engines at {table.engines}" if table.engines else f"loaded at {table.load}"
+        price = f"{table.price.engine_second:g} per second of its engine"
+        print(f"{'model ' + name:<24} {table.model or 'the bundled model'}; {where}; {price}")
+    for name, policy in models.routes.items():
+        print(f"{'route ' + name:<24} {policy.policy}: {described(policy)}")
+    for name, model in models.aliases.items():
+        print(f"{'alias ' + name:<24} {model}")
+
+
+async def list_agents(config: Config) -> None:
+    """Print the agents. Raises StartError for those that no worker could serve."""
+    roster, models = read_agents(config), read_models(config)
+    for model, agent in zip(roster.models, roster.agents.values(), strict=True):
+        searched = f"searches {', '.join(agent.search.stores)}" if agent.search else "searches nothing"
+        tools = ", ".join(agent.tools) or "no tools"
+        print(f"{model:<24} {tools}; {searched}; {_model_of(agent.model, models)}  {agent.description}".rstrip())
+    surfaces = {**USUAL, **roster.surfaces}
+    targets = Targets.parse(config.targets).with_those_of(surfaces).by_surface
+    for name, surface in surfaces.items():
+        target = targets.get(name, "no targets")
+        print(f"{'surface ' + name:<24} {target}; {str(surface) or 'no limits of its own'}")
+    if not roster.agents:
+        print(f"no agents: define them in {config.agents or Home(config.home).agents_file}")
+    if models:
+        _list_models(models)
+    if problems := roster.problems(NAMES, models.names if models else None):
+        raise StartError(" ".join(problems))

@@ -1,0 +1,109 @@
+"""Who was let in lately: so that a request costs a hash and a look, and what happens when a credential ends meanwhile.
+
+All that is kept is checked again in one statement every RECHECK_S, also for those who are still being answered. So a
+credential that was revoked opens nothing after RECHECK_S, and after CACHE_S at the latest where the database does not
+answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from worker.auth.principal import Principal
+
+CACHE_S = 30.0  # a revoked credential keeps working for at most this long
+RECHECK_S = 10.0
+CACHED_MAX = 10_000  # of about 1 KB each: 10 MB
+IDLE_S = 900.0  # who asks again after that is looked up again; until then a person thinks and types
+
+End = Callable[[], object]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Times are `time.monotonic()`, which nobody sets back, but for the moment when the credential expires."""
+
+    principal: Principal
+    expires_at: float  # time.time()
+    checked_at: float
+    used_at: float
+    used: bool = True  # since the last check
+
+    def counts(self, now: float) -> bool:
+        """Without another look."""
+        return now < self.checked_at + CACHE_S and time.time() < self.expires_at
+
+
+class AuthCache:
+    """Principals by a hash of their credential, and what they have going on by their subject."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()  # least recently used first
+        self._going_on: defaultdict[str, set[End]] = defaultdict(set)
+
+    def __repr__(self) -> str:
+        return f"<Admitted {len(self._entries)} of {CACHED_MAX} | {len(self._going_on)} being answered>"
+
+    def get(self, mark: bytes) -> Principal | None:
+        entry, now = self._entries.get(mark), time.monotonic()
+        if entry is None or not entry.counts(now):
+            return None
+        entry.used, entry.used_at = True, now
+        self._entries.move_to_end(mark)
+        return entry.principal
+
+    def put(self, mark: bytes, principal: Principal, expires_at: float) -> None:
+        """Somebody was looked up; the credential expires at these Unix seconds."""
+        now = time.monotonic()
+        self._entries[mark] = _Entry(principal, expires_at, now, now)
+        self._entries.move_to_end(mark)
+        if len(self._entries) > CACHED_MAX:
+            self._entries.popitem(last=False)
+
+    @contextmanager
+    def going_on(self, principal: Principal, end: End) -> Iterator[None]:
+        """While something is done for a principal: `end` is called when its credential ends before."""
+        if not principal.is_revocable:
+            yield
+            return
+        subject = principal.subject
+        self._going_on[subject].add(end)
+        try:
+            yield
+        finally:
+            self._going_on[subject].discard(end)
+            if not self._going_on[subject]:
+                del self._going_on[subject]
+
+    def to_check(self) -> tuple[set[str], set[str]]:
+        """Subjects that are to be checked again, and those of them that were used since the last time. Entries that
+        nobody uses any more are forgotten.
+        """
+        idle_since = time.monotonic() - IDLE_S
+        while self._entries and next(iter(self._entries.values())).used_at < idle_since:
+            self._entries.popitem(last=False)
+        revocable = [entry for entry in self._entries.values() if entry.principal.is_revocable]
+        used = {entry.principal.subject for entry in revocable if entry.used}
+        for entry in revocable:
+            entry.used = False
+        return {entry.principal.subject for entry in revocable} | self._going_on.keys(), used
+
+    def checked(self, subjects: set[str], counting: set[str], asked_at: float) -> None:
+        """Of these subjects those that still count, as it was at `asked_at` (monotonic): the others end."""
+        for entry in self._entries.values():
+            if entry.principal.is_revocable and entry.principal.subject in counting:
+                entry.checked_at = asked_at
+        self.end(subjects - counting)
+
+    def end(self, subjects: set[str]) -> None:
+        """Their credentials do not count any more."""
+        ended = [mark for mark, entry in self._entries.items() if entry.principal.subject in subjects]
+        for mark in ended:
+            del self._entries[mark]
+        for subject in subjects & self._going_on.keys():
+            for end in tuple(self._going_on[subject]):
+                end()

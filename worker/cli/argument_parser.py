@@ -1,0 +1,50 @@
+"""The parser of the command line as people meet it: short usages, and mistakes that say what was likely meant."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from agents.config_error import did_you_mean
+from worker.config import settings
+
+SETTING_NAMES = frozenset(setting.name for setting in settings())
+_SOME_SETTING = argparse.Action(["--SETTING"], dest="setting", metavar="VALUE")
+
+
+class Parser(argparse.ArgumentParser):
+    """A usage tells a command's own options and that it takes settings, of which there are dozens."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"formatter_class": Help, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Of a command, what nobody knows is its mistake: its usage is the one to be shown."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [option for action in self._actions for option in action.option_strings]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(unknown[0].split('=')[0], options)}")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        if message == "the following arguments are required: COMMAND":  # nothing was said: here is what can be
+            self.print_help(sys.stderr)
+            sys.exit(2)
+        super().error(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            raise argparse.ArgumentError(
+                action, error.message + did_you_mean(str(value), map(str, action.choices or ()))
+            ) from None
+
+
+class Help(argparse.HelpFormatter):
+    def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], *args: Any, **options: Any) -> None:
+        every = list(actions)
+        own = [action for action in every if action.dest not in SETTING_NAMES]
+        super().add_usage(usage, [*own, _SOME_SETTING] if len(own) < len(every) else own, *args, **options)

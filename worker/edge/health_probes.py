@@ -1,0 +1,64 @@
+"""Who looks at regular times whether this worker is ready: balancers, which have to see that it stops before it ends.
+
+Until then they send requests on connections that are open. Those get 503, and go to another worker; one that meets the
+end of its connection is lost, because nobody knows whether it was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+LOOKS_KEPT = 4
+PAUSES_MAX = 3  # of the mean one between the last looks: several balancers may look from one address, not evenly
+PAUSE_S_MAX = 10.0  # who looks less often would be waited for too long
+# Looks that fail in a row before nothing more is sent: haproxy's default. The configurations in deploy/ need two.
+FAILED_LOOKS = 3
+ADDRESSES_MAX = 64
+
+
+class HealthProbes:
+    """`asked` is called for each look, once its answer is known."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._looks: dict[str, deque[float]] = {}  # by address, the last ones; the address that looked last at the end
+        self._unaware: dict[str, int] = {}  # how often each must still see that the worker stops
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Checkers {len(self._looks)} addresses | {len(self._unaware)} unaware>"
+
+    @property
+    def are_aware(self) -> bool:
+        return not self._unaware
+
+    def asked(self, address: str) -> None:
+        looks = self._looks.pop(address, None) or deque(maxlen=LOOKS_KEPT)
+        looks.append(self._clock())
+        self._looks[address] = looks
+        if len(self._looks) > ADDRESSES_MAX:
+            del self._looks[next(iter(self._looks))]
+        if address in self._unaware:
+            self._unaware[address] -= 1
+            if not self._unaware[address]:
+                del self._unaware[address]
+                self._changed.set()
+
+    def stop(self) -> None:
+        """From now on they see that the worker stops."""
+        self._unaware = {address: FAILED_LOOKS for address, looks in self._looks.items() if self._is_regular(looks)}
+
+    def _is_regular(self, looks: deque[float]) -> bool:
+        """Whether another look is to be expected, as the last one is not long ago compared with those before. A script
+        that waited for the start looked many times in a second, and a person once."""
+        mean_s = (looks[-1] - looks[0]) / max(1, len(looks) - 1)
+        return self._clock() - looks[-1] <= min(PAUSES_MAX * mean_s, PAUSE_S_MAX)
+
+    async def aware(self) -> None:
+        """Return when all who look at regular times have seen it often enough."""
+        while self._unaware:
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,307 @@
+"""Which engines are at work: one, several of models.toml, in this process or in others of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from agents.model_registry import Candidate, ModelRegistry
+from inference.errors import InferenceError
+from inference.model import ChatModel
+from inference.provisioning.calibration import Calibrations
+from inference.provisioning.catalogue import find
+from inference.provisioning.fit import here
+from inference.remote.remote_model import RemoteModel
+from inference.trace import Trace
+from worker.auth.secret import Secret
+from worker.calibrator import Calibrator
+from worker.config import Config
+from worker.engine_config import engine_config, load_for
+from worker.engines.address import engines_in
+from worker.engines.exchange import EngineTransport
+from worker.engines.model_file import ModelFile, ModelTable, read_models
+from worker.engines.model_pool import ModelPool, phases
+from worker.engines.model_state import State
+from worker.engines.on_demand import OnDemandModel
+from worker.engines.shared_token import read_token
+from worker.errors import StartError
+from worker.home import Home
+from worker.supervisor import Supervisor
+
+Served: TypeAlias = ChatModel | RemoteModel | OnDemandModel
+Told: TypeAlias = Callable[[float], None]  # the share of the models that is loaded, from 0 to 1
+
+Check: TypeAlias = Callable[[ModelFile], None]  # raises StartError
+Warm: TypeAlias = Callable[[Candidate], Awaitable[None]]
+Reload: TypeAlias = Callable[[Check, Warm], Awaitable[list[str]]]
+
+# Of the engine's numbers, those of which several engines have the sum; of others, the first one's are told.
+BUSY = ("running", "waiting")
+SUMMED = ("waiting", "running", "resident", "parallel", "engines", "engines_up")
+
+log = logging.getLogger("firsttoken.start")
+
+
+@dataclass(frozen=True)
+class ActiveEngines:
+    """`models` by name, those of a `lineup`; `aliases` are further names that their file gives."""
+
+    lineup: ModelRegistry
+    models: Mapping[str, Served]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[str, Trace] = field(default_factory=dict)  # the newest load of each, by its phases
+    unloads: Callable[[], int] = int
+    reload: Reload | None = None  # where there are several
+
+    @property
+    def states(self) -> dict[str, State]:
+        return {name: _state(model) for name, model in self.models.items()}
+
+    @property
+    def loading(self) -> float | None:
+        """How far those are that are being loaded; None while none is."""
+        shares = [_share(model) for model in self.models.values() if _state(model) == "loading"]
+        return sum(shares) / len(shares) if shares else None
+
+    def stats(self) -> dict[str, Any]:
+        """Of all engines together, for health and metrics: sums, and what cannot be added of the first one. Under
+        "failed" why the model cannot answer that answers who names none, under "over" why this process should end."""
+        told = [stats for model in self.models.values() if (stats := model.stats())]
+        first = told[0] if told else {}
+        sums: Counter[str] = Counter()
+        for stats in told[1:]:
+            sums.update({name: value for name, value in stats.items() if _is_summed(name, value)})
+        best = self.models[self.lineup.best(None).name]
+        both = {name: first.get(name, 0) + value for name, value in sums.items()}
+        return {**first, **both, **self._own, "failed": best.failed, "over": self._over}
+
+    @property
+    def each(self) -> Mapping[str, Mapping[str, Any]]:
+        """The numbers of each, where there are several; of one that is not loaded only that it is not."""
+        if len(self.models) == 1:
+            return {}
+        return {name: {"loaded": self.states[name] == "loaded", **each.stats()} for name, each in self.models.items()}
+
+    def is_free(self) -> bool:
+        """Nobody waits for an answer or gets one."""
+        return not any(stats.get(name) for model in self.models.values() for stats in [model.stats()] for name in BUSY)
+
+    @property
+    def _over(self) -> str | None:
+        """What no request and no engine elsewhere will mend."""
+        return next((reason for model in self.models.values() if (reason := _end_of(model))), None)
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        if len(self.models) == 1:
+            return {}
+        loaded = sum(state == "loaded" for state in self.states.values())
+        return {"models": len(self.models), "models_loaded": loaded, "models_unloaded_total": self.unloads()}
+
+
+def _state(model: Served) -> State:
+    return model.state if isinstance(model, OnDemandModel) else "loaded"
+
+
+def _end_of(model: Served) -> str | None:
+    return None if isinstance(model, RemoteModel) else model.failed
+
+
+def _share(model: Served) -> float:
+    return model.share_loaded if isinstance(model, OnDemandModel) else 1.0
+
+
+def _is_summed(name: str, value: object) -> bool:
+    return isinstance(value, int | float) and (name in SUMMED or name.endswith(("_total", "_bytes")))
+
+
+@asynccontextmanager
+async def open_engines(
+    config: Config, secret: Secret, supervisor: Supervisor, tell: Told | None = None
+) -> AsyncIterator[ActiveEngines]:
+    """Raises StartError, InvalidModels."""
+    file = read_models(config)
+    if file is not None:
+        async with _open_several(config, file, secret, supervisor, tell) as engines:
+            yield engines
+        return
+    if config.engines is not None:
+        async with open_remote(config, secret, supervisor) as remote:
+            yield ActiveEngines(ModelRegistry.of(remote), {remote.name: remote})
+        return
+    trace = Trace()
+    async with open_model(config, supervisor, tell, trace) as model:
+        yield ActiveEngines(ModelRegistry.of(model), {model.name: model}, starts={model.name: trace})
+
+
+@asynccontextmanager
+async def _open_several(
+    config: Config, file: ModelFile, secret: Secret, supervisor: Supervisor, tell: Told | None
+) -> AsyncIterator[ActiveEngines]:
+    elsewhere = file.elsewhere()
+    here_ = {name: table for name, table in file.models.items() if name not in elsewhere}
+    at_start = [name for name, table in here_.items() if table.load == "start"]
+
+    def told(name: str, share: float) -> None:
+        if tell is not None and name in at_start:
+            tell((at_start.index(name) + share) / len(at_start))
+
+    async with AsyncExitStack() as stack:
+        pool = ModelPool(config, here_, told)
+        stack.push_async_callback(pool.close)
+        await asyncio.to_thread(load_for, "models.toml", lambda _: pool.prepare(), None)
+        models: dict[str, Served] = dict(pool.models)
+        for name, table in elsewhere.items():
+            remote = await stack.enter_async_context(open_remote(table.applied(config), secret, supervisor))
+            remote.name = name
+            models[name] = remote
+        try:
+            await pool.start()
+        except InferenceError as error:
+            raise StartError(f"{error} (models.toml)") from error
+        served = {name: models[name] for name in file.models}
+        several = _Several(config, file, pool, _lineup(file, served), served)
+        yield ActiveEngines(
+            *(several.lineup, served, file.aliases, pool.starts, lambda: pool.unloads),
+            reload=several.reload,
+        )
+
+
+def _lineup(file: ModelFile, models: Mapping[str, Served]) -> ModelRegistry:
+    candidates = {name: _candidate(models[name], table) for name, table in file.models.items()}
+    return ModelRegistry(candidates, file.routes, file.default or "")
+
+
+@dataclass
+class _Several:
+    """Those of models.toml, which may be read again. `served` and `lineup` are what others hold: they are changed in
+    their places."""
+
+    config: Config
+    file: ModelFile
+    pool: ModelPool
+    lineup: ModelRegistry
+    served: dict[str, Served]
+
+    async def reload(self, check: Check, warm: Warm) -> list[str]:
+        """Read the file again, load what is new beside what answers, compute its prompts (`warm`), and have it answer
+        from then on. Returns the names of models that are new or other ones.
+
+        Raises StartError, InvalidModels and InferenceError; then everything stays as it was.
+        """
+        file = await asyncio.to_thread(read_models, self.config)
+        if file is None:
+            raise StartError("models.toml is gone: a worker with one model needs a restart")
+        if file.elsewhere() != self.file.elsewhere():
+            raise StartError("models of engines elsewhere change with a restart")
+        check(file)
+        here_ = {name: table for name, table in file.models.items() if table.engines is None}
+        models = {name: self._kept(name, table) for name, table in here_.items()}
+        changed = [name for name, model in models.items() if model is None]
+        fresh: dict[str, OnDemandModel] = {}
+        try:
+            for name in changed:
+                fresh[name] = await asyncio.to_thread(self.pool.prepared, name, here_[name])
+            offered = _lineup(file, {**self.served, **fresh})
+            for name in changed:
+                before = self.pool.models.get(name)
+                is_wanted = here_[name].load == "start" or (before is not None and before.is_loaded)
+                if is_wanted and await self.pool.load_beside(fresh[name]):
+                    await warm(offered.candidates[name])
+        except BaseException:
+            for model in fresh.values():
+                await self.pool.discard(model)
+            raise
+        self.pool.replace(here_, {name: model or fresh[name] for name, model in models.items()})
+        others = {name: self.served[name] for name in file.elsewhere()}
+        now: Mapping[str, Served] = {**self.pool.models, **others}
+        self.served.clear()
+        self.served.update({name: now[name] for name in file.models})
+        for name, candidate in offered.candidates.items():
+            if name not in changed:  # what was learned of it still holds, and so do its answers
+                known = self.lineup.candidates[name]
+                candidate.speed, candidate.version = known.speed, known.version
+        self.lineup.replace(offered)
+        self.file = file
+        return changed
+
+    def _kept(self, name: str, table: ModelTable) -> OnDemandModel | None:
+        """The model that computes the same."""
+        before = self.pool.tables.get(name)
+        return self.pool.models[name] if before is not None and before.engine == table.engine else None
+
+
+def _candidate(model: Served, table: ModelTable) -> Candidate:
+    return Candidate(
+        model,
+        table.price.engine_second,
+        {name: value for name, value in table.switches.items() if name in model.switches},
+        model if isinstance(model, OnDemandModel) else None,
+        "price" in table.model_fields_set,
+    )
+
+
+@asynccontextmanager
+async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[RemoteModel]:
+    """The model of engines elsewhere. They are told tenants by digests that say nothing without the secret."""
+
+    def digest(salt: str) -> str:
+        return secret.cache_key("engine", salt).hex()
+
+    def load(path: Path) -> RemoteModel:
+        transport = EngineTransport(read_token(config))
+        return RemoteModel.load(path, engines_in(config.engines or ""), transport, digest, config.context)
+
+    path = await asyncio.to_thread(load_for, "--model", partial(find, folder=Home(config.home).models), config.model)
+    model = await asyncio.to_thread(load_for, "--model", load, path)
+    watch = None
+    try:
+        await model.start()
+        if model.failed:
+            log.warning("none of the engines answers yet: turns are refused until one does")
+        watch = supervisor.start("engines", model.watch)
+        yield model
+    finally:
+        if watch is not None:
+            await watch.stop()
+        await model.close()
+
+
+@asynccontextmanager
+async def open_model(
+    config: Config,
+    supervisor: Supervisor,
+    tell: Told | None = None,
+    trace: Trace | None = None,
+    of: str | None = None,
+) -> AsyncIterator[ChatModel]:
+    """The phases of the start become spans of the trace. `of` is its name where it is one of several."""
+    wanted = await asyncio.to_thread(load_for, "--model", engine_config, config)
+    if of is not None:
+        wanted = replace(wanted, disk_folder=Home(config.home).kv_of(of))
+    allowance = await asyncio.to_thread(load_for, "--model", here, wanted)
+    if allowance.is_less:
+        print(f"There is memory for {allowance}: {allowance.reason}", flush=True)
+    engine = allowance.config
+    trace = trace or Trace()
+    with trace.span("weights"):
+        load = partial(ChatModel.load, progress=tell)
+        model = await asyncio.to_thread(load_for, "--model", load, engine)
+    calibrator = Calibrator(engine, Calibrations(Home(config.home).calibrations), lambda: model.steps)
+    try:
+        with trace.span("first_step"):
+            await model.start()
+        trace.finish()
+        log.info("the model is loaded: %s", phases(trace))
+        calibrator.start(supervisor)
+        yield model
+    finally:
+        await calibrator.close()
+        await model.close()

@@ -1,0 +1,66 @@
+"""Ask every case of one side or of two, the two in turns, so that what else the machine does hits both alike."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+import orjson
+
+from worker.errors import StartError
+from worker.evals.answer import Answer
+from worker.evals.case import Case
+from worker.evals.eval_client import EvalClient
+from worker.evals.graders import grade
+from worker.evals.judge import Judge
+from worker.evals.outcome import Given, Result
+
+
+def fingerprint(case: Case) -> str:
+    """The same for cases that ask and expect the same."""
+    told = case.model_dump(mode="json", by_alias=True, exclude={"id", "group"}, exclude_none=True)
+    return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+async def run_cases(
+    cases: Sequence[Case],
+    askers: Sequence[EvalClient],
+    judge: Judge | None,
+    *,
+    at_once: int,
+    progress: Callable[[], object] = lambda: None,
+    note: Callable[[int, int, Answer], object] = lambda number, side, answer: None,
+) -> list[list[Result]]:
+    """The results of each asker, in the order of the cases; `progress` is called after each case, and `note` with its
+    number, that of the asker and each answer.
+
+    With more than one case at once, times tell nothing about a single reader any more. Raises StartError.
+    """
+    places = asyncio.Semaphore(at_once)
+
+    async def one(number: int, case: Case) -> list[Result]:
+        async with places:
+            given: Mapping[int, list[Given]] = {side: [] for side in range(len(askers))}
+            for repetition in range(case.repeat):
+                order = list(given) if (number + repetition) % 2 == 0 else list(reversed(list(given)))
+                answers = {side: await askers[side].ask(case) for side in order}
+                for side in given:
+                    note(number, side, answers[side])
+                    judged = None
+                    if judge is not None and case.expect.judge is not None:
+                        judged = await judge.judged(case, answers[side])
+                    # Patterns and schemas of a file may take their time on a long answer.
+                    grades = await asyncio.to_thread(grade, case, answers[side], judged)
+                    given[side].append(Given(answers[side], grades))
+            progress()
+        return [Result.of(case.id or "", case.group, fingerprint(case), given[side]) for side in given]
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one(number, case)) for number, case in enumerate(cases)]
+    except ExceptionGroup as errors:
+        stopped = errors.subgroup(StartError)
+        raise (stopped.exceptions[0] if stopped else errors) from None
+    found = [task.result() for task in running]
+    return [[results[side] for results in found] for side in range(len(askers))]

@@ -1,0 +1,143 @@
+"""What the latency page asks of the roll-ups. Operators see everybody's; others see their tenant's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from migrations.pool import Database
+from worker.auth.principal import Principal
+from worker.latency import rollups
+from worker.latency.comparison import compared
+from worker.latency.histogram import Tally
+from worker.latency.rollups import Group
+from worker.latency.single_flight import SingleFlight
+from worker.latency.slice import Slice
+from worker.latency.summary import facets, series, summary, usual
+from worker.latency.time_range import DAY_S, TimeRange
+from worker.latency.visibility import Visibility
+
+USUAL_S = DAY_S  # what is usual, is usual of the last day
+USUAL_KEPT_S = 30.0
+OFFERED_KEPT_S = 30.0  # a new name may come to the lists that much later
+USUAL_TURNS_MIN = 5  # below that nothing is usual
+
+View: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyQuery:
+    """The last `window_s` seconds, or from one moment to another (Unix seconds)."""
+
+    window_s: float
+    slice: Slice
+    start: float | None = None
+    end: float | None = None
+
+    def stretch(self, now: float) -> TimeRange:
+        end = now if self.end is None else self.end
+        return TimeRange.of(end - self.window_s if self.start is None else self.start, end, now)
+
+
+class LatencyQueries:
+    """What one viewer was told is told to all who ask the same within a moment."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._shared = SingleFlight()
+        self._usual = SingleFlight(USUAL_KEPT_S)
+        self._offered = SingleFlight(OFFERED_KEPT_S)
+
+    async def summary(self, principal: Principal, asked: LatencyQuery) -> View:
+        """Goodput and percentiles: of all answers, by surface, by span; and what there is to choose from."""
+
+        async def compute() -> View:
+            stretch = asked.stretch(time.time())
+            async with Visibility.of(principal).open(self._database) as connection:
+                groups = await rollups.groups(connection, stretch, asked.slice)
+                spans = await rollups.span_names(connection)
+            found = await asyncio.to_thread(summary, groups, spans)
+            offered = await self._offer(principal, stretch)
+            return {
+                "window_s": asked.window_s,
+                "start": stretch.start,
+                "end": stretch.end,
+                **found,
+                "facets": offered if principal.is_operator else offered | {"tenant": [], "worker": []},
+            }
+
+        return await self._share("summary", principal, asked, compute)
+
+    async def _offer(self, principal: Principal, stretch: TimeRange) -> dict[str, list[str]]:
+        """What slices there are, whatever is chosen."""
+
+        async def compute() -> Any:
+            async with Visibility.of(principal).open(self._database) as connection:
+                return facets(await rollups.choices(connection, stretch), await rollups.names(connection, stretch))
+
+        found: dict[str, list[str]] = await self._offered.get((Visibility.of(principal), stretch), compute)
+        return found
+
+    async def series(self, principal: Principal, asked: LatencyQuery) -> View:
+        """The same over time; for operators also what the workers did."""
+
+        async def compute() -> View:
+            stretch = asked.stretch(time.time())
+            async with Visibility.of(principal).open(self._database) as connection:
+                points = await rollups.points(connection, stretch, asked.slice)
+                workers = await rollups.worker_points(connection, stretch) if principal.is_operator else []
+            found = await asyncio.to_thread(series, stretch, points)
+            return {**found, **_columns(workers, found["at"])}
+
+        return await self._share("series", principal, asked, compute)
+
+    async def comparison(self, principal: Principal, asked: LatencyQuery, against: LatencyQuery) -> View:
+        """Which spans took longer in one stretch and slice than in the other."""
+
+        async def compute() -> View:
+            now = time.time()
+            stretches = [each.stretch(now) for each in (asked, against)]
+            async with Visibility.of(principal).open(self._database) as connection:
+                one = await rollups.groups(connection, stretches[0], asked.slice)
+                other = await rollups.groups(connection, stretches[1], against.slice)
+                names = await rollups.span_names(connection)
+            rows = await asyncio.to_thread(_compare, one, other, names)
+            told = [{"start": stretch.start, "end": stretch.end} for stretch in stretches]
+            return {"now": told[0], "then": told[1], "rows": rows}
+
+        return await self._share(f"comparison with {against}", principal, asked, compute)
+
+    async def usual(self, principal: Principal, surface: str) -> dict[str, dict[str, float]]:
+        """Median and 95th percentile of each span on a surface, and of `tpot`, where enough turns had it."""
+
+        async def compute() -> Any:
+            stretch = LatencyQuery(USUAL_S, Slice()).stretch(time.time())
+            async with Visibility.of(principal).open(self._database) as connection:
+                groups = await rollups.groups(connection, stretch, Slice(surface=surface))
+                names = await rollups.span_names(connection)
+            return await asyncio.to_thread(usual, groups, names, USUAL_TURNS_MIN)
+
+        found: dict[str, dict[str, float]] = await self._usual.get((Visibility.of(principal), surface), compute)
+        return found
+
+    async def _share(
+        self, what: str, principal: Principal, asked: LatencyQuery, compute: Callable[[], Awaitable[View]]
+    ) -> View:
+        found: View = await self._shared.get((what, Visibility.of(principal), asked), compute)
+        return dict(found)
+
+
+def _compare(one: Sequence[Group], other: Sequence[Group], names: list[str]) -> list[dict[str, Any]]:
+    now, then = (Tally(b"".join(group.measures for group in groups)) for groups in (one, other))
+    return compared(now, then, names)
+
+
+def _columns(workers: list[dict[str, Any]], at: list[int]) -> Mapping[str, Any]:
+    by_point = {row["at"]: row for row in workers}
+    return {
+        name: [by_point[moment][name] if moment in by_point else None for moment in at]
+        for name in ("running", "waiting", "loop_lag_ms", "kv_use")
+    }

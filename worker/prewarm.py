@@ -1,0 +1,106 @@
+"""Prompts that are prefilled ahead of their question: those of the configuration at start, and, within a limit for each
+tenant, those of people who are about to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from agents.agent import Agent
+from agents.agent_registry import AgentRegistry
+from agents.definition import Definition
+from agents.errors import InvalidTurn
+from agents.model_registry import Candidate
+from agents.turn import Turn
+from inference.core import Generation
+from inference.errors import EnginesAway, InferenceError, InvalidTemplate
+from worker.auth.principal import NOBODY
+
+# A user types in one conversation at a time; a program that warms many must not keep the model busy without need.
+TENANT_MAX = 4
+# Typing starts right after the focus, and each request costs a query.
+PAUSE_S = 1.0
+# Of a start: a small model reads the instructions of a dozen agents in it, and nobody waits for a large one any longer.
+BEGINNINGS_S = 10.0
+
+# A tenant's conversation; None for one that does not exist yet.
+Place: TypeAlias = tuple[UUID, str | None]
+
+log = logging.getLogger("firsttoken.warmth")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    began_s: float
+    generation: Generation | None = None
+
+    @property
+    def counts(self) -> bool:
+        """It is in progress, or has just started."""
+        goes_on = self.generation is not None and self.generation.finish is None
+        return goes_on or time.monotonic() - self.began_s < PAUSE_S
+
+
+class PrewarmLimits:
+    """Limits prefills ahead of questions. Not thread-safe: for the event loop only."""
+
+    def __init__(self) -> None:
+        self._readings: dict[Place, _Reading] = {}
+
+    async def read(self, place: Place, start: Callable[[], Awaitable[Generation | None]]) -> bool:
+        """Start to prefill, unless it has started or the tenant is at its limit. False: nothing is prefilled."""
+        self._readings = {each: reading for each, reading in self._readings.items() if reading.counts}
+        if place in self._readings or sum(tenant == place[0] for tenant, _ in self._readings) >= TENANT_MAX:
+            return False
+        began = _Reading(time.monotonic())
+        self._readings[place] = began
+        try:
+            generation = await start()
+        except BaseException:
+            self._readings.pop(place, None)
+            raise
+        self._readings[place] = _Reading(began.began_s, generation)
+        return generation is not None
+
+
+async def prefill_shared_prefixes(
+    agent: Agent, roster: AgentRegistry, within_s: float = BEGINNINGS_S, only: Candidate | None = None
+) -> None:
+    """Prefill the instructions and tools of the configuration once for all tenants: the first question to an agent
+    finds what the tenth finds. `only` on one model, where it is given.
+
+    What takes longer is read on beside the first requests, below all classes, or when somebody asks for it.
+    """
+    until_s = asyncio.get_running_loop().time() + within_s
+    unread = 0
+    for name, definition in {"": Definition(), **roster.agents}.items():
+        try:
+            turn = definition.applied(Turn(NOBODY, ()))
+            reading = await agent.share(turn, only)
+            async with asyncio.timeout_at(until_s):
+                while reading is not None and not await _is_read(reading):
+                    reading = await agent.share(turn, only)
+        except TimeoutError:
+            unread += 1
+        except (InvalidTurn, InvalidTemplate) as error:  # its clients get this error
+            log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
+        except InferenceError as error:
+            log.warning("the prompt of agent %s was not prefilled: %s", name, error)
+    if unread:
+        log.info("the prompts of %d agents take longer than %.0f s to read: they follow later", unread, within_s)
+
+
+async def _is_read(reading: Generation) -> bool:
+    """Engines that start beside this worker are waited for: False is to be tried again."""
+    try:
+        await reading.stream(lambda _: None)
+    except EnginesAway as error:
+        await asyncio.sleep(error.retry_after_s)
+        return False
+    return True

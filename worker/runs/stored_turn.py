@@ -1,0 +1,81 @@
+"""Work that was asked for at another time or at another worker, as a turn that is made here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
+from uuid import UUID
+
+from agents.checkpoint import CannotResume
+from inference.trace import Trace
+from worker.auth.principal import Via
+from worker.auth.seals import opened
+from worker.checks import check_model
+from worker.runs.ledger import Ledger
+from worker.runs.run_services import RunServices
+from worker.runs.running_store import Taken
+from worker.runs.turn import ResponseTurn, hydrate
+from worker.wire.dialect import Dialect
+from worker.wire.events import WireEvent
+from worker.wire.options import priority_of
+from worker.wire.response import ResponseFrame
+from worker.wire.response_request import ResponseRequest
+
+
+def job_of(turn: ResponseTurn, grace_s: float) -> dict[str, Any]:
+    """All that another worker needs to know of a turn beside what is stored of it anyway. `grace_s` is how long it goes
+    on without a reader."""
+    request = turn.frame.request.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
+    caller = {"via": turn.principal.via, "subject": turn.principal.subject, "dialect": turn.frame.dialect.value}
+    grace = None if grace_s == float("inf") else grace_s
+    return {"request": request, "caller": caller, "history": len(turn.history), "grace_s": grace}
+
+
+# Runs a turn to its end, after the events that were sent before; raises the errors that refuse it.
+Complete: TypeAlias = Callable[[ResponseTurn, Ledger, Sequence[WireEvent]], Awaitable[None]]
+
+
+async def run_queued(services: RunServices, taken: Taken, complete: Complete) -> None:
+    """Run a response that this worker took from the queue. Raises the errors that refuse it: see `restored_turn`."""
+    tenant_id, response_id = taken.tenant_id, taken.response_id
+    job = await services.queue.job(tenant_id, response_id)
+    turn, ledger = await restored_turn(services, tenant_id, response_id, job.request, job.caller)
+    told = (await services.running.read(tenant_id, response_id, -1)).events
+    await complete(turn, ledger, told)
+
+
+async def restored_turn(
+    services: RunServices,
+    tenant_id: UUID,
+    response_id: str,
+    request: Mapping[str, Any],
+    caller: Mapping[str, str],
+    history: int | None = None,
+) -> tuple[ResponseTurn, Ledger]:
+    """A stored response that is to be made, as a turn for its caller. Of one that was begun, only the `history` that it
+    had then.
+
+    Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, NotFound, and CannotGoOn.
+    """
+    principal = await services.authenticator.again(tenant_id, cast(Via, caller["via"]), caller["subject"])
+    record = await services.responses.get(tenant_id, response_id)
+    model = check_model(record.body["model"], services)
+    frame = ResponseFrame(
+        ResponseRequest.model_validate(request),
+        model,
+        response_id,
+        record.body["created_at"],
+        Dialect(caller["dialect"]),
+    )
+    trace = Trace(attributes={"background": True})
+    with trace.span("hydrate"):
+        items = tuple(opened(services.seals, tenant_id, item, "input") for item in record.input)
+        turn = replace(await hydrate(services, principal, frame), items=items)
+    if history is not None:
+        if len(turn.history) < history:
+            raise CannotResume("what stood before it is not there any more")
+        turn = replace(turn, history=turn.history[:history])
+    metadata, tier = frame.request.metadata, frame.request.service_tier
+    priority = priority_of(tier, watched=principal.is_watching)
+    return turn, Ledger(services, principal, trace, response_id, turn.conversation_id, model, metadata, priority)

@@ -1,0 +1,51 @@
+"""What the signals that stop a process ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+LOOK_S = 0.25  # between two looks at what cannot call for itself
+
+
+def notice(drain_s: float) -> str:
+    """For who sees a process go on that was told to stop."""
+    return f"Stopping: what is in progress may finish within {drain_s:g} s. Ctrl-C again ends it now."
+
+
+class StopSignals:
+    """What signals ask for: the first one lets running answers finish, the second one ends them at once."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+        self.serving = False
+        self.asked = asyncio.Event()
+        self.hurried = asyncio.Event()
+
+    @classmethod
+    def by_signals(cls) -> StopSignals:
+        """Of the task that calls."""
+        task = asyncio.current_task()
+        assert task is not None
+        stop = cls(task)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # renews a crew; there is nobody to take over from one process
+        return stop
+
+    async def wanted(self, over: Callable[[], str | None]) -> None:
+        """Return when somebody asks for it, or there is a reason why only another process can go on."""
+        while not (self.asked.is_set() or over()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self.asked.wait()
+
+    def ask(self) -> None:
+        if not self.serving:
+            self._task.cancel()  # nobody has an answer to lose yet
+        elif self.asked.is_set():
+            self.hurried.set()
+        else:
+            self.asked.set()
