@@ -109,7 +109,7 @@ class Agent:
         """`run` a turn behind its bookmark. `recall` gets the events that were told before, as far as what follows
         depends on them.
 
-        Raises CannotGoOn besides; also where a model that is here does not write what was told.
+        Raises CannotResume besides; also where a model that is here does not write what was told.
         """
         with ExitStack() as held:
             with self.turns.doing():

@@ -180,7 +180,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, marks: Iterable[Mapping[str, Any]]) -> Checkpoint:
-        """Raises CannotGoOn."""
+        """Raises CannotResume."""
         bookmark = cls()
         try:
             for mark in marks:
@@ -216,7 +216,7 @@ class Checkpoint:
 
 
 def _put(row: list[T], place: int, values: Sequence[T]) -> None:
-    """Raises CannotGoOn where some are missing before them."""
+    """Raises CannotResume where some are missing before them."""
     if place > len(row):
         raise CannotResume(f"{place - len(row)} entries are missing")
     row[place : place + len(values)] = values

@@ -19,7 +19,7 @@ class InFlight:
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Work {len(self._tasks)} in progress>"
+        return f"<InFlight {len(self._tasks)} in progress>"
 
     @property
     def busy(self) -> bool:

@@ -80,7 +80,7 @@ class SemanticCache:
     _contexts: dict[bytes, dict[str, _Kept]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<SimilarAnswers {len(self._kept)} answers | {self._bytes} of {self.bytes_max} bytes>"
+        return f"<SemanticCache {len(self._kept)} answers | {self._bytes} of {self.bytes_max} bytes>"
 
     async def ask(self, context: bytes, question: str, salt: str) -> tuple[Asked, Found | None] | None:
         """What was asked, to be kept with its answer, and the answer to give in its place. None for a question that is

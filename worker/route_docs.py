@@ -22,7 +22,7 @@ JSON, EVENTS, BYTES, PLAIN, HTML = (
 
 @dataclass(frozen=True, slots=True)
 class RouteDocs:
-    """Stands above a handler: `@Described(Model)`.
+    """Stands above a handler: `@RouteDocs(Model)`.
 
     `takes` is the model of a JSON body, `form` the fields of a multipart one, `query` the schemas of parameters,
     `tells` the media types of an answer with this `status`.

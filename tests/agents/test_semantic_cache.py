@@ -183,7 +183,7 @@ def test_of_one_context_a_limited_number_is_looked_at() -> None:
     similar = SemanticCache(10_000_000, 0.9, embed)
     for number in range(LOOKED_AT_MAX + 50):
         similar.put(*kept(f"question {number}"))
-    assert repr(similar).startswith(f"<SimilarAnswers {LOOKED_AT_MAX} answers")
+    assert repr(similar).startswith(f"<SemanticCache {LOOKED_AT_MAX} answers")
 
 
 @pytest.mark.parametrize("finish", [Finish.CANCELLED, Finish.DEADLINE, Finish.ERROR])

@@ -71,7 +71,7 @@ def test_every_route_is_in_it_once() -> None:
 
 
 def test_every_route_that_reads_a_body_says_which() -> None:
-    """`@Described(Model)` above its handler says it."""
+    """`@RouteDocs(Model)` above its handler says it."""
     silent = [
         f"{each.method} {each.path}: {each.handler.__module__}.{each.handler.__name__}"
         for each in routed()

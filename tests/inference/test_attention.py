@@ -130,7 +130,7 @@ def test_a_kind_that_crashes_is_left_out_and_the_others_are_measured(monkeypatch
             raise RunFailed("killed by SIGSEGV", crashed=True)
         return json.dumps([asdict(pace(mode, 5, 10)) for mode in wanted])
 
-    monkeypatch.setattr(attention_bench, "run_apart", run)
+    monkeypatch.setattr(attention_bench, "run_isolated", run)
     paces = attention_bench.measure_isolated(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert [each.attention for each in paces] == ALL[:3]
     told = attention_finding(paces, STREAMS)
@@ -149,7 +149,7 @@ def test_where_nothing_can_be_measured_the_first_reason_is_told(
         tried.append(arguments)
         raise RunFailed(f"reason {len(tried)}", crashed=crashed)
 
-    monkeypatch.setattr(attention_bench, "run_apart", run)
+    monkeypatch.setattr(attention_bench, "run_isolated", run)
     with pytest.raises(RunFailed, match="reason 1"):
         attention_bench.measure_isolated(CHAT_MODEL, threads=1, gpu_layers=-1)
     assert len(tried) == tries

@@ -46,7 +46,7 @@ class AuthCache:
         self._going_on: defaultdict[str, set[End]] = defaultdict(set)
 
     def __repr__(self) -> str:
-        return f"<Admitted {len(self._entries)} of {CACHED_MAX} | {len(self._going_on)} being answered>"
+        return f"<AuthCache {len(self._entries)} of {CACHED_MAX} | {len(self._going_on)} being answered>"
 
     def get(self, mark: bytes) -> Principal | None:
         entry, now = self._entries.get(mark), time.monotonic()

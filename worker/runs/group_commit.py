@@ -36,7 +36,7 @@ class GroupCommit(Generic[T]):
         self._under_way: dict[UUID, asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
-        return f"<Gathered {sum(map(len, self._waiting.values()))} wait | {len(self._under_way)} tenants>"
+        return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._under_way)} tenants>"
 
     async def put(self, tenant_id: UUID, item: T) -> bool:
         """Whether it was done. Raises what `do` raises. Of somebody who leaves meanwhile it is done or not."""

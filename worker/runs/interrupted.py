@@ -24,7 +24,7 @@ class InterruptedResponse:
 
     @classmethod
     def read(cls, payloads: list[dict[str, Any]], makers: int) -> InterruptedResponse:
-        """Of all batches of its events. Raises CannotGoOn."""
+        """Of all batches of its events. Raises CannotResume."""
         by_number = {event["sequence_number"]: event for payload in payloads for event in payload["events"]}
         marks = [mark for payload in payloads for mark in payload.get("marks", ())]
         job = next((mark["job"] for mark in marks if "job" in mark), None)

@@ -265,7 +265,7 @@ class Runs:
             await self.services.running.give_up(taken, WORKER_GONE)
 
     async def _resume(self, taken: Taken, torn: InterruptedResponse) -> Run:
-        """Begin behind what was told, once there is an engine and room. Raises CannotGoOn, and what refuses it."""
+        """Begin behind what was told, once there is an engine and room. Raises CannotResume, and what refuses it."""
         job, give_up_at = torn.job, time.monotonic() + GO_ON_S
         policy = GO_ON if job["grace_s"] is None else Disconnect(job["grace_s"])
         asked = (taken.tenant_id, taken.response_id, job["request"], job["caller"], job["history"])

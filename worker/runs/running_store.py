@@ -279,7 +279,7 @@ class RunningStore:
         """Take an unfinished response from a worker that is gone, for this one to go on with. None: there is nothing to
         go on with, as it has ended or somebody else has it.
 
-        Raises CannotGoOn, and NoRoom where it could but for that; both leave it where it was.
+        Raises CannotResume, and NoRoom where it could but for that; both leave it where it was.
         """
         tenant_id, response_id = taken.tenant_id, taken.response_id
         async with self._database.tenant(tenant_id) as connection:

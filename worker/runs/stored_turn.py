@@ -56,7 +56,7 @@ async def restored_turn(
     """A stored response that is to be made, as a turn for its caller. Of one that was begun, only the `history` that it
     had then.
 
-    Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, NotFound, and CannotGoOn.
+    Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, NotFound, and CannotResume.
     """
     principal = await services.authenticator.again(tenant_id, cast(Via, caller["via"]), caller["subject"])
     record = await services.responses.get(tenant_id, response_id)

@@ -79,9 +79,9 @@ def test_who_is_being_answered_is_checked_however_long_ago_it_was_let_in(clock: 
     with admitted.going_on(principal("key_1"), lambda: None):
         clock[0] += IDLE_S + 1
         assert admitted.to_check() == ({"key_1"}, set())
-        assert repr(admitted) == "<Admitted 0 of 10000 | 1 being answered>"
+        assert repr(admitted) == "<AuthCache 0 of 10000 | 1 being answered>"
     assert admitted.to_check() == (set(), set())
-    assert repr(admitted) == "<Admitted 0 of 10000 | 0 being answered>"
+    assert repr(admitted) == "<AuthCache 0 of 10000 | 0 being answered>"
 
 
 def test_a_jwt_is_not_asked_about_whatever_its_subject_is_called(clock: list[float]) -> None:

@@ -47,7 +47,7 @@ async def test_what_comes_meanwhile_is_done_together(desk: Desk) -> None:
     assert await asyncio.gather(*told) == [number % 2 == 0 for number in range(1000)]
     assert len(desk.done) == -(-999 // BATCH_MAX) + 1  # the first one waits for nobody
     assert [number for items in desk.done for number in items] == [*range(1000)]
-    assert repr(gathered) == "<Gathered 0 wait | 0 tenants>"
+    assert repr(gathered) == "<GroupCommit 0 wait | 0 tenants>"
 
 
 async def test_tenants_do_not_wait_for_each_other(desk: Desk) -> None:
