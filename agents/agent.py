@@ -71,9 +71,9 @@ class Agent:
         similar: SemanticCache | None = None,
     ) -> None:
         """`answers` are given again, `similar` ones to similar questions; None: each is generated."""
-        lineup = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
-        self._router = Router(lineup)
-        self._names_models = len(lineup.candidates) > 1
+        model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
+        self._router = Router(model_registry)
+        self._names_models = len(model_registry.candidates) > 1
         self._prices = prices
         self._retriever = retriever
         self._toolbox = toolbox
@@ -87,7 +87,7 @@ class Agent:
         Interrupted, and what `sink.open` raises.
         """
         with ExitStack() as held:
-            with self.turns.doing():
+            with self.turns.track():
                 likely = self._router.likely(turn)
                 await likely.ready(trace, held)
                 with Prefetch(likely.model, trace) as ahead:
@@ -102,7 +102,7 @@ class Agent:
         turn: Turn,
         trace: Trace,
         sink: EventSink,
-        bookmark: Checkpoint,
+        checkpoint: Checkpoint,
         marks: Marks,
         recall: Callable[[Sequence[Event]], None],
     ) -> TurnFinished:
@@ -112,57 +112,57 @@ class Agent:
         Raises CannotResume besides; also where a model that is here does not write what was told.
         """
         with ExitStack() as held:
-            with self.turns.doing():
-                candidate = self._router.lineup.candidates.get(bookmark.model)
+            with self.turns.track():
+                candidate = self._router.model_registry.candidates.get(checkpoint.model)
                 if candidate is None:
-                    raise CannotResume(f"there is no model {bookmark.model} here")
+                    raise CannotResume(f"there is no model {checkpoint.model} here")
                 await candidate.ready(trace, held)
                 with Prefetch(candidate.model, trace) as ahead:
-                    progress = self._reopened(turn, trace, bookmark, candidate, ahead)
+                    progress = self._reopened(turn, trace, checkpoint, candidate, ahead)
                     progress.held, progress.marks = held, marks
                     progress.same(candidate)
-                    events = await self._recall(progress, candidate, bookmark)
+                    events = await self._recall(progress, candidate, checkpoint)
                     self._mark(progress)
             recall(events)
             return await self._run_begun(progress, sink)
 
     def _reopened(
-        self, turn: Turn, trace: Trace, bookmark: Checkpoint, candidate: Candidate, ahead: Prefetch
+        self, turn: Turn, trace: Trace, checkpoint: Checkpoint, candidate: Candidate, ahead: Prefetch
     ) -> Progress:
         budget = Budget(turn.limits, now_ns(), self._prices)
-        budget.spend(bookmark.budget, now_ns())
+        budget.spend(checkpoint.budget, now_ns())
         stores = turn.file_search.vector_store_ids if turn.file_search else ()
         return Progress(
             turn,
             trace,
             self._offer(turn, candidate),
             budget,
-            ToolContext(turn.tenant_id, stores, list(bookmark.sources)),
+            ToolContext(turn.tenant_id, stores, list(checkpoint.sources)),
             ahead,
-            in_prompt=bookmark.in_prompt,
-            concluding=bookmark.concluding,
-            output=bookmark.output[: bookmark.before],
-            usage=bookmark.usage,
+            in_prompt=checkpoint.in_prompt,
+            concluding=checkpoint.concluding,
+            output=checkpoint.output[: checkpoint.before],
+            usage=checkpoint.usage,
             goes_on=True,
         )
 
-    async def _recall(self, progress: Progress, candidate: Candidate, bookmark: Checkpoint) -> list[Event]:
+    async def _recall(self, progress: Progress, candidate: Candidate, checkpoint: Checkpoint) -> list[Event]:
         """Bring the turn to its newest step, and that to where it stood. Returns what was told of both."""
-        turn, written = progress.turn, bookmark.written
+        turn, written = progress.turn, checkpoint.written
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
-        sampling = await self._held(asked, progress, candidate, bookmark.thinking)
-        over = bookmark.finish or (Finish.LENGTH if len(written) >= sampling.max_tokens else None)
+        sampling = await self._constrained(asked, progress, candidate, checkpoint.thinking)
+        over = checkpoint.finish or (Finish.LENGTH if len(written) >= sampling.max_tokens else None)
         try:
-            texts = candidate.model.say(written, sampling.stop, over=over is not None)
+            texts = candidate.model.text_pieces(written, sampling.stop, over=over is not None)
         except InferenceError as error:
             raise CannotResume(str(error)) from error
         generation: Generation
         if over is not None:
-            answer = CachedAnswer("", tuple(written), over, bookmark.stop_string)
-            generation = CachedGeneration.over(answer, len(bookmark.prompt))
+            answer = CachedAnswer("", tuple(written), over, checkpoint.stop_string)
+            generation = CachedGeneration.over(answer, len(checkpoint.prompt))
         else:
             generation = candidate.model.generate(
-                bookmark.prompt,
+                checkpoint.prompt,
                 sampling,
                 salt=turn.salt,
                 priority=turn.priority,
@@ -171,27 +171,29 @@ class Agent:
                 traceparent=progress.trace.traceparent,
                 written=written,
             )
-        step = self._step(progress, candidate, generation, bookmark.prompt, bookmark.thinking, known=bookmark.told)
+        step = self._step(
+            progress, candidate, generation, checkpoint.prompt, checkpoint.thinking, known=checkpoint.told
+        )
         progress.step = step
         try:
-            return self._retold(progress, bookmark, texts)
+            return self._replayed(progress, checkpoint, texts)
         except BaseException:
             step.cancel()
             raise
 
     @staticmethod
-    def _retold(progress: Progress, bookmark: Checkpoint, texts: Sequence[str]) -> list[Event]:
-        step, output = progress.step, bookmark.output
+    def _replayed(progress: Progress, checkpoint: Checkpoint, texts: Sequence[str]) -> list[Event]:
+        step, output = progress.step, checkpoint.output
         before = [_told(index, item) for index, item in enumerate(progress.output)]
-        behind = output[bookmark.before + len(bookmark.told) :] if bookmark.ended else []
+        behind = output[checkpoint.before + len(checkpoint.told) :] if checkpoint.ended else []
         step.calls.answered, step.calls.lost = len(behind), True
         told = step.recall(texts)
-        if bookmark.ended:
+        if checkpoint.ended:
             told += step.end(fallback=_fallback(progress))
         step.calls.lost = False
-        if (len(step.reply.told), step.reply.open_chars) != (len(bookmark.told), bookmark.chars):
+        if (len(step.reply.told), step.reply.open_chars) != (len(checkpoint.told), checkpoint.chars):
             raise CannotResume("its tokens do not say here what was told")
-        if bookmark.ended:
+        if checkpoint.ended:
             progress.add(step)
             progress.output += behind
         return [
@@ -208,7 +210,7 @@ class Agent:
 
     async def _run_begun(self, progress: Progress, sink: EventSink) -> TurnFinished:
         try:
-            with self.turns.doing():
+            with self.turns.track():
                 await progress.step.generation.admitted()
             await sink.open()
             finished = await self._run_steps(progress, sink)
@@ -222,7 +224,7 @@ class Agent:
         try:
             sink.write(progress.opening())
             with (
-                self.turns.doing(),
+                self.turns.track(),
                 report_position(progress.step, sink) if progress.turn.tells_place else nullcontext(),
             ):
                 await self._go_on(progress, sink)
@@ -243,7 +245,7 @@ class Agent:
             with Prefetch(step.candidate.model, progress.trace) as progress.ahead:
                 await self._results(progress, sink)
                 if not step.goes_on or progress.budget.remaining_tokens <= 0:
-                    return await self._keep_promise(progress)
+                    return await self._validate_output(progress)
                 progress.concluding = progress.budget.spent(now_ns())
                 await sink.drain()
                 await self._next(progress)
@@ -319,7 +321,7 @@ class Agent:
         if span is not None and step.trial is not None:
             span.attributes |= {**step.trial.attributes, "model": progress.step.candidate.name, "took_over": took_over}
 
-    async def _keep_promise(self, progress: Progress) -> None:
+    async def _validate_output(self, progress: Progress) -> None:
         """Raises SchemaUnmet for an answer that is complete and breaks what no grammar holds."""
         step, turn = progress.step, progress.turn
         if step.generation.finish is Finish.STOP and needs_validation(turn):
@@ -366,7 +368,7 @@ class Agent:
         likely = self._router.likely(asked)
         if likely.on_demand is not None:
             likely.on_demand.foresee()
-        return likely.model.read_ahead(await self._prefix(asked, likely), salt=turn.salt)
+        return likely.model.prefill_ahead(await self._prefix(asked, likely), salt=turn.salt)
 
     async def share(self, turn: Turn, only: Candidate | None = None) -> Generation | None:
         """Let all tenants share the prefix of turns like this one, which comes from the configuration and contains no
@@ -377,12 +379,12 @@ class Agent:
         likely, reading = only or self._router.likely(asked), None
         named = self._router.named(asked)
         if only is not None:
-            is_known = only.name in self._router.lineup.candidates
+            is_known = only.name in self._router.model_registry.candidates
             named = [only] if only.name in [each.name for each in named] or not is_known else []
         for candidate in named:
             prefix = await self._prefix(asked, candidate)
             candidate.model.share(prefix)
-            read = candidate.model.read_ahead(prefix, salt=turn.salt)
+            read = candidate.model.prefill_ahead(prefix, salt=turn.salt)
             reading = read if candidate is likely else reading
         return reading
 
@@ -471,7 +473,7 @@ class Agent:
         if turn.file_search and not progress.output:
             progress.output = [found(progress.query, progress.passages)]
         asked = turn.sampling.at_most(budget.remaining_tokens)
-        sampling = await self._held(
+        sampling = await self._constrained(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
         )
         ask = Ask(
@@ -582,7 +584,9 @@ class Agent:
             return True
         return False
 
-    async def _held(self, sampling: Sampling, progress: Progress, candidate: Candidate, thinking: bool) -> Sampling:
+    async def _constrained(
+        self, sampling: Sampling, progress: Progress, candidate: Candidate, thinking: bool
+    ) -> Sampling:
         """The sampling with the grammar of the step, compiled in a thread. Raises InvalidTurn, InvalidSchema."""
         turn, calls_max = progress.turn, self._calls_max(progress, candidate)
         if not calls_max and turn.answer_format is None:

@@ -28,7 +28,7 @@ class CannotResume(Exception):
     """What was kept of a turn is not enough to go on with it here, exactly. For the log."""
 
 
-class Told(Protocol):
+class SentItems(Protocol):
     """What of a reply was told as items."""
 
     @property
@@ -38,14 +38,14 @@ class Told(Protocol):
     def open_chars(self) -> int: ...
 
 
-class Stepping(Protocol):
+class StepState(Protocol):
     """A step as far as its marks need to know."""
 
     @property
     def generation(self) -> Generation: ...
 
     @property
-    def reply(self) -> Told: ...
+    def reply(self) -> SentItems: ...
 
     @property
     def is_kept(self) -> bool: ...
@@ -54,15 +54,15 @@ class Stepping(Protocol):
     ended: bool
 
 
-class Sourced(Protocol):
+class SourceState(Protocol):
     sources: list[Passage]
 
 
-class Turning(Protocol):
+class TurnState(Protocol):
     """A turn in progress."""
 
     @property
-    def context(self) -> Sourced: ...
+    def context(self) -> SourceState: ...
 
     output: list[Item]
     in_prompt: int
@@ -75,7 +75,7 @@ class Turning(Protocol):
 class Begun:
     """A step, what was asked of its model, and how the turn stood."""
 
-    step: Stepping
+    step: StepState
     model: str
     prompt: Sequence[int]
     facts: Mapping[str, Any]
@@ -96,11 +96,11 @@ class Marks:
 
     def __init__(self, stored: Callable[[], Awaitable[None]]) -> None:
         self.stored = stored
-        self._turn: Turning | None = None
+        self._turn: TurnState | None = None
         self._begun: list[Begun] = []
         self._kept = self._taken = Kept()
 
-    def begin(self, turn: Turning, step: Stepping, model: str, prompt: Sequence[int], *, thinking: bool) -> None:
+    def begin(self, turn: TurnState, step: StepState, model: str, prompt: Sequence[int], *, thinking: bool) -> None:
         """The next step of the turn, or another model's in the place of one that was on trial."""
         facts = {
             "thinking": thinking,
@@ -140,7 +140,7 @@ class Marks:
         self._kept = self._taken
 
 
-def _written(number: int, step: Stepping, since: int) -> dict[str, Any]:
+def _written(number: int, step: StepState, since: int) -> dict[str, Any]:
     generation = step.generation
     over = generation.finish is not None and step.fed >= len(generation.ids)
     return {
@@ -181,15 +181,15 @@ class Checkpoint:
     @classmethod
     def read(cls, marks: Iterable[Mapping[str, Any]]) -> Checkpoint:
         """Raises CannotResume."""
-        bookmark = cls()
+        checkpoint = cls()
         try:
             for mark in marks:
-                bookmark._add(mark)
+                checkpoint._add(mark)
         except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
             raise CannotResume(f"a mark cannot be read: {error!r}") from error
-        if bookmark._step < 0:
+        if checkpoint._step < 0:
             raise CannotResume("no step of it is known")
-        return bookmark
+        return checkpoint
 
     def _add(self, mark: Mapping[str, Any]) -> None:
         if "step" in mark:

@@ -26,7 +26,7 @@ class InFlight:
         return bool(self._tasks)
 
     @contextmanager
-    def doing(self) -> Iterator[None]:
+    def track(self) -> Iterator[None]:
         """Raises Interrupted inside the block, and for each that begins later, once `interrupt` was called.
 
         As with `asyncio.timeout`, the block is left by a cancellation, which ends here.

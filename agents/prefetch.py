@@ -58,7 +58,7 @@ class Prefetch:
                 self._spans.append((span, reading.cached_tokens))
 
     def read(self, prefix: Sequence[int], *, salt: str, exact: bool) -> None:
-        reading = self._model.read_ahead(prefix, salt=salt, exact=exact)
+        reading = self._model.prefill_ahead(prefix, salt=salt, exact=exact)
         if reading is not None:
             self._readings.append(reading)
 

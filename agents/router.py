@@ -22,13 +22,13 @@ CONVERSATIONS_MAX = 10_000  # whose models are remembered, in about 2 MB
 class Router:
     """For the event loop only."""
 
-    def __init__(self, lineup: ModelRegistry) -> None:
-        self.lineup = lineup
+    def __init__(self, model_registry: ModelRegistry) -> None:
+        self.model_registry = model_registry
         # Who wrote what a model said last: what stands before it is in the prompt cache there.
         self._wrote: OrderedDict[int, set[int]] = OrderedDict()  # versions of candidates
 
     def candidate(self, name: str) -> Candidate:
-        return self.lineup.candidates[name]
+        return self.model_registry.candidates[name]
 
     def likely(self, turn: Turn) -> Candidate:
         """Which model will begin the turn, as far as that is known before anything was searched for."""
@@ -36,11 +36,11 @@ class Router:
 
     def named(self, turn: Turn) -> list[Candidate]:
         """All models that may do a step of the turn."""
-        return [self.candidate(name) for name in named_by(self.lineup.route(turn.model))]
+        return [self.candidate(name) for name in named_by(self.model_registry.route(turn.model))]
 
     def rewriter(self, turn: Turn) -> Candidate | None:
         """The model that makes a search query of a question that leans on others."""
-        route = self.lineup.route(turn.model)
+        route = self.model_registry.route(turn.model)
         return self.candidate(route.queries) if isinstance(route, Steps) and route.queries else None
 
     def decide(
@@ -54,9 +54,9 @@ class Router:
         trace: Trace | None = None,
     ) -> Decision:
         """The choice for the next step, as a span where there is a trace. `offer`: what may still be called."""
-        route = self.lineup.route(turn.model)
+        route = self.model_registry.route(turn.model)
         if turn.prompt:  # token ids mean something to one model alone
-            return Decision(self.lineup.best(turn.model).name, "a prompt as it stands")
+            return Decision(self.model_registry.best(turn.model).name, "a prompt as it stands")
         if isinstance(route, Fixed) and isinstance(route.model, str):
             return Decision(route.model, "fixed")
         with (trace or Trace()).span("route") as span:
@@ -88,7 +88,7 @@ class Router:
         self._note(_last_said(turn, (*turn.history, *turn.input)), candidate)
 
     def _note(self, said: tuple[int, int] | None, candidate: Candidate) -> None:
-        if said is None or len(self.lineup.candidates) == 1:
+        if said is None or len(self.model_registry.candidates) == 1:
             return
         self._wrote.setdefault(said[0], set()).add(candidate.version)
         self._wrote.move_to_end(said[0])

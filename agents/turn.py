@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from agents.message import Item
-from inference.core import WHENEVER, Due, Priority, Sampling, Segment
+from inference.core import NO_DEADLINE, Due, Priority, Sampling, Segment
 from inference.template_options import TemplateOptions
 from retrieval.filter import Filter
 
@@ -123,7 +123,7 @@ class Turn:
     caps: Caps = field(default_factory=Caps)  # what the request asks for
     limits: Limits = field(default_factory=Limits)  # what the turn runs under
     priority: Priority = Priority.STANDARD
-    due: Due = WHENEVER
+    due: Due = NO_DEADLINE
     tells_place: bool = False  # its place in the queue, while it waits for the model
     compacting: Compacting | None = None
     truncates: bool = False  # the oldest turns may be dropped when the context is too small

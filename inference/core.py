@@ -59,7 +59,7 @@ class Grammar(Protocol):
     def start(self) -> Constraint: ...
 
 
-NEVER = -100.0  # the least bias that the wire has; logits of one position are some tens apart
+BIAS_MIN = -100.0  # the least bias that the wire has; logits of one position are some tens apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class Sampling:
         """
         if not self.ignore_eos:
             return self
-        return replace(self, logit_bias={**self.logit_bias, **dict.fromkeys(end_tokens, NEVER)})
+        return replace(self, logit_bias={**self.logit_bias, **dict.fromkeys(end_tokens, BIAS_MIN)})
 
     def without(self, tokens: Iterable[int]) -> Sampling:
         """The same, with these tokens out of reach, but for those that have a bias of their own."""
-        return replace(self, logit_bias={**dict.fromkeys(tokens, NEVER), **self.logit_bias})
+        return replace(self, logit_bias={**dict.fromkeys(tokens, BIAS_MIN), **self.logit_bias})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,10 @@ class Due:
     @property
     def begun(self) -> Due:
         """For what comes after the first token."""
-        return Due(pace_s=self.pace_s) if self.pace_s is not None else WHENEVER
+        return Due(pace_s=self.pace_s) if self.pace_s is not None else NO_DEADLINE
 
 
-WHENEVER = Due()
+NO_DEADLINE = Due()
 
 
 @dataclass(slots=True)
@@ -456,11 +456,11 @@ class LanguageModel(Protocol):
         ends; `parse_special`: marks of control tokens become these. Thread-safe."""
         ...
 
-    def spell(self, ids: Sequence[int]) -> list[bytes]:
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token; control tokens by their marks. Raises UnknownToken."""
         ...
 
-    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
         """The text that an answer of these tokens has told with each of them; `over`: with what was told at its end.
         Raises UnknownToken."""
         ...
@@ -489,7 +489,7 @@ class LanguageModel(Protocol):
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
-        due: Due = WHENEVER,
+        due: Due = NO_DEADLINE,
         deadline_ns: int | None = None,
         traceparent: str = "",
         written: Sequence[int] = (),
@@ -509,7 +509,7 @@ class LanguageModel(Protocol):
         vain."""
         ...
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
         """Compute the prefix of a prompt that will come; nothing is generated. `exact`: for a deterministic one.
 
         The prompt itself continues from wherever this is when it is submitted. Cancel it when none will come. None

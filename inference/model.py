@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from inference.config import EngineConfig, default_threads
-from inference.core import WHENEVER, ChatMessage, Due, Priority, Sampling
+from inference.core import NO_DEADLINE, ChatMessage, Due, Priority, Sampling
 from inference.engine.engine import Engine
 from inference.engine.handle import Handle
 from inference.errors import ModelNotLoaded, OutOfDeviceMemory
@@ -108,7 +108,7 @@ class ChatModel(TextModel):
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
-        due: Due = WHENEVER,
+        due: Due = NO_DEADLINE,
         deadline_ns: int | None = None,
         traceparent: str = "",
         written: Sequence[int] = (),
@@ -127,8 +127,8 @@ class ChatModel(TextModel):
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         self._engine.expect(due, salt=salt, priority=priority)
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
-        return self._engine.read_ahead(prompt, salt=salt, exact=exact)
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
+        return self._engine.prefill_ahead(prompt, salt=salt, exact=exact)
 
     def share(self, beginning: Sequence[int]) -> None:
         self._engine.share(beginning)

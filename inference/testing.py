@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from inference.backend import Chunk, Region
 from inference.core import (
-    WHENEVER,
+    NO_DEADLINE,
     ChatMessage,
     Delta,
     Due,
@@ -196,7 +196,7 @@ class ScriptedModel:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return [*([1] if add_special else []), *map(ord, text)]
 
-    def spell(self, ids: Sequence[int]) -> list[bytes]:
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         for id in ids:
             if id > maxunicode:
                 raise UnknownToken(f"the model has no token {id}")
@@ -206,7 +206,7 @@ class ScriptedModel:
     def _reply(self) -> str:
         return self.replies[min(len(self.prompts), len(self.replies) - 1)]
 
-    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
         """As if they were of the reply that comes next."""
         reply = self._reply[: min((at for each in stop if (at := self._reply.find(each)) >= 0), default=None)]
         pieces = [reply[at : at + self.piece_chars] for at in range(0, len(reply), self.piece_chars)]
@@ -234,7 +234,7 @@ class ScriptedModel:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
-        due: Due = WHENEVER,
+        due: Due = NO_DEADLINE,
         deadline_ns: int | None = None,
         traceparent: str = "",
         written: Sequence[int] = (),
@@ -254,7 +254,7 @@ class ScriptedModel:
     def expect(self, due: Due, *, salt: str = "", priority: Priority = Priority.STANDARD) -> None:
         self.salts.add(salt)
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
         self.salts.add(salt)
         self.ahead.append("".join(map(chr, prompt)))
         generation = ScriptedGeneration("", len(prompt), Sampling(max_tokens=0), self.piece_chars)

@@ -81,14 +81,14 @@ class TextModel:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return self._weights.tokenize(text, add_special=add_special, parse_special=parse_special)
 
-    def spell(self, ids: Sequence[int]) -> list[bytes]:
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         unknown = next((id for id in ids if not 0 <= id < len(self._pieces)), None)
         if unknown is not None:
             raise UnknownToken(f"the model has no token {unknown}; it has {len(self._pieces)}")
         return [self._pieces[id] or self._marks[id] for id in ids]
 
-    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
-        self.spell(ids)
+    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+        self.token_bytes(ids)
         text = TextStream(self._pieces, stop)
         return [*map(text.push, ids), *([text.flush()] if over else [])]
 

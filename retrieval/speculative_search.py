@@ -110,11 +110,11 @@ class SpeculativeSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    foresight: SpeculativeSearch
+    speculative_search: SpeculativeSearch
     place: Hashable
 
     async def retrieve(self, query: Query, trace: Trace, budget_ms: float = inf) -> list[Passage]:
-        self.foresight.begin(self.place, query)
+        self.speculative_search.begin(self.place, query)
         return []
 
 

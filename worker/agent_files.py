@@ -28,7 +28,7 @@ def read_agents(config: Config) -> AgentRegistry:
 
 
 def check_names(
-    roster: AgentRegistry,
+    agent_registry: AgentRegistry,
     aliases: ModelAliases,
     models: Collection[str],
     beside: Collection[str],
@@ -37,9 +37,9 @@ def check_names(
     """Raises StartError where agents, surfaces or aliases name what there is not. `models` may be routes, too; `beside`
     are embedders and the reranker; `tools` None: they are not known here."""
     if tools is None:
-        tools = {tool for agent in roster.agents.values() for tool in agent.tools}
-    served = [*models, *roster.models, *beside]
-    if problems := [*roster.problems(tools, models), *aliases.problems(served)]:
+        tools = {tool for agent in agent_registry.agents.values() for tool in agent.tools}
+    served = [*models, *agent_registry.models, *beside]
+    if problems := [*agent_registry.problems(tools, models), *aliases.problems(served)]:
         raise StartError(" ".join(problems))
 
 
@@ -63,19 +63,19 @@ def _list_models(models: ModelFile) -> None:
 
 async def list_agents(config: Config) -> None:
     """Print the agents. Raises StartError for those that no worker could serve."""
-    roster, models = read_agents(config), read_models(config)
-    for model, agent in zip(roster.models, roster.agents.values(), strict=True):
+    agent_registry, models = read_agents(config), read_models(config)
+    for model, agent in zip(agent_registry.models, agent_registry.agents.values(), strict=True):
         searched = f"searches {', '.join(agent.search.stores)}" if agent.search else "searches nothing"
         tools = ", ".join(agent.tools) or "no tools"
         print(f"{model:<24} {tools}; {searched}; {_model_of(agent.model, models)}  {agent.description}".rstrip())
-    surfaces = {**USUAL, **roster.surfaces}
+    surfaces = {**USUAL, **agent_registry.surfaces}
     targets = Targets.parse(config.targets).with_those_of(surfaces).by_surface
     for name, surface in surfaces.items():
         target = targets.get(name, "no targets")
         print(f"{'surface ' + name:<24} {target}; {str(surface) or 'no limits of its own'}")
-    if not roster.agents:
+    if not agent_registry.agents:
         print(f"no agents: define them in {config.agents or Home(config.home).agents_file}")
     if models:
         _list_models(models)
-    if problems := roster.problems(NAMES, models.names if models else None):
+    if problems := agent_registry.problems(NAMES, models.names if models else None):
         raise StartError(" ".join(problems))

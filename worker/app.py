@@ -42,7 +42,7 @@ from worker.routes import (
     vector_stores,
     warm,
 )
-from worker.runs.event_stream import PULSE, Pulse
+from worker.runs.event_stream import PULSE, Heartbeat
 from worker.runs.manager import RUNS, Runs
 from worker.services import CHECKERS, DRAINING, LEAVING, REQUESTS, SERVICES, Services
 from worker.sockets import connection
@@ -99,6 +99,6 @@ def build_app(services: Services, runs: Runs, batch_worker: BatchWorker) -> web.
     app[CHECKERS] = HealthProbes()
     app[BUDGET] = Budget(config.request_mb * 2**20, config.tenant_request_mb * 2**20)
     app[SOCKETS] = Sockets()
-    app[PULSE] = Pulse()
+    app[PULSE] = Heartbeat()
     app.on_response_prepare.extend([add_headers, cors.add_headers])
     return app

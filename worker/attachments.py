@@ -23,7 +23,7 @@ from retrieval.loaders.pool import LoaderPool
 from retrieval.loaders.source import checked
 from worker.auth.seals import Seals, opened
 from worker.edge.body import arriving, coding_of
-from worker.edge.budget import Holding
+from worker.edge.budget import Reservation
 from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.chat_messages import ChatMessage, SpeakerMessage
@@ -157,7 +157,9 @@ class Upload:
 
 
 @asynccontextmanager
-async def receive(request: web.Request, holding: Holding, *, bytes_max: int, stall_s: float) -> AsyncIterator[Upload]:
+async def receive(
+    request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float
+) -> AsyncIterator[Upload]:
     """The file of a form with `file` and `purpose`, held while it is read.
 
     Raises ApiError 400, 408, 415, 429, and 413 naming the file; and ClientGone.
@@ -198,7 +200,7 @@ async def _form_parts(form: MultipartReader) -> AsyncIterator[BodyPartReader]:
 
 
 async def _spool(
-    part: BodyPartReader, content: BinaryIO, bytes_max: int, holding: Holding, progress: Callable[[], None]
+    part: BodyPartReader, content: BinaryIO, bytes_max: int, holding: Reservation, progress: Callable[[], None]
 ) -> None:
     while chunk := await part.read_chunk():
         progress()

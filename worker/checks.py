@@ -25,8 +25,8 @@ def check_model(name: str | None, services: RunServices) -> str:
 
     Raises ApiError 404 for anything else.
     """
-    served = [*services.lineup.names, *services.roster.models]
-    model = services.lineup.default if name is None else services.aliases.model_of(name)
+    served = [*services.model_registry.names, *services.agent_registry.models]
+    model = services.model_registry.default if name is None else services.aliases.model_of(name)
     if model not in served:
         available = ", ".join([*served, *services.aliases.of(served)])
         message = f"The model '{name}' is not available on this worker. Available: {available}."

@@ -32,14 +32,14 @@ def check_inputs(services: Services, body: EmbeddingsRequest) -> EmbeddingsReque
 
 
 async def embed_inputs(
-    services: Services, tenant_id: UUID, trace: Trace, body: EmbeddingsRequest, pace: TimeSlice | None = None
+    services: Services, tenant_id: UUID, trace: Trace, body: EmbeddingsRequest, time_slice: TimeSlice | None = None
 ) -> dict[str, Any]:
-    """The answer to a request that was `check_inputs`. `pace`: nobody waits for it. Raises ForeignTokens,
+    """The answer to a request that was `check_inputs`. `time_slice`: nobody waits for it. Raises ForeignTokens,
     EmbedderNotLoaded."""
     with trace.span("embed", model=body.model, texts=len(body.inputs)):
         embedder = await services.embedders.get(body.model)
         texts = await embedder.texts(body.inputs)
-        vectors = await (embedder.embed(texts) if pace is None else _in_bites(embedder, texts, pace))
+        vectors = await (embedder.embed(texts) if time_slice is None else _in_bites(embedder, texts, time_slice))
     tokens = await embedder.count_all(texts)
     trace.finish()
     services.telemetry.record(TurnRecord(trace, tenant_id, "completed", "embeddings", embedder.name))
@@ -54,11 +54,11 @@ async def embed_inputs(
     }
 
 
-async def _in_bites(embedder: Embedder, texts: Sequence[str], pace: TimeSlice) -> NDArray[np.float32]:
+async def _in_bites(embedder: Embedder, texts: Sequence[str], time_slice: TimeSlice) -> NDArray[np.float32]:
     parts = []
     for begin in range(0, len(texts), BATCH_TEXTS):
         parts.append(await embedder.embed(texts[begin : begin + BATCH_TEXTS]))
-        await pace.rest()
+        await time_slice.yield_if_due()
     return np.concatenate(parts)
 
 

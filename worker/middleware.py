@@ -88,7 +88,7 @@ async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse
     if request.app[DRAINING].is_set() and access_of(request) != EVERYBODY:
         return _last(_answer(request, Leaving()))
     try:
-        with request.app[REQUESTS].doing():
+        with request.app[REQUESTS].track():
             response = await handler(request)
             await response.prepare(request)
             await response.write_eof()
@@ -168,7 +168,7 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
                 code="missing_api_key",
             )
         if principal is not None and principal.bounds is not None:
-            await services.day_budgets.know(principal)
+            await services.daily_budgets.know(principal)
     if access is None:
         raise web.HTTPForbidden
     if principal is not None:
@@ -177,7 +177,7 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
         request[BODY] = b""
         return await handler(request)
     config = services.config
-    with request.app[BUDGET].holding(principal.tenant_id) as holding:
+    with request.app[BUDGET].reserve(principal.tenant_id) as holding:
         with trace.span("edge"):
             request[BODY] = await read_body(request, holding, bytes_max=config.body_bytes, stall_s=config.body_s)
         return await handler(request)

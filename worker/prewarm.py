@@ -70,7 +70,7 @@ class PrewarmLimits:
 
 
 async def prefill_shared_prefixes(
-    agent: Agent, roster: AgentRegistry, within_s: float = BEGINNINGS_S, only: Candidate | None = None
+    agent: Agent, agent_registry: AgentRegistry, within_s: float = BEGINNINGS_S, only: Candidate | None = None
 ) -> None:
     """Prefill the instructions and tools of the configuration once for all tenants: the first question to an agent
     finds what the tenth finds. `only` on one model, where it is given.
@@ -79,7 +79,7 @@ async def prefill_shared_prefixes(
     """
     until_s = asyncio.get_running_loop().time() + within_s
     unread = 0
-    for name, definition in {"": Definition(), **roster.agents}.items():
+    for name, definition in {"": Definition(), **agent_registry.agents}.items():
         try:
             turn = definition.applied(Turn(NOBODY, ()))
             reading = await agent.share(turn, only)

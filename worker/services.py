@@ -54,8 +54,8 @@ class Services(RunServices):
     batches: BatchStore
     loaders: LoaderPool
     reranker: Reranker | None = None
-    foresight: SpeculativeSearch | None = None
-    warmth: PrewarmLimits = field(default_factory=PrewarmLimits)
+    speculative_search: SpeculativeSearch | None = None
+    prewarm_limits: PrewarmLimits = field(default_factory=PrewarmLimits)
     reload: Callable[[], None] = lambda: None  # reads models.toml again
     started_at: float = field(default_factory=time.time)
 

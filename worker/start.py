@@ -129,7 +129,7 @@ async def open_services(
 ) -> AsyncIterator[tuple[Services, Runs, BatchWorker]]:
     """Database and models start concurrently: the slowest of them determines the start time. `member` is the name
     within the crew, if there is one."""
-    roster, secret, supervisor = read_agents(config), read_secret(config, home), Supervisor()
+    agent_registry, secret, supervisor = read_agents(config), read_secret(config, home), Supervisor()
     loading, start = loading or LoadProgress(), Trace()
     async with AsyncExitStack() as stack:
 
@@ -146,7 +146,7 @@ async def open_services(
             models(),
             opened_as("embedders", open_embedders(config)),
             opened_as("reranker", open_reranker(config)),
-            opened_as("tool_servers", open_tool_servers(roster, supervisor)),
+            opened_as("tool_servers", open_tool_servers(agent_registry, supervisor)),
             return_exceptions=True,
         )
         failed = next((failure for failure in opened if isinstance(failure, BaseException)), None)
@@ -159,7 +159,7 @@ async def open_services(
         exporter = _exporter(config)
         replica = await stack.enter_async_context(open_replica(config, database))
         name = "/".join(filter(None, (gethostname(), member)))
-        services = _assemble(config, roster, secret, supervisor, *parts, exporter, replica, name)
+        services = _assemble(config, agent_registry, secret, supervisor, *parts, exporter, replica, name)
         reloader = _reloader(services, engines)
         services = replace(services, reload=reloader.ask)
         stack.callback(services.loaders.close)
@@ -183,7 +183,7 @@ async def open_services(
         await runs.start()
         stack.push_async_callback(supervisor.start("intake", services.ingest_worker.run).stop)
         with start.span("prompts"):
-            begins = roster.beside(engines.lineup.names[1:])
+            begins = agent_registry.beside(engines.model_registry.names[1:])
             await asyncio.gather(prefill_shared_prefixes(services.agent, begins), services.retriever.warm_up())
         stack.push_async_callback(reloader.close)
         start.finish()
@@ -195,16 +195,16 @@ async def open_services(
 
 def _reloader(services: Services, engines: ActiveEngines) -> Reloader:
     """Of models.toml, whose names agents, surfaces and aliases use."""
-    roster, found = services.roster, services.aliases
+    agent_registry, found = services.agent_registry, services.aliases
     beside = _beside(services.embedders, services.reranker)
 
     def check(file: ModelFile) -> None:
         nonlocal found
         found = ModelAliases.parse(services.config.alias or "").beside(file.aliases)
-        check_names(roster, found, file.names, beside)
+        check_names(agent_registry, found, file.names, beside)
 
     async def warm(candidate: Candidate) -> None:
-        begins = roster.beside(services.lineup.names[1:])
+        begins = agent_registry.beside(services.model_registry.names[1:])
         await prefill_shared_prefixes(services.agent, begins, only=candidate)
 
     return Reloader(engines.reload, check, warm, lambda: services.aliases.replace(found))
@@ -227,7 +227,7 @@ def _exporter(config: Config) -> Exporter | None:
 
 def _assemble(
     config: Config,
-    roster: AgentRegistry,
+    agent_registry: AgentRegistry,
     secret: Secret,
     supervisor: Supervisor,
     database: Database,
@@ -241,7 +241,7 @@ def _assemble(
 ) -> Services:
     def engine_stats() -> dict[str, Any]:
         kept = {**(answers.stats() if answers else {}), **(similar.stats() if similar else {})}
-        ahead = {f"retrieval_ahead_{came}_total": count for came, count in foresight.counts.items()}
+        ahead = {f"retrieval_ahead_{came}_total": count for came, count in speculative_search.counts.items()}
         return {**engines.stats(), **kept, "query_cache_bytes": embedders.kept_bytes, **ahead}
 
     async def embed(text: str, salt: str) -> Vector:
@@ -250,26 +250,26 @@ def _assemble(
     cache_bytes = config.answer_cache_mb * 2**20 // (2 if config.semantic_cache else 1)
     answers = AnswerCache(cache_bytes) if cache_bytes else None
     similar = SemanticCache(cache_bytes, config.semantic_cache, embed) if config.semantic_cache else None
-    surfaces = {**SURFACES, **roster.surfaces}
+    surfaces = {**SURFACES, **agent_registry.surfaces}
     passages, file_queue, loaders = PassageStore(database), FileQueue(database), LoaderPool()
     presence, seals, keys = Presence(database), Seals(secret), Keys(database, secret)
     uploads = UploadStore(database, tenant_bytes_max=config.tenant_files_mb * 2**20)
     retriever = Retriever(passages, embedders, RetrievalConfig(), reranker)
-    foresight = SpeculativeSearch(retriever, is_free=engines.is_free)
+    speculative_search = SpeculativeSearch(retriever, is_free=engines.is_free)
     toolbox = builtin_toolbox(retriever)
-    lineup = engines.lineup
+    model_registry = engines.model_registry
     aliases = ModelAliases.parse(config.alias or "").beside(engines.aliases)
-    check_names(roster, aliases, lineup.names, _beside(embedders, reranker), toolbox.names)
-    servers.attach(toolbox, roster)
+    check_names(agent_registry, aliases, model_registry.names, _beside(embedders, reranker), toolbox.names)
+    servers.attach(toolbox, agent_registry)
     return Services(
         config=config,
         database=database,
-        lineup=lineup,
+        model_registry=model_registry,
         engines=engines,
         engine_stats=engine_stats,
         embedders=embedders,
         retriever=retriever,
-        foresight=foresight,
+        speculative_search=speculative_search,
         passages=passages,
         uploads=uploads,
         file_queue=file_queue,
@@ -278,7 +278,7 @@ def _assemble(
             chatting=lambda: int(engine_stats().get("running", 0)) > 0,
         ),
         batches=BatchStore(database),
-        agent=Agent(lineup, foresight, toolbox, roster.prices, answers, similar),
+        agent=Agent(model_registry, speculative_search, toolbox, agent_registry.prices, answers, similar),
         conversations=ConversationStore(database),
         search=ConversationSearch(replica),
         shares=ShareStore(database),
@@ -305,11 +305,11 @@ def _assemble(
                 export=exporter.offer if exporter else None,
             )
         ),
-        day_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
+        daily_budgets=DailyBudgets(telemetry.traces.spending.of_key, telemetry.flush),
         targets=Targets.parse(config.targets).with_those_of(surfaces),
         surfaces=surfaces,
         waits=config.late == WAIT,
-        roster=roster,
+        agent_registry=agent_registry,
         canaries=Canaries(CanaryStore(database), partial(keys.tenant, LOCAL_TENANT)),
         aliases=aliases,
         supervisor=supervisor,

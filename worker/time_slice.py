@@ -17,7 +17,7 @@ class TimeSlice:
         self._chatting = chatting
         self._began = time.monotonic()
 
-    async def rest(self) -> None:
+    async def yield_if_due(self) -> None:
         """To be called between any two steps."""
         busy_s = time.monotonic() - self._began
         if busy_s >= SLICE_S:

@@ -36,9 +36,9 @@ class ToolServers:
         self._tools[server] = tools
         self._put(tools)
 
-    def attach(self, toolbox: Toolbox, roster: AgentRegistry) -> None:
+    def attach(self, toolbox: Toolbox, agent_registry: AgentRegistry) -> None:
         self._toolbox, self._own = toolbox, frozenset(toolbox.names)
-        for tools in (roster.remote_tools, *self._tools.values()):
+        for tools in (agent_registry.remote_tools, *self._tools.values()):
             self._put(tools)
 
     def _put(self, tools: Sequence[ServerTool]) -> None:
@@ -52,14 +52,15 @@ class ToolServers:
 
 
 @asynccontextmanager
-async def open_tool_servers(roster: AgentRegistry, supervisor: Supervisor) -> AsyncIterator[ToolServers]:
+async def open_tool_servers(agent_registry: AgentRegistry, supervisor: Supervisor) -> AsyncIterator[ToolServers]:
     """Raises StartError when there are servers but no library to speak to them."""
     known = ToolServers()
     async with AsyncExitStack() as stack:
-        if roster.servers:
+        if agent_registry.servers:
             library = await _library()
             servers = [
-                library.McpServer(name, table, partial(known.changed, name)) for name, table in roster.servers.items()
+                library.McpServer(name, table, partial(known.changed, name))
+                for name, table in agent_registry.servers.items()
             ]
             for server in servers:
                 task = supervisor.start(

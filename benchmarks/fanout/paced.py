@@ -16,7 +16,7 @@ from typing import Any
 from inference.core import CacheScope, Finish, Generation, Sampling, Segment
 from inference.engine.detokenizer import TextStream
 from inference.engine.engine import SWITCH_INTERVAL_S
-from inference.engine.handle import Handle, News, Outbox
+from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.request import Request
 from inference.testing import ScriptedModel
@@ -62,7 +62,7 @@ class PacedModel(ScriptedModel):
         self._entering.append((handle, request))
         return handle
 
-    def read_ahead(self, *_: Any, **__: Any) -> Generation | None:  # type: ignore[override]
+    def prefill_ahead(self, *_: Any, **__: Any) -> Generation | None:  # type: ignore[override]
         return None
 
     def stats(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class PacedModel(ScriptedModel):
                 assert self._outbox is not None
                 self._outbox.publish(news)
 
-    def _step(self) -> list[News]:
+    def _step(self) -> list[TokenUpdate]:
         text, now, news = stamp(), now_ns(), []
         for handle, request in list(self._running.items()):
             request.stamps.first_token_ns = request.stamps.first_token_ns or now
@@ -94,10 +94,10 @@ class PacedModel(ScriptedModel):
             if request.cancelled or request.computed == request.max_tokens:
                 del self._running[handle]
                 finish = Finish.CANCELLED if request.cancelled else Finish.LENGTH
-                news.append(News(handle, None, "", finish))
+                news.append(TokenUpdate(handle, None, "", finish))
             else:
                 request.computed += 1
-                news.append(News(handle, 1, text))
+                news.append(TokenUpdate(handle, 1, text))
         self._steps += 1
         self._tokens += len(news)
         return news

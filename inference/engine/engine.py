@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 from inference.backend import Backend
 from inference.config import EngineConfig
-from inference.core import WHENEVER, CacheScope, Due, Finish, Priority, Sampling
+from inference.core import NO_DEADLINE, CacheScope, Due, Finish, Priority, Sampling
 from inference.engine.detokenizer import TextStream
 from inference.engine.executor import Executor
-from inference.engine.fairness import may_take
+from inference.engine.fairness import within_share
 from inference.engine.forecast import Forecasts
-from inference.engine.handle import Handle, News, Outbox
+from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.errors import (
@@ -75,7 +75,7 @@ class Engine:
         self.tiers = Tiers(backend, self._scheduler.slots, disk, self.wake)
         self._handles: dict[Request, Handle] = {}
         self._inbox: deque[tuple[Request, Handle]] = deque()
-        self._news: list[News] = []
+        self._news: list[TokenUpdate] = []
         self._wake = threading.Event()
         self._wakes_soon = False
         self._closing = False
@@ -107,7 +107,7 @@ class Engine:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
-        due: Due = WHENEVER,
+        due: Due = NO_DEADLINE,
         deadline_ns: int | None = None,
         constraint: Constraint | None = None,
         written: Sequence[int] = (),
@@ -160,7 +160,7 @@ class Engine:
         if load.waiting or load.running >= self._config.parallel:  # else it is placed at once
             self._forecasts.check(1, due, salt, priority, now_ns())
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Handle | None:
         """Compute the prefix of a prompt that will come, below all classes. None: it would not help."""
         stopped = self._closing or self._failed or self._outbox is None
         fits = AHEAD_TOKENS_MIN <= len(prompt) < self._backend.context
@@ -196,10 +196,10 @@ class Engine:
         """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
         load, config = self._scheduler.load, self._config
         free = config.parallel + config.queue_max - load.waiting - load.running
-        if not may_take(held := load.waiting_of(tenant), free):
+        if not within_share(held := load.waiting_of(tenant), free):
             raise self._full(f"{load.waiting} requests are already waiting for the model", own=free > 0 and held > 0)
         free, held = config.queue_tokens_max - load.tokens, load.tokens_of(tenant)
-        if load.tokens and not may_take(held, free, tokens):
+        if load.tokens and not within_share(held, free, tokens):
             raise self._full(f"prompts of {load.tokens} tokens are already waiting for the model", own=free >= tokens)
 
     def _full(self, message: str, *, own: bool) -> QueueFull:
@@ -319,9 +319,9 @@ class Engine:
         for request in handles:
             request.finish = Finish.ERROR
         error = EngineStopped(reason)
-        self._news += [News(handle, None, "", Finish.ERROR, error) for handle in handles.values()]
+        self._news += [TokenUpdate(handle, None, "", Finish.ERROR, error) for handle in handles.values()]
         while self._inbox:
-            self._news.append(News(self._inbox.popleft()[1], None, "", Finish.ERROR, error))
+            self._news.append(TokenUpdate(self._inbox.popleft()[1], None, "", Finish.ERROR, error))
         self._publish()
 
     def _take_submitted(self) -> None:
@@ -374,7 +374,7 @@ class Engine:
         self.totals["generated_tokens"] += 1
         text = request.text.push(token)
         logprobs = request.sampler.told(self._pieces)
-        self._news.append(News(self._handles[request], token, text, logprobs=logprobs))
+        self._news.append(TokenUpdate(self._handles[request], token, text, logprobs=logprobs))
         if request.text.stopped:
             self._finish(request, Finish.STOP)
         elif len(request.generated) >= request.max_tokens:
@@ -385,7 +385,7 @@ class Engine:
         self._scheduler.load.remove(request)
         if not self.tiers.leave(request):
             self._scheduler.remove(request)
-        self._news.append(News(self._handles.pop(request), None, request.text.flush(), finish, error))
+        self._news.append(TokenUpdate(self._handles.pop(request), None, request.text.flush(), finish, error))
         if request.ahead:
             self.totals["ahead_tokens"] += max(0, request.computed - request.reused)
         else:
@@ -394,7 +394,7 @@ class Engine:
     def _fail_all(self, error: InferenceError) -> None:
         for request in [*self._scheduler.requests, *self.tiers.arriving]:
             self._finish(request, Finish.ERROR, error)
-        self._news += [News(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
+        self._news += [TokenUpdate(handle, None, "", Finish.ERROR, error) for _, handle in self._inbox]
         self._inbox.clear()
         self._publish()
 

@@ -18,15 +18,15 @@ T = TypeVar("T")
 IDLE_TENANTS_MAX = 1000
 # A tenant may hold this many times what is free: alone four fifths of all, two of them four ninths each. So there is
 # always room for one that holds little ("Dynamic queue length thresholds", Choudhury & Hahne 1998).
-GREED = 4
+SHARE_FACTOR = 4
 # Tokens by which who asks for less may be served more before both count alike: a few short answers, as the quantum of a
 # new flow in "The Flow Queue CoDel Packet Scheduler" (RFC 8290).
 QUANTUM = 1024
 
 
-def may_take(held: int, free: int, wanted: int = 1) -> bool:
+def within_share(held: int, free: int, wanted: int = 1) -> bool:
     """Whether a tenant that holds so much may have `wanted` more of what is left."""
-    return wanted <= free and held < GREED * free
+    return wanted <= free and held < SHARE_FACTOR * free
 
 
 def in_turns(

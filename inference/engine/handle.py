@@ -16,7 +16,7 @@ from inference.request import Request
 SLICE = 64
 
 
-class News(NamedTuple):
+class TokenUpdate(NamedTuple):
     """What one step did for one request, on its way to the event loop."""
 
     handle: Handle
@@ -93,7 +93,7 @@ class Handle(DeltaStream):
             self._request.cancelled = True
             self._wake()
 
-    def take(self, news: News) -> bool:
+    def take(self, news: TokenUpdate) -> bool:
         """Take note of what a step brought. True when this makes it due: `flush` has to be called then."""
         token, text = news.token, news.text
         if token is not None:
@@ -116,11 +116,11 @@ class Outbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._steps: deque[list[News]] = deque()
+        self._steps: deque[list[TokenUpdate]] = deque()
         self._due: deque[Handle] = deque()
         self._scheduled = False
 
-    def publish(self, news: list[News]) -> None:
+    def publish(self, news: list[TokenUpdate]) -> None:
         """Called on the engine's thread, never waits. Raises RuntimeError when the loop is closed."""
         self._steps.append(news)
         if not self._scheduled:  # a callback that is scheduled has yet to take what was appended

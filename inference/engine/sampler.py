@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference.core import NEVER, Sampling, TokenLogprob
+from inference.core import BIAS_MIN, Sampling, TokenLogprob
 from inference.errors import GrammarFailed
 from inference.grammar.constraint import Constraint
 
@@ -113,7 +113,7 @@ class Sampler:
         self._likelihoods: list[tuple[int, float]] = []  # of the sampled token, then of the most likely ones
         # Tokens that are out of reach. One of them is seldom drawn, and another draw in its place then is a draw from
         # the others: nearly all rows need not be adjusted.
-        self.never = frozenset(token for token, bias in sampling.logit_bias.items() if bias <= NEVER)
+        self.never = frozenset(token for token, bias in sampling.logit_bias.items() if bias <= BIAS_MIN)
         adjusts = self._penalises or len(self.never) < len(sampling.logit_bias)
         self._adjusts_seldom = not adjusts and constraint is None and sampling.top_logprobs is None
         # Whether each draw is the most likely token of its row, if that is within reach, and leaves nothing behind:

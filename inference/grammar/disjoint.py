@@ -12,7 +12,7 @@ from typing import Any
 TELLING_MAX = 8  # required properties that are tried; discriminators are among the first
 
 
-def apart(branches: Sequence[Any]) -> bool:
+def are_disjoint(branches: Sequence[Any]) -> bool:
     """By their types, and those that are objects or name their values by constants."""
     if not all(isinstance(branch, Mapping) for branch in branches):
         return False

@@ -26,7 +26,7 @@ KEYWORDS: dict[str, frozenset[str]] = {
 }
 EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "string"}}  # so set, they say nothing
 # What no grammar holds is noted under this key, for a look at the finished text: see `unheld`.
-UNHELD = "x-unheld"
+UNENFORCED = "x-unheld"
 LENGTH_MAX = 20_000  # of what is counted: each place within is a state of its own
 
 

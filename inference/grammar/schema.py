@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from inference.errors import InvalidSchema
-from inference.grammar.disjoint import apart
+from inference.grammar.disjoint import are_disjoint
 from inference.grammar.formats import FORMATS, NOTES
-from inference.grammar.keywords import KEYWORDS, UNHELD, asserted, at, is_a, lengths, refuse_beyond, types_of
+from inference.grammar.keywords import KEYWORDS, UNENFORCED, asserted, at, is_a, lengths, refuse_beyond, types_of
 from inference.grammar.lark import Thought, grammar, value_of
 from inference.grammar.numbers import decimal, integer
 from inference.grammar.pattern import translated
@@ -82,7 +82,7 @@ class _Restating:
             return self._reference(value, path, depth, open=open)
         if not isinstance(value, list) or not 1 <= len(value) <= BRANCHES_MAX:
             raise InvalidSchema(f"{keyword} is a list of 1 to {BRANCHES_MAX} schemas", at(path, keyword))
-        if keyword == "oneOf" and not apart([self._resolved(branch, path) for branch in value]):
+        if keyword == "oneOf" and not are_disjoint([self._resolved(branch, path) for branch in value]):
             reason = "the branches of oneOf must differ in their type, or in a required property with a constant"
             raise InvalidSchema(reason, at(path, keyword))
         open = open or (keyword == "allOf" and len(value) > 1)
@@ -307,7 +307,7 @@ def _named(pattern: str, values: Any) -> dict[str, Any]:
 
 
 def _noted(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {UNHELD: keywords} if keywords else {}
+    return {UNENFORCED: keywords} if keywords else {}
 
 
 def _is_writable(value: Any) -> bool:

@@ -14,7 +14,7 @@ import jsonschema_rs
 import orjson
 
 from inference.errors import InvalidSchema, SchemaUnmet
-from inference.grammar.keywords import UNHELD
+from inference.grammar.keywords import UNENFORCED
 from inference.grammar.validation import fetch_nothing, place_in
 
 DEFINITION = "#/$defs/"
@@ -24,7 +24,7 @@ def check(document: Mapping[str, Any], text: str) -> None:
     """Whether a finished text has what the grammar of a restated schema leaves open. Takes time with its length, so not
     on the event loop. Raises SchemaUnmet.
     """
-    schema = unheld(document)
+    schema = unenforced(document)
     if schema is None:
         return
     try:
@@ -36,12 +36,12 @@ def check(document: Mapping[str, Any], text: str) -> None:
         raise SchemaUnmet(str(broken.schema_path[-1]), place_in(broken.instance_path))
 
 
-def unheld(document: Mapping[str, Any]) -> dict[str, Any] | None:
+def unenforced(document: Mapping[str, Any]) -> dict[str, Any] | None:
     """The schema of what is noted in a restated one; None where nothing is. Raises InvalidSchema for a note in one of
     several parts that may speak about one value.
     """
     definitions: Mapping[str, Any] = document.get("$defs", {})
-    if not any(UNHELD in node for node in _nodes(document)):
+    if not any(UNENFORCED in node for node in _nodes(document)):
         return None
     reading = _Reading(definitions, _noting(definitions))
     held = {name: reading.rest(definitions[name]) for name in reading.noting}
@@ -64,7 +64,7 @@ class _Reading:
         for keyword in ("allOf", "anyOf"):
             if keyword in node:
                 return self._one_of(node[keyword], apart=keyword == "anyOf")
-        left: dict[str, Any] = dict(node.get(UNHELD, {}))
+        left: dict[str, Any] = dict(node.get(UNENFORCED, {}))
         named, others = self._each(node.get("properties", {})), self._others(node)
         if named or others:  # these are about properties that are not named
             left["properties"] = {name: named.get(name, {}) for name in node.get("properties", {})}
@@ -130,7 +130,7 @@ def _noting(definitions: Mapping[str, Any]) -> frozenset[str]:
     found: list[str] = []
     for name, definition in definitions.items():
         nodes = list(_nodes(definition))
-        if any(UNHELD in node for node in nodes):
+        if any(UNENFORCED in node for node in nodes):
             found.append(name)
         for target in {_target(node) for node in nodes if "$ref" in node}:
             leading.setdefault(target, set()).add(name)

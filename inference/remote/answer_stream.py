@@ -28,7 +28,7 @@ _REASONS = {"stop": Finish.STOP, "length": Finish.LENGTH, "deadline": Finish.DEA
 _SPELLED = {finish: reason for reason, finish in _REASONS.items()}
 
 
-class Malformed(ValueError):
+class MalformedStream(ValueError):
     """What came is not what an engine says."""
 
 
@@ -43,7 +43,7 @@ class Placement(NamedTuple):
     reading: Steps | None = None
 
 
-class Told(NamedTuple):
+class StreamUpdate(NamedTuple):
     """What one event says. `counts` are the drafted and accepted tokens, told at the end."""
 
     ids: Sequence[int] = ()
@@ -87,12 +87,12 @@ class Events:
         else:
             events = []
         if len(self._rest) > EVENT_BYTES_MAX:
-            raise Malformed("an event that does not end")
+            raise MalformedStream("an event that does not end")
         said = [event[6:] if event.startswith(b"data: ") else _data(event) for event in events]
         if any(said):
             self._said_nothing = 0
         elif (size := self._said_nothing + sum(map(len, events))) > EVENT_BYTES_MAX:
-            raise Malformed("a body without events")
+            raise MalformedStream("a body without events")
         else:
             self._said_nothing = size
         return said
@@ -103,27 +103,27 @@ def _data(event: bytes) -> bytes:
     return b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
 
 
-def read(data: bytes, pieces: Sequence[bytes]) -> Told:
+def read(data: bytes, pieces: Sequence[bytes]) -> StreamUpdate:
     """What the data of an event says. Raises Malformed."""
     try:
         return _told(orjson.loads(data), pieces)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
-        raise Malformed(f"an event that says nothing: {repr(error)[:100]}") from None
+        raise MalformedStream(f"an event that says nothing: {repr(error)[:100]}") from None
 
 
-def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
+def _told(event: Mapping[str, Any], pieces: Sequence[bytes]) -> StreamUpdate:
     choices, own = event.get("choices"), event.get("firsttoken")
     if own is None and choices and "usage" not in event:  # nearly all events
         return _chosen(choices[0], pieces)
     if (error := event.get("error")) is not None:
         code = error.get("code")
-        return Told(error=(str(error.get("message")), code if isinstance(code, int) else 500))
+        return StreamUpdate(error=(str(error.get("message")), code if isinstance(code, int) else 500))
     said: dict[str, Any] = {}
     if details := (event.get("usage") or {}).get("prompt_tokens_details"):
         said["cached"] = _count(details.get("cached_tokens") or 0)
     if own:
         said |= _own(own, pieces)
-    return (_chosen(choices[0], pieces) if choices else Told())._replace(**said)
+    return (_chosen(choices[0], pieces) if choices else StreamUpdate())._replace(**said)
 
 
 def _own(own: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
@@ -144,18 +144,18 @@ def _own(own: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
     return said
 
 
-def _chosen(choice: Mapping[str, Any], pieces: Sequence[bytes]) -> Told:
+def _chosen(choice: Mapping[str, Any], pieces: Sequence[bytes]) -> StreamUpdate:
     ids, reason = choice.get("token_ids") or (), choice.get("finish_reason")
     _check_ids(ids, pieces)
     content = (choice.get("logprobs") or {}).get("content") or ()
     logprobs = [_logprob(each, pieces) for each in content]
-    return Told(ids, logprobs, _REASONS.get(reason) if reason else None, aborted=reason == "abort")
+    return StreamUpdate(ids, logprobs, _REASONS.get(reason) if reason else None, aborted=reason == "abort")
 
 
 def _check_ids(ids: Iterable[Any], pieces: Sequence[bytes]) -> None:
     for id in ids:
         if type(id) is not int or not 0 <= id < len(pieces):
-            raise Malformed(f"no token: {str(id)[:20]}")
+            raise MalformedStream(f"no token: {str(id)[:20]}")
 
 
 def _logprob(told: Mapping[str, Any], pieces: Sequence[bytes]) -> TokenLogprob:
@@ -172,7 +172,7 @@ def _piece(told: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
     """The bytes of a token, which are told by themselves or by its id."""
     if (spelled := told.get("bytes")) is not None:
         if not isinstance(spelled, list):  # of a number, as many zeros would be made
-            raise Malformed("bytes that are none")
+            raise MalformedStream("bytes that are none")
         return bytes(spelled)
     id = told.get("token_id")  # of vLLM 0.32; others spell it
     return pieces[_count(int(told["token"].removeprefix(TOKEN_ID)) if id is None else id)]
@@ -197,19 +197,19 @@ def _steps(own: Mapping[str, Any]) -> Steps:
 
 def _count(value: Any, most: int = COUNT_MAX) -> int:
     if type(value) is not int or not 0 <= value <= most:
-        raise Malformed(f"no count: {str(value)[:20]}")
+        raise MalformedStream(f"no count: {str(value)[:20]}")
     return value
 
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float) or not isfinite(value):
-        raise Malformed(f"no number: {str(value)[:20]}")
+        raise MalformedStream(f"no number: {str(value)[:20]}")
     return float(value)
 
 
 def _duration(value: Any, most: float) -> float:
     if not 0 <= (found := _number(value)) <= most:
-        raise Malformed(f"no duration: {found}")
+        raise MalformedStream(f"no duration: {found}")
     return found
 
 

@@ -19,7 +19,7 @@ SESSION_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EngineInfo:
     """What an engine says of itself. `ours`: it is of this project, and understands all that is asked.
     `vocabulary` is the digest of its tokens; vLLM does not tell any. `shares`: all requests may share a connection."""
 
@@ -34,7 +34,7 @@ class Upstream:
     """An engine as a worker knows it. `away` is why it is not asked, if so."""
 
     url: str
-    facts: Facts | None = None
+    facts: EngineInfo | None = None
     away: str | None = "it was not reached yet"
     streams: int = 0  # that this worker has there
     misses: int = 0  # looks in a row to which it gave no answer

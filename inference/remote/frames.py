@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import orjson
 
-from inference.remote.answer_stream import Malformed
+from inference.remote.answer_stream import MalformedStream
 from inference.remote.transport import Answer
 
 PATH = "/inference/v1/channel"
@@ -49,7 +49,7 @@ class Frames:
         while end - at >= _HEAD.size:
             length, kind, number = _HEAD.unpack_from(whole, at)
             if length > self._bytes_max:
-                raise Malformed(f"a frame of {length} bytes")
+                raise MalformedStream(f"a frame of {length} bytes")
             behind = at + _HEAD.size + length
             if behind > end:
                 break
@@ -77,13 +77,13 @@ def step(numbers: Sequence[int]) -> bytes:
 def read_step(content: bytes) -> Iterator[tuple[int, Sequence[int]]]:
     """Requests and their tokens. Raises Malformed."""
     if len(content) % _BYTES:
-        raise Malformed("a step that is cut off")
+        raise MalformedStream("a step that is cut off")
     numbers, at = unpack_from(f"<{len(content) // _BYTES}I", content), 0
     while at < len(numbers):
         begin = at + 2
         at = begin + (numbers[at + 1] if begin <= len(numbers) else len(numbers))
         if at > len(numbers):
-            raise Malformed("a step that is cut off")
+            raise MalformedStream("a step that is cut off")
         yield numbers[begin - 2], numbers[begin:at]
 
 
@@ -101,4 +101,4 @@ def read_refusal(content: bytes) -> Answer:
             raise ValueError("its numbers are none of a refusal")
         return Answer(int(status), orjson.dumps(told["body"]), retry_after_s)
     except (ValueError, TypeError, KeyError) as error:
-        raise Malformed(f"a refusal that says nothing: {error!r}") from None
+        raise MalformedStream(f"a refusal that says nothing: {error!r}") from None

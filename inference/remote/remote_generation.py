@@ -21,7 +21,7 @@ from inference.errors import (
     QueueFull,
     Refused,
 )
-from inference.remote.answer_stream import DONE, Events, Malformed, Told, read
+from inference.remote.answer_stream import DONE, Events, MalformedStream, StreamUpdate, read
 from inference.remote.fleet import Fleet, Upstream, session_of
 from inference.remote.frames import PATH as CHANNEL_PATH
 from inference.remote.request_body import PATH, Ask
@@ -177,7 +177,7 @@ class RemoteGeneration(DeltaStream):
                     self._take(read(event, self._pieces))
                 if self._exchange is not exchange:  # it has ended, or goes on elsewhere
                     break
-        except Malformed as error:
+        except MalformedStream as error:
             self._release("it could not be understood")
             self._losses += 1
             self._go_elsewhere(EnginesAway(f"the engine could not be understood: {error}"))
@@ -195,7 +195,7 @@ class RemoteGeneration(DeltaStream):
             self._deltas.append(Delta("".join(map(self._text.push, ids)), len(ids)))
             self.flush()
         else:
-            self._accept(Told(ids))
+            self._accept(StreamUpdate(ids))
             self.flush()
 
     def lost(self, reason: str, *, reached: bool) -> None:
@@ -279,7 +279,7 @@ class RemoteGeneration(DeltaStream):
             self._stranded.cancel()
             self._stranded = None
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: StreamUpdate) -> None:
         if told.error is not None:
             message, status = told.error[0][:REFUSAL_CHARS_MAX], told.error[1]
             self._release(f"error {status}")
@@ -321,7 +321,7 @@ class RemoteGeneration(DeltaStream):
         stamps.admitted_ns = max(stamps.submitted_ns, now - round(prefill_ms * 1e6))
         stamps.arrived_ns = max(stamps.submitted_ns, stamps.admitted_ns - round(queue_ms * 1e6))
 
-    def _accept(self, told: Told) -> None:
+    def _accept(self, told: StreamUpdate) -> None:
         if self._ending is not None:  # behind the end comes nothing that belongs to the answer
             self._conclude()
             return

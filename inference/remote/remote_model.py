@@ -13,13 +13,13 @@ import orjson
 
 from inference.config import CONTEXT_DEFAULT
 from inference.control_tokens import spoken
-from inference.core import WHENEVER, Due, Priority, Sampling
+from inference.core import NO_DEADLINE, Due, Priority, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EnginesAway, InferenceError, TooManyTokens, UnknownToken
 from inference.grammar.lark import by_token
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.llama import LlamaModel
-from inference.remote.fleet import Facts, Fleet, Upstream
+from inference.remote.fleet import EngineInfo, Fleet, Upstream
 from inference.remote.remote_generation import RemoteGeneration
 from inference.remote.request_body import MODELS_PATH, Ask, SentGrammar
 from inference.remote.transport import Answer, Transport
@@ -121,7 +121,7 @@ class RemoteModel(TextModel):
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
-        due: Due = WHENEVER,
+        due: Due = NO_DEADLINE,
         deadline_ns: int | None = None,
         traceparent: str = "",
         written: Sequence[int] = (),
@@ -141,14 +141,14 @@ class RemoteModel(TextModel):
         if self.failed:
             raise EnginesAway(f"{self.failed}: try again in a moment")
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> RemoteGeneration | None:
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> RemoteGeneration | None:
         waiting = any(generation.waits and not generation.ahead for generation in self._going)
         if waiting or not AHEAD_TOKENS_MIN <= len(prompt) < self.context_length:
             return None
         # An engine that knows nothing of reading ahead generates one token in the lowest class, which does the same.
         sampling = Sampling(max_tokens=1, temperature=0.0, deterministic=exact)
         with suppress(InferenceError):
-            return self._send(prompt, sampling, salt, Priority.AHEAD, WHENEVER, None)
+            return self._send(prompt, sampling, salt, Priority.AHEAD, NO_DEADLINE, None)
         return None
 
     def share(self, beginning: Sequence[int]) -> None:
@@ -242,7 +242,7 @@ class RemoteModel(TextModel):
     def _meet(self, upstream: Upstream, answer: Answer) -> None:
         """What an engine says of itself decides whether it is one for this worker."""
         try:
-            facts = facts_of(answer)
+            facts = engine_info(answer)
         except ValueError as error:
             upstream.away = str(error)
             return
@@ -257,7 +257,7 @@ class RemoteModel(TextModel):
                 generation.lost(reason, reached=True)
 
 
-def facts_of(answer: Answer) -> Facts:
+def engine_info(answer: Answer) -> EngineInfo:
     """From what an engine lists as its models. Raises ValueError with a reason for people."""
     if answer.status in (401, 403):
         raise ValueError("it does not take this worker's token")
@@ -267,7 +267,7 @@ def facts_of(answer: Answer) -> Facts:
         context, vocabulary = model.get("max_model_len"), own.get("vocabulary")
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
         raise ValueError(f"it does not say what it serves (status {answer.status})") from None
-    return Facts(
+    return EngineInfo(
         context if isinstance(context, int) and context > 1 else None,
         ours="firsttoken" in model,
         vocabulary=vocabulary if isinstance(vocabulary, str) else None,

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from inference.core import WHENEVER, Due, Grammar, Priority, Sampling
+from inference.core import NO_DEADLINE, Due, Grammar, Priority, Sampling
 from inference.grammar.constraint import Constraint
 
 PATH = "/inference/v1/generate"
@@ -48,7 +48,7 @@ class Ask:
     salt: str
     priority: Priority
     shared: int = 0
-    due: Due = WHENEVER
+    due: Due = NO_DEADLINE
     traceparent: str = ""  # a header: see `Transport.post`
     end_tokens: Collection[int] = ()
 

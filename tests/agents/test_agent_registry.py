@@ -35,9 +35,9 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_a_file_names_agents(tmp_path: Path) -> None:
-    roster = AgentRegistry.read(written(tmp_path, SUPPORT))
-    assert roster.models == ["agent/support", "agent/plain"]
-    support = roster.of("agent/support")
+    agent_registry = AgentRegistry.read(written(tmp_path, SUPPORT))
+    assert agent_registry.models == ["agent/support", "agent/plain"]
+    support = agent_registry.of("agent/support")
     assert (support.model, support.tools) == ("demo-chat", ["calculator", "current_time"])
 
 
@@ -130,26 +130,26 @@ def test_a_wrong_file_is_refused_where_it_is_wrong(tmp_path: Path, text: str, sa
 
 
 def test_problems_name_the_agent_and_what_it_lacks(tmp_path: Path) -> None:
-    roster = AgentRegistry.read(written(tmp_path, SUPPORT))
-    assert roster.problems(["calculator", "current_time"], ["demo-chat"]) == []
-    (tool,) = roster.problems(["calculator"])
+    agent_registry = AgentRegistry.read(written(tmp_path, SUPPORT))
+    assert agent_registry.problems(["calculator", "current_time"], ["demo-chat"]) == []
+    (tool,) = agent_registry.problems(["calculator"])
     assert tool == "agent support: there is no tool 'current_time'. Available: calculator."
-    (model,) = roster.problems(["calculator", "current_time"], ["other"])
+    (model,) = agent_registry.problems(["calculator", "current_time"], ["other"])
     assert "'demo-chat'" in model and "'other'" in model
 
 
 def test_tools_of_a_server_are_named_after_it(tmp_path: Path) -> None:
     text = "[mcp.files]\ncommand = ['serve-files']\ntools = ['read']\n[agents.a]\ntools = ['files_read', 'calculator']"
-    roster = AgentRegistry.read(written(tmp_path, text))
-    assert roster.problems(["calculator"]) == []
-    assert [(tool.name, tool.server) for tool in roster.remote_tools] == [("files_read", "files")]
-    assert roster.servers["files"].offers("read") and not roster.servers["files"].offers("write")
-    assert [roster.server_of(name) for name in ("files_", "files", "other_read")] == [None, None, None]
+    agent_registry = AgentRegistry.read(written(tmp_path, text))
+    assert agent_registry.problems(["calculator"]) == []
+    assert [(tool.name, tool.server) for tool in agent_registry.remote_tools] == [("files_read", "files")]
+    assert agent_registry.servers["files"].offers("read") and not agent_registry.servers["files"].offers("write")
+    assert [agent_registry.server_of(name) for name in ("files_", "files", "other_read")] == [None, None, None]
 
 
 def test_models_have_a_beginning_of_their_own_beside_the_agents(tmp_path: Path) -> None:
-    roster = AgentRegistry.read(written(tmp_path, SUPPORT)).beside(["small", "support"])
-    assert list(roster.agents) == ["small", "support", "plain"]
+    agent_registry = AgentRegistry.read(written(tmp_path, SUPPORT)).beside(["small", "support"])
+    assert list(agent_registry.agents) == ["small", "support", "plain"]
     turn = asked()
-    assert roster.agents["small"].applied(turn) == replace(turn, model="small")
-    assert roster.agents["support"].instructions
+    assert agent_registry.agents["small"].applied(turn) == replace(turn, model="small")
+    assert agent_registry.agents["support"].instructions

@@ -82,8 +82,8 @@ class Heir(ScriptedModel):
 
     lost: str = ""
 
-    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
-        return ScriptedModel([self.lost], piece_chars=self.piece_chars).say(ids, stop, over=over)
+    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+        return ScriptedModel([self.lost], piece_chars=self.piece_chars).text_pieces(ids, stop, over=over)
 
 
 def behind(sink: Keeping, kind: type[FunctionCall] | type[FunctionCallOutput]) -> int:
@@ -96,13 +96,13 @@ def behind(sink: Keeping, kind: type[FunctionCall] | type[FunctionCallOutput]) -
 
 
 async def gone_on(
-    replies: Sequence[str], turn: Turn, bookmark: Checkpoint, tools: Sequence[Tool] = (), piece_chars: int = 3
+    replies: Sequence[str], turn: Turn, checkpoint: Checkpoint, tools: Sequence[Tool] = (), piece_chars: int = 3
 ) -> tuple[Keeping, ScriptedModel]:
-    step = bookmark.budget["steps"]
-    model = Heir(replies[step + (bookmark.finish is not None) :], piece_chars=piece_chars, lost=replies[step])
+    step = checkpoint.budget["steps"]
+    model = Heir(replies[step + (checkpoint.finish is not None) :], piece_chars=piece_chars, lost=replies[step])
     sink, recalled = Keeping(), EventList()
     agent = Agent(model, SHELF, Toolbox(tools))
-    await agent.go_on(turn, Trace(), sink, bookmark, sink.marks, recalled.write)
+    await agent.go_on(turn, Trace(), sink, checkpoint, sink.marks, recalled.write)
     return sink, model
 
 
@@ -201,14 +201,14 @@ async def test_what_must_not_run_twice_waits_until_it_is_stored_that_it_runs() -
 
 async def test_another_model_than_the_one_that_was_lost_does_not_go_on() -> None:
     undisturbed = await whole(ScriptedModel(["A plain answer."]), asked())
-    bookmark = bookmark_of(undisturbed, undisturbed.cuts[3][1])
+    checkpoint = bookmark_of(undisturbed, undisturbed.cuts[3][1])
     with pytest.raises(CannotResume):
-        await gone_on(["No."], asked(), bookmark)
+        await gone_on(["No."], asked(), checkpoint)
     with pytest.raises(CannotResume):
-        await gone_on(["A plain answer."], asked(), bookmark, piece_chars=2)
-    bookmark.model = "another"
+        await gone_on(["A plain answer."], asked(), checkpoint, piece_chars=2)
+    checkpoint.model = "another"
     with pytest.raises(CannotResume):
-        await gone_on(["A plain answer."], asked(), bookmark)
+        await gone_on(["A plain answer."], asked(), checkpoint)
 
 
 async def test_a_budget_goes_on_where_it_stood() -> None:

@@ -12,7 +12,7 @@ from agents.inflight import InFlight
 
 async def wait_in(work: InFlight, ended: asyncio.Event) -> str:
     try:
-        with work.doing():
+        with work.track():
             await ended.wait()
     except Interrupted:
         await asyncio.sleep(0)  # the task itself goes on
@@ -45,7 +45,7 @@ async def test_an_interrupted_block_raises_and_its_task_goes_on() -> None:
 async def test_nothing_begins_after_the_interruption() -> None:
     work = InFlight()
     work.interrupt()
-    with pytest.raises(Interrupted), work.doing():
+    with pytest.raises(Interrupted), work.track():
         pass
 
 

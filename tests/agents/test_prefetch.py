@@ -102,9 +102,9 @@ class Noticed(ScriptedModel):
         super().__init__(replies)
         self.noticed = asyncio.Event()
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
         self.noticed.set()
-        return super().read_ahead(prompt, salt=salt, exact=exact)
+        return super().prefill_ahead(prompt, salt=salt, exact=exact)
 
 
 class SlowShelf(ShelfSearcher):

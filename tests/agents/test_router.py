@@ -48,7 +48,7 @@ class KeyedModel(ScriptedModel):
         return [self.name.encode() + digest for digest in super().unknown(messages, salt=salt)]
 
 
-def lineup(small: ScriptedModel, large: ScriptedModel, route: dict[str, Any], **of_large: Any) -> ModelRegistry:
+def model_registry(small: ScriptedModel, large: ScriptedModel, route: dict[str, Any], **of_large: Any) -> ModelRegistry:
     """The small model's engine costs a tenth."""
     candidates = {"small": Candidate(small, 0.1), "large": Candidate(large, 1.0, **of_large)}
     return ModelRegistry(candidates, {"auto": POLICY.validate_python(route)}, "auto")
@@ -68,7 +68,7 @@ def routes_of(ran: Ran) -> list[Span]:
 
 async def test_a_sure_answer_of_the_small_model_is_told_and_the_large_one_is_not_asked() -> None:
     small, large = model("small", "Paris is the capital."), model("large", "No.")
-    ran = await run(lineup(small, large, CASCADE), asked())
+    ran = await run(model_registry(small, large, CASCADE), asked())
     assert ran.answer == "Paris is the capital."
     assert not large.prompts
     (route,) = routes_of(ran)
@@ -80,7 +80,7 @@ async def test_a_sure_answer_of_the_small_model_is_told_and_the_large_one_is_not
 async def test_the_large_model_takes_an_unsure_answer_over_before_a_token_is_told() -> None:
     small, large = model("small", "Rome, or so.", logprobs=UNLIKELY), model("large", "Paris.")
     prices = Prices(output=1000.0)
-    ran = await run(lineup(small, large, CASCADE), asked(), prices=prices)
+    ran = await run(model_registry(small, large, CASCADE), asked(), prices=prices)
     assert ran.answer == "Paris."
     assert "Rome" not in "".join(event.text for event in ran.events if isinstance(event, TextDelta))
     assert small.generations[0].cancelled
@@ -104,7 +104,7 @@ async def test_the_large_model_takes_an_unsure_answer_over_before_a_token_is_tol
     ],
 )
 async def test_an_answer_that_cites_what_was_not_found_is_taken_over(begins: str, reason: str) -> None:
-    models = lineup(model("small", begins, piece_chars=4), model("large", "Eight [1]."), CASCADE)
+    models = model_registry(model("small", begins, piece_chars=4), model("large", "Eight [1]."), CASCADE)
     agent = Agent(models, ShelfSearcher([passage(1)]), Toolbox())
     ran = await run(models, asked("Which?", file_search=FileSearch(("docs",))), agent)
     assert routes_of(ran)[0].attributes["trial.reason"] == reason
@@ -114,7 +114,7 @@ async def test_an_answer_that_cites_what_was_not_found_is_taken_over(begins: str
 @pytest.mark.parametrize(("said", "reason"), [("[1, 1]", "breaks its schema"), ("[1, 2]", "sure enough")])
 async def test_a_short_answer_that_breaks_its_schema_is_taken_over(said: str, reason: str) -> None:
     form = AnswerFormat({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "text.format")
-    models = lineup(model("small", said), model("large", "[3, 4]"), CASCADE)
+    models = model_registry(model("small", said), model("large", "[3, 4]"), CASCADE)
     ran = await run(models, asked(answer_format=form))
     assert routes_of(ran)[0].attributes["trial.reason"] == reason
     assert ran.answer == (said if reason == "sure enough" else "[3, 4]")
@@ -127,7 +127,7 @@ async def test_what_a_cascade_computed_in_vain_is_told_apart_and_each_engine_has
     prices = Prices(engine_second=100.0)
 
     async def told(small: ScriptedModel, **route: Any) -> tuple[object, ...]:
-        models = lineup(small, model("large", "Paris."), {**CASCADE, **route})
+        models = model_registry(small, model("large", "Paris."), {**CASCADE, **route})
         models.candidates["small"].is_priced = True  # 0.1 a second
         attributes = (await run(models, asked(), prices=prices)).trace.attributes
         return tuple(attributes[f"firsttoken.{name}"] for name in ("engine_ms", "cascade_ms", "cost"))
@@ -140,7 +140,7 @@ async def test_what_a_cascade_computed_in_vain_is_told_apart_and_each_engine_has
 
 
 async def test_likelihoods_that_nobody_asked_for_are_not_told() -> None:
-    models = lineup(model("small", "Paris is the capital."), model("large", "No."), CASCADE)
+    models = model_registry(model("small", "Paris is the capital."), model("large", "No."), CASCADE)
     ran = await run(models, asked())
     assert not any(event.logprobs for event in ran.events if isinstance(event, TextDelta))
     wants = await run(models, asked(sampling=Sampling(top_logprobs=1)))
@@ -151,7 +151,7 @@ async def test_likelihoods_that_nobody_asked_for_are_not_told() -> None:
 async def test_by_step_the_small_model_calls_tools_and_the_large_one_answers() -> None:
     small = model("small", call("double", x=4), "It is nine.", piece_chars=10)
     large = model("large", "It is eight.")
-    ran = await run(lineup(small, large, STEPS), asked(server_tools=("double",)))
+    ran = await run(model_registry(small, large, STEPS), asked(server_tools=("double",)))
     assert (ran.results, ran.answer) == (["8"], "It is eight.")
     assert [route.attributes["trial.reason"] for route in routes_of(ran)] == ["calls a tool", "an answer"]
     decodes = [span.attributes["model"] for span in ran.trace.spans if span.name == "decode"]
@@ -160,7 +160,7 @@ async def test_by_step_the_small_model_calls_tools_and_the_large_one_answers() -
 
 async def test_by_step_an_answer_without_tools_is_the_large_models_at_once() -> None:
     small, large = model("small", "No."), model("large", "Yes.")
-    ran = await run(lineup(small, large, STEPS), asked())
+    ran = await run(model_registry(small, large, STEPS), asked())
     assert ran.answer == "Yes." and not small.prompts
 
 
@@ -173,7 +173,7 @@ class Refusing(ScriptedModel):
 
 async def test_where_the_large_model_cannot_take_over_the_small_one_goes_on() -> None:
     small = model("small", "Rome, or so.", logprobs=UNLIKELY)
-    ran = await run(lineup(small, Refusing(["x"], name="large", measures=SIZE), CASCADE), asked())
+    ran = await run(model_registry(small, Refusing(["x"], name="large", measures=SIZE), CASCADE), asked())
     assert (ran.finished.status, ran.answer) == ("completed", "Rome, or so.")
     (route,) = routes_of(ran)
     assert (route.attributes["took_over"], route.attributes["trial.reason"]) == (False, "no large: EngineStopped")
@@ -191,7 +191,7 @@ class FailingModel(ScriptedModel):
 
 async def test_an_engine_that_fails_on_trial_is_taken_over_as_well() -> None:
     small = FailingModel(["x"], name="small", measures=SIZE)
-    ran = await run(lineup(small, model("large", "Paris."), CASCADE), asked())
+    ran = await run(model_registry(small, model("large", "Paris."), CASCADE), asked())
     assert (ran.finished.status, ran.answer) == ("completed", "Paris.")
 
 
@@ -237,7 +237,7 @@ class Watching(EventList):
 
 async def test_what_a_slow_model_said_is_told_when_its_time_is_over() -> None:
     small = SlowModel(["Paris, I think."], name="small", measures=SIZE)
-    models = lineup(small, model("large", "No."), {**CASCADE, "hold": {"ms": 20}})
+    models = model_registry(small, model("large", "No."), {**CASCADE, "hold": {"ms": 20}})
     told, trace = Watching(), Trace()
     turn = asyncio.create_task(Agent(models, None, Toolbox()).run(asked(), trace, told))
     await told.spoke.wait()
@@ -251,7 +251,7 @@ async def test_what_a_slow_model_said_is_told_when_its_time_is_over() -> None:
 async def test_a_client_that_leaves_during_a_trial_stops_both_models() -> None:
     small = SlowModel(["Paris."], name="small", measures=SIZE)
     turn = asyncio.create_task(
-        Agent(lineup(small, model("large", "No."), CASCADE), None, Toolbox()).run(asked(), Trace(), EventList())
+        Agent(model_registry(small, model("large", "No."), CASCADE), None, Toolbox()).run(asked(), Trace(), EventList())
     )
     await small.started.wait()
     turn.cancel()
@@ -263,14 +263,14 @@ async def test_a_client_that_leaves_during_a_trial_stops_both_models() -> None:
 
 async def test_hedged_the_large_model_reads_the_prompt_while_the_small_one_begins() -> None:
     large = model("large", "No.")
-    await run(lineup(model("small", "Paris is the capital."), large, {**CASCADE, "hedge": True}), asked())
+    await run(model_registry(model("small", "Paris is the capital."), large, {**CASCADE, "hedge": True}), asked())
     assert large.ahead and not large.prompts
     assert all(reading.cancelled for reading in large.generations)
 
 
 async def test_a_prompt_that_is_too_long_for_the_model_in_reserve_ends_no_answer_and_takes_nothing_from_it() -> None:
     small = model("small", "It is so [2].")
-    models = lineup(small, model("large", "No.", context_length=130), {**CASCADE, "hedge": True})
+    models = model_registry(small, model("large", "No.", context_length=130), {**CASCADE, "hedge": True})
     told = EventList()
     searcher = ShelfSearcher([passage(1), passage(2)])
     turn = asked("What is it?", file_search=FileSearch(("docs",)))
@@ -280,7 +280,9 @@ async def test_a_prompt_that_is_too_long_for_the_model_in_reserve_ends_no_answer
     (cited,) = [item.citations for item in ran.output if isinstance(item, Message)]
     assert [citation.filename for citation in cited] == ["2.md"]
 
-    models = lineup(model("small", "Paris."), model("large", "No.", context_length=10), {**CASCADE, "hedge": True})
+    models = model_registry(
+        model("small", "Paris."), model("large", "No.", context_length=10), {**CASCADE, "hedge": True}
+    )
     assert (await run(models, asked())).finished.status == "completed"
 
 
@@ -304,7 +306,7 @@ class UnansweringModel(ScriptedModel):
 
 async def test_a_client_that_leaves_while_another_engine_is_asked_stops_that_one_too() -> None:
     large = UnansweringModel(["x"], name="large", measures=SIZE)
-    models = lineup(model("small", "Rome, or so.", logprobs=UNLIKELY), large, CASCADE)
+    models = model_registry(model("small", "Rome, or so.", logprobs=UNLIKELY), large, CASCADE)
     turn = asyncio.create_task(Agent(models, None, Toolbox()).run(asked(), Trace(), EventList()))
     await large.started.wait()
     turn.cancel()
@@ -314,7 +316,7 @@ async def test_a_client_that_leaves_while_another_engine_is_asked_stops_that_one
 
 
 async def test_a_model_that_is_gone_from_the_file_still_takes_over_what_began_before() -> None:
-    models = lineup(model("small", "Rome, or so.", logprobs=UNLIKELY), model("large", "Paris."), CASCADE)
+    models = model_registry(model("small", "Rome, or so.", logprobs=UNLIKELY), model("large", "Paris."), CASCADE)
 
     class Reloading(EventList):
         async def open(self) -> None:
@@ -330,7 +332,7 @@ async def test_a_model_that_is_gone_from_the_file_still_takes_over_what_began_be
 async def test_a_conversation_stays_with_the_model_that_knows_it_where_that_is_cheaper() -> None:
     """The large model has answered, and reading it all again would cost the small one more."""
     small, large = model("small", "No."), model("large", "Paris.")
-    models = lineup(small, large, CASCADE)
+    models = model_registry(small, large, CASCADE)
     models.candidates["small"].speed.read_s = models.candidates["large"].speed.read_s = 0.1
     agent = Agent(models, None, Toolbox())
     long = "All about Paris. " * 100
@@ -346,7 +348,7 @@ async def test_a_conversation_stays_with_the_model_that_knows_it_where_that_is_c
 async def test_what_another_worker_had_from_a_model_is_warm_on_that_one_here() -> None:
     """Engines are shared: only workers do not know of each other."""
     small, large = (KeyedModel(["Fine."], name=name, measures=SIZE, shares_turns=True) for name in ("small", "large"))
-    models = lineup(small, large, CASCADE)
+    models = model_registry(small, large, CASCADE)
     agent = Agent(models, None, Toolbox())
     turn = Turn(asked().tenant_id, (user("And?"),), history=(user("Hello"), Message("assistant", "Paris.")))
     unknown = agent.unknown(turn)
@@ -432,5 +434,5 @@ async def test_a_model_for_which_there_is_no_room_refuses_the_turn_before_its_fi
 
 async def test_the_prompts_of_a_route_are_shared_with_all_of_its_models() -> None:
     small, large = model("small", "x"), model("large", "x")
-    await Agent(lineup(small, large, CASCADE), None, Toolbox()).share(asked())
+    await Agent(model_registry(small, large, CASCADE), None, Toolbox()).share(asked())
     assert small.shared and large.shared

@@ -119,7 +119,7 @@ async def test_what_was_read_ahead_gives_the_output_of_a_cold_start(model: ChatM
     prompt = model.encode(model.render([SYSTEM, ChatMessage("user", "tell me a joke")]))
     sampling = replace(GREEDY, deterministic=exact)
     salt = f"ahead {exact}"
-    ahead = model.read_ahead(prompt[:90], salt=salt, exact=exact)
+    ahead = model.prefill_ahead(prompt[:90], salt=salt, exact=exact)
     assert ahead is not None
     assert [delta async for delta in ahead] == []
     warm = model.generate(prompt, sampling, salt=salt)

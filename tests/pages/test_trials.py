@@ -34,7 +34,7 @@ async def test_an_operator_sees_both_kinds_of_answers_side_by_side(
     try:
         answers = [Answer(bool(i % 2), False, i % 20 == 0, 200.0 + 150 * (i % 2), 20.0, 300) for i in range(60)]
         await store.add((canary.id, f"{number:016x}", each) for number, each in enumerate(answers))
-        services = replace(make_services(database), roster=ROSTER, canaries=Canaries(store))
+        services = replace(make_services(database), agent_registry=ROSTER, canaries=Canaries(store))
         await services.canaries.sync()
         keys = Keys(database, SECRET)
         _, operator = await keys.create(tenant_id, "operator", scopes=ALL)
@@ -63,7 +63,7 @@ async def test_an_operator_tries_an_agent_and_ends_the_trial_on_the_page(
         return tenant_id
 
     store, name = CanaryStore(database), f"brief-{tenant_id.hex[:6]}"
-    services = replace(make_services(database), roster=ROSTER, canaries=Canaries(store, auditor))
+    services = replace(make_services(database), agent_registry=ROSTER, canaries=Canaries(store, auditor))
     _, operator = await Keys(database, SECRET).create(tenant_id, "operator", scopes=ALL)
     try:
         async with serving(services) as client:

@@ -44,12 +44,12 @@ def shelf() -> Shelf:
 
 
 @pytest.fixture
-def foresight(shelf: Shelf) -> SpeculativeSearch:
+def speculative_search(shelf: Shelf) -> SpeculativeSearch:
     return SpeculativeSearch(shelf, is_free=lambda: True)
 
 
 async def ask(
-    foresight: SpeculativeSearch,
+    speculative_search: SpeculativeSearch,
     text: str,
     place: str | None = None,
     trace: Trace | None = None,
@@ -58,59 +58,63 @@ async def ask(
 ) -> list[Passage]:
     """With a place, it is only written there."""
     query = Query(**{"tenant_id": TENANT, "text": text, "stores": ("docs",), "limit": 5, **other})
-    searcher = foresight if place is None else foresight.at(place)
+    searcher = speculative_search if place is None else speculative_search.at(place)
     found = await searcher.retrieve(query, trace or Trace(), budget_ms)
     await asyncio.sleep(0)  # what was begun begins
     return found
 
 
-async def test_who_asks_what_was_written_gets_what_was_found(foresight: SpeculativeSearch, shelf: Shelf) -> None:
-    assert await ask(foresight, "Which port?", "here") == []
+async def test_who_asks_what_was_written_gets_what_was_found(
+    speculative_search: SpeculativeSearch, shelf: Shelf
+) -> None:
+    assert await ask(speculative_search, "Which port?", "here") == []
     trace = Trace()
-    assert await ask(foresight, "Which port? ", trace=trace) == [PASSAGE]
+    assert await ask(speculative_search, "Which port? ", trace=trace) == [PASSAGE]
     assert shelf.asked == ["Which port?"]
     assert trace.spans[0].attributes == {"stores": 1, "ahead": True, "passages": 1}
-    assert foresight.counts == {"used": 1, "wasted": 0, "cancelled": 0}
-    assert await ask(foresight, "Which port?") == [PASSAGE]  # it is used once
+    assert speculative_search.counts == {"used": 1, "wasted": 0, "cancelled": 0}
+    assert await ask(speculative_search, "Which port?") == [PASSAGE]  # it is used once
     assert len(shelf.asked) == 2
 
 
-async def test_the_next_key_ends_the_search_for_the_last(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+async def test_the_next_key_ends_the_search_for_the_last(speculative_search: SpeculativeSearch, shelf: Shelf) -> None:
     shelf.open.clear()
-    await ask(foresight, "Which", "here")
-    await ask(foresight, "Which port?", "here")
+    await ask(speculative_search, "Which", "here")
+    await ask(speculative_search, "Which port?", "here")
     shelf.open.set()
     await asyncio.sleep(0)
-    await ask(foresight, "Which port is it?", "here")
-    assert foresight.counts == {"used": 0, "wasted": 1, "cancelled": 1}
+    await ask(speculative_search, "Which port is it?", "here")
+    assert speculative_search.counts == {"used": 0, "wasted": 1, "cancelled": 1}
 
 
 @pytest.mark.parametrize("other", [{"tenant_id": OTHER}, {"stores": ("more",)}, {"limit": 6}, {"score_threshold": 0.1}])
 async def test_another_search_finds_nothing_of_it(
-    foresight: SpeculativeSearch, shelf: Shelf, other: dict[str, Any]
+    speculative_search: SpeculativeSearch, shelf: Shelf, other: dict[str, Any]
 ) -> None:
-    await ask(foresight, "Which port?", "here")
-    await ask(foresight, "Which port?", **other)
+    await ask(speculative_search, "Which port?", "here")
+    await ask(speculative_search, "Which port?", **other)
     assert len(shelf.asked) == 2
-    assert foresight.counts["used"] == 0
+    assert speculative_search.counts["used"] == 0
 
 
 async def test_what_was_found_long_ago_is_searched_again(
-    foresight: SpeculativeSearch, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    speculative_search: SpeculativeSearch, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEPT_S", 0.0)
-    await ask(foresight, "Which port?", "here")
-    assert await ask(foresight, "Which port?") == [PASSAGE]
+    await ask(speculative_search, "Which port?", "here")
+    assert await ask(speculative_search, "Which port?") == [PASSAGE]
     assert len(shelf.asked) == 2
-    assert foresight.counts["wasted"] == 1
+    assert speculative_search.counts["wasted"] == 1
 
 
-async def test_a_search_that_failed_is_made_again_for_who_asks(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+async def test_a_search_that_failed_is_made_again_for_who_asks(
+    speculative_search: SpeculativeSearch, shelf: Shelf
+) -> None:
     shelf.error = RuntimeError("no model")
-    await ask(foresight, "Which port?", "here")
+    await ask(speculative_search, "Which port?", "here")
     await asyncio.sleep(0)
     shelf.error = None
-    assert await ask(foresight, "Which port?") == [PASSAGE]
+    assert await ask(speculative_search, "Which port?") == [PASSAGE]
 
 
 async def test_nothing_runs_ahead_of_those_who_wait(shelf: Shelf) -> None:
@@ -118,31 +122,33 @@ async def test_nothing_runs_ahead_of_those_who_wait(shelf: Shelf) -> None:
     assert shelf.asked == []
 
 
-async def test_a_tenant_has_few_of_them_and_another_its_own(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+async def test_a_tenant_has_few_of_them_and_another_its_own(
+    speculative_search: SpeculativeSearch, shelf: Shelf
+) -> None:
     for number in range(TENANT_MAX + 2):
-        await ask(foresight, f"Which port is {number}?", f"place {number}")
+        await ask(speculative_search, f"Which port is {number}?", f"place {number}")
     assert len(shelf.asked) == TENANT_MAX
-    await ask(foresight, "Which port?", "elsewhere", tenant_id=OTHER)
+    await ask(speculative_search, "Which port?", "elsewhere", tenant_id=OTHER)
     assert len(shelf.asked) == TENANT_MAX + 1
 
 
-async def test_who_has_no_time_does_not_wait_for_it(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+async def test_who_has_no_time_does_not_wait_for_it(speculative_search: SpeculativeSearch, shelf: Shelf) -> None:
     shelf.open.clear()
-    await ask(foresight, "Which port?", "here")
-    late = asyncio.create_task(ask(foresight, "Which port?", budget_ms=10.0))
+    await ask(speculative_search, "Which port?", "here")
+    late = asyncio.create_task(ask(speculative_search, "Which port?", budget_ms=10.0))
     while len(shelf.asked) < 2:  # noqa: ASYNC110  # the retriever keeps its own time; the test's limit ends this
         await asyncio.sleep(0)
     shelf.open.set()
     assert await late == [PASSAGE]
-    assert foresight.counts["cancelled"] == 1
+    assert speculative_search.counts["cancelled"] == 1
     assert shelf.budgets_ms[1] <= 5.0  # the wait counts
 
 
-async def test_who_leaves_while_waiting_for_it_ends_it(foresight: SpeculativeSearch, shelf: Shelf) -> None:
+async def test_who_leaves_while_waiting_for_it_ends_it(speculative_search: SpeculativeSearch, shelf: Shelf) -> None:
     shelf.open.clear()
-    await ask(foresight, "Which port?", "here")
-    leaving = asyncio.create_task(ask(foresight, "Which port?"))
+    await ask(speculative_search, "Which port?", "here")
+    leaving = asyncio.create_task(ask(speculative_search, "Which port?"))
     await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.wait([leaving])
-    assert foresight.counts == {"used": 0, "wasted": 0, "cancelled": 1}
+    assert speculative_search.counts == {"used": 0, "wasted": 0, "cancelled": 1}

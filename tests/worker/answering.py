@@ -98,11 +98,11 @@ class StallingModel(ScriptedModel):
 
 def services_with(database: Database, model: ScriptedModel | ModelRegistry, config: Config | None = None) -> Services:
     services, passages = make_services(database, config), PassageStore(database)
-    lineup = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
+    model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
     return replace(
         services,
-        lineup=lineup,
-        agent=Agent(lineup, ShelfRetriever(), Toolbox([double])),
+        model_registry=model_registry,
+        agent=Agent(model_registry, ShelfRetriever(), Toolbox([double])),
         conversations=ConversationStore(database),
         responses=ResponseStore(database),
         passages=passages,

@@ -88,7 +88,7 @@ def make_services(database: Database, config: Config | None = None) -> Services:
     return Services(
         config=config,
         database=database,
-        lineup=ModelRegistry.of(ScriptedModel(["Hello."])),
+        model_registry=ModelRegistry.of(ScriptedModel(["Hello."])),
         engine_stats=engine,
         embedders=Embedders(cast(Embedder, NamedEmbedder())),
         retriever=UNUSED,

@@ -49,8 +49,8 @@ def model() -> ScriptedModel:
 @pytest.fixture
 def services(database: Database, model: ScriptedModel) -> Services:
     targets = Targets.parse("desk=60000/60000,embedded=0/0")
-    roster = AgentRegistry({"helper": HELPER, "patient": PATIENT})
-    return replace(services_with(database, model), roster=roster, targets=targets)
+    agent_registry = AgentRegistry({"helper": HELPER, "patient": PATIENT})
+    return replace(services_with(database, model), agent_registry=agent_registry, targets=targets)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_a_key_whose_budget_of_the_day_is_spent_gets_a_429_that_nobody_rep
     await post(client, "/v1/responses", {"input": "hello"})
     principal = await services.authenticator.identify(client.session.headers, {}, "POST", Trace(), "")
     assert principal is not None
-    services.day_budgets.charge(principal, 1.0)
+    services.daily_budgets.charge(principal, 1.0)
     for path, body in (
         ("/v1/responses", {"input": "hello"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),

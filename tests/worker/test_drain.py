@@ -17,7 +17,7 @@ from tests.worker.answering import StallingModel, answering, events_of, get, pos
 from tests.worker.harness import Client
 from tests.worker.reader import Reader
 from worker.drain import drain
-from worker.runs.running_store import Taken
+from worker.runs.running_store import OwnedResponse
 from worker.services import SERVICES
 
 STREAMED = {"input": "hello", "stream": True}
@@ -61,7 +61,9 @@ class Stopping:
         """A response of the queue, which a worker of another test would make otherwise."""
         services, tenant_id = self.app[SERVICES], await self.tenant_id()
         if not await services.queue.cancel(tenant_id, id):
-            await services.queue.fail(Taken(tenant_id, id, services.presence.worker), {"message": "It is over."})
+            await services.queue.fail(
+                OwnedResponse(tenant_id, id, services.presence.worker), {"message": "It is over."}
+            )
         assert (await self.stored(id))["status"] in ("cancelled", "failed")
 
     async def tenant_id(self) -> UUID:

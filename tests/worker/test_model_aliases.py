@@ -39,10 +39,10 @@ def test_a_name_that_reaches_nothing_or_hides_a_model_is_a_problem() -> None:
 
 
 async def test_a_request_reaches_the_model_that_a_name_stands_for(database: Database) -> None:
-    roster = AgentRegistry({"helper": Definition(instructions="Be of help.")})
+    agent_registry = AgentRegistry({"helper": Definition(instructions="Be of help.")})
     aliases = ModelAliases.parse("gpt-4o=scripted,assistant=agent/helper,text-embedding-3-small=embedder")
     model = ScriptedModel(["Hello."], name=MODEL)
-    services = replace(services_with(database, model), roster=roster, aliases=aliases)
+    services = replace(services_with(database, model), agent_registry=agent_registry, aliases=aliases)
     async with signed_in(database, services) as client:
         told: dict[str, Any] = await post(client, "/v1/chat/completions", {"model": "gpt-4o", "messages": ASK})
         helped = await post(client, "/v1/responses", {"model": "assistant", "input": "hello"})

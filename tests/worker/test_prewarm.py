@@ -61,8 +61,8 @@ class _Absent(ScriptedGeneration):
 class StartsLater(ScriptedModel):
     """Its engine is not there for the first two readings."""
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
-        reading = super().read_ahead(prompt, salt=salt, exact=exact)
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> ScriptedGeneration | None:
+        reading = super().prefill_ahead(prompt, salt=salt, exact=exact)
         return _Absent("", len(prompt), Sampling(), 1) if len(self.ahead) <= 2 else reading
 
 

@@ -38,9 +38,9 @@ async def run(box: Toolbox, name: str, arguments: str = "{}") -> str:
 
 async def test_the_tools_of_a_server_stand_beside_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_servers, "START_S", 60.0)  # a busy machine
-    roster, box = served(COMMAND, "far_double"), Toolbox([current_time])
-    async with open_tool_servers(roster, Supervisor()) as servers:
-        servers.attach(box, roster)
+    agent_registry, box = served(COMMAND, "far_double"), Toolbox([current_time])
+    async with open_tool_servers(agent_registry, Supervisor()) as servers:
+        servers.attach(box, agent_registry)
         assert await run(box, "far_double", '{"x": 4}') == "8"
         assert await run(box, "current_time") == "noon"
 
@@ -48,12 +48,12 @@ async def test_the_tools_of_a_server_stand_beside_our_own(monkeypatch: pytest.Mo
 async def test_a_server_that_does_not_answer_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_servers, "START_S", 0.1)
     silent = [sys.executable, "-c", "import time; time.sleep(60)"]
-    roster, box = served(silent, "far_double"), Toolbox()
+    agent_registry, box = served(silent, "far_double"), Toolbox()
     importlib.import_module("agents.mcp_server")
     began = time.monotonic()
-    async with open_tool_servers(roster, Supervisor()) as servers:
+    async with open_tool_servers(agent_registry, Supervisor()) as servers:
         assert time.monotonic() - began < 5
-        servers.attach(box, roster)
+        servers.attach(box, agent_registry)
         assert await run(box, "far_double") == "Error: the server 'far' cannot be reached or has no such tool"
 
 

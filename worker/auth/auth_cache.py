@@ -65,7 +65,7 @@ class AuthCache:
             self._entries.popitem(last=False)
 
     @contextmanager
-    def going_on(self, principal: Principal, end: End) -> Iterator[None]:
+    def revocable(self, principal: Principal, end: End) -> Iterator[None]:
         """While something is done for a principal: `end` is called when its credential ends before."""
         if not principal.is_revocable:
             yield

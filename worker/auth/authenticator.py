@@ -50,7 +50,7 @@ class Authenticator:
         self.secret = secret
         self.provider = provider
         self._audit_days = audit_days
-        self._admitted = AuthCache()
+        self._auth_cache = AuthCache()
         self._tidied_at = -TIDY_EVERY_S
         self._watch: Supervised | None = None
 
@@ -93,7 +93,7 @@ class Authenticator:
         if cookie is None or len(cookie) > CREDENTIAL_CHARS_MAX:
             return None
         mark = self.secret.cache_key("session", cookie)
-        principal = self._admitted.get(mark)
+        principal = self._auth_cache.get(mark)
         if principal is not None:
             return principal
         claim = self.sessions.read(cookie)
@@ -101,16 +101,16 @@ class Authenticator:
         if claim is None or scopes is None:
             return None
         principal = Principal(claim.tenant_id, claim.id, scopes, "session")
-        self._admitted.put(mark, principal, claim.expires_at)
+        self._auth_cache.put(mark, principal, claim.expires_at)
         return principal
 
     async def _identify_bearer(self, credential: str, trace: Trace, address: str) -> Principal:
         mark = self.secret.cache_key("credential", credential)
-        principal = self._admitted.get(mark)
+        principal = self._auth_cache.get(mark)
         if principal is None:
             async with self.throttle.checking(address):
                 principal, expires_at = await self._verify(credential, trace)
-            self._admitted.put(mark, principal, expires_at)
+            self._auth_cache.put(mark, principal, expires_at)
         return principal
 
     async def _verify(self, credential: str, trace: Trace) -> tuple[Principal, float]:
@@ -134,7 +134,7 @@ class Authenticator:
         tenant_id = await self.keys.tenant(bearer.tenant)
         return Principal(tenant_id, bearer.subject, bearer.scopes, "jwt"), bearer.expires_at
 
-    async def again(self, tenant_id: UUID, via: Via, subject: str) -> Principal:
+    async def principal_of(self, tenant_id: UUID, via: Via, subject: str) -> Principal:
         """Somebody who was let in earlier and whose work is done only now. Raises ApiError 401 for a key or session
         that ended. JWTs cannot be revoked: what they asked for in their time counts.
         """
@@ -158,20 +158,20 @@ class Authenticator:
                 raise _unauthorized("This link was used or is too old.")
         return grant
 
-    def going_on(self, principal: Principal, end: End) -> AbstractContextManager[None]:
+    def revocable(self, principal: Principal, end: End) -> AbstractContextManager[None]:
         """While something is done for a principal: `end` is called when its credential ends before."""
-        return self._admitted.going_on(principal, end)
+        return self._auth_cache.revocable(principal, end)
 
     def ended(self, subject: str) -> None:
         """This worker knows that a credential has ended. Other workers find out by `recheck`."""
-        self._admitted.end({subject})
+        self._auth_cache.end({subject})
 
     async def recheck(self) -> None:
         """Find out which credentials have ended since, in one statement for all of them."""
-        subjects, used = self._admitted.to_check()
+        subjects, used = self._auth_cache.to_check()
         if subjects:
             asked_at = time.monotonic()
-            self._admitted.checked(subjects, await self.keys.counting(subjects, used), asked_at)
+            self._auth_cache.checked(subjects, await self.keys.counting(subjects, used), asked_at)
 
     async def _recheck_forever(self, well: Well) -> None:
         while True:

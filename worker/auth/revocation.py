@@ -25,7 +25,7 @@ async def end_with_credential(request: web.Request, handler: Handler) -> web.Str
             ended = True
             task.cancel()
 
-    with request.app[SERVICES].authenticator.going_on(principal, end):
+    with request.app[SERVICES].authenticator.revocable(principal, end):
         try:
             return await handler(request)
         except asyncio.CancelledError:

@@ -159,14 +159,14 @@ class BatchWorker:
         authenticator, rates = self._services.authenticator, self._services.rates
         trace = Trace(attributes={"background": True, "request_id": request_id})
         via, subject = cast(Via, line.caller["via"]), line.caller["subject"]
-        principal = await authenticator.again(line.tenant_id, via, subject)
+        principal = await authenticator.principal_of(line.tenant_id, via, subject)
         task = asyncio.current_task()
         assert task is not None
         taken = rates.take(principal, time.monotonic())
         try:
-            with authenticator.going_on(principal, task.cancel):
+            with authenticator.revocable(principal, task.cancel):
                 return await self._answer_body(
-                    self._services, principal, line.endpoint, line.request, trace, self._pace()
+                    self._services, principal, line.endpoint, line.request, trace, self._time_slice()
                 )
         finally:
             rates.give_back(principal, taken, time.monotonic())
@@ -223,13 +223,13 @@ class BatchWorker:
 
     async def _read(self, claim: BatchClaim, batch: Batch, checked: Checked) -> None:
         """Store the lines, as long as there are no errors."""
-        uploads, pace = self._services.uploads, self._pace()
+        uploads, time_slice = self._services.uploads, self._time_slice()
         await uploads.get(claim.tenant_id, batch.input_file_id)
         await self._lines.clear(claim)
         number, lines, held = 0, list[NewLine](), 0
         async for raw in lines_of(uploads.pieces(claim.tenant_id, batch.input_file_id), checked.bytes_max):
             number += 1
-            await pace.rest()
+            await time_slice.yield_if_due()
             line = checked.take(number, raw)
             if checked.is_hopeless:
                 break
@@ -273,13 +273,13 @@ class BatchWorker:
         why: Unanswered = "batch_cancelled" if batch.cancelling_at else "batch_expired"
         name = "output" if succeeded else "error"
         wrote = partial(self._services.batches.wrote, claim, "output_file_id" if succeeded else "error_file_id")
-        pace = self._pace()
+        time_slice = self._time_slice()
         with tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX) as spool:
             content = cast(BinaryIO, spool)
             async for line in self._lines.kept(claim, succeeded=succeeded):
                 told = line.answer or unanswered(f"batch_req_{random_id(128)}", line.custom_id, why, WORDS[why]).line
                 content.write(told + b"\n")
-                await pace.rest()
+                await time_slice.yield_if_due()
             size = content.tell()
             content.seek(0)
             await self._services.uploads.create(
@@ -290,7 +290,7 @@ class BatchWorker:
 
     # Both
 
-    def _pace(self) -> TimeSlice:
+    def _time_slice(self) -> TimeSlice:
         return TimeSlice(lambda: int(self._services.engine_stats()["running"]) > 0)
 
     async def _wait(self, arrived: asyncio.Event) -> None:

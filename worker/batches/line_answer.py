@@ -36,17 +36,19 @@ Body: TypeAlias = dict[str, Any]
 
 
 async def answer_body(
-    services: Services, principal: Principal, endpoint: Endpoint, raw: bytes, trace: Trace, pace: TimeSlice
+    services: Services, principal: Principal, endpoint: Endpoint, raw: bytes, trace: Trace, time_slice: TimeSlice
 ) -> Body:
     """The body of the answer. Raises what refuses the request or fails, all of which `to_api_error` knows."""
     if endpoint == "/v1/embeddings":
-        return await _embeddings(services, principal, raw, trace, pace)
+        return await _embeddings(services, principal, raw, trace, time_slice)
     return await CHATS[endpoint](services, principal, raw, trace)
 
 
-async def _embeddings(services: Services, principal: Principal, raw: bytes, trace: Trace, pace: TimeSlice) -> Body:
+async def _embeddings(
+    services: Services, principal: Principal, raw: bytes, trace: Trace, time_slice: TimeSlice
+) -> Body:
     body = check_inputs(services, parse(EmbeddingsRequest, raw, Ignored(), bulk="input"))
-    return await embed_inputs(services, principal.tenant_id, trace, body, pace)
+    return await embed_inputs(services, principal.tenant_id, trace, body, time_slice)
 
 
 async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:

@@ -84,13 +84,13 @@ class Canaries:
             log.warning("what became of the last answers on trial is lost: %r", error)
 
     def choose(
-        self, usual: Definition, roster: AgentRegistry, model: str, tenant_id: UUID, conversation: str
+        self, usual: Definition, agent_registry: AgentRegistry, model: str, tenant_id: UUID, conversation: str
     ) -> Chosen:
         """What the model of a request selects as usual, or what is tried in its place."""
-        canary = self._live.get(roster.name_of(model))
+        canary = self._live.get(agent_registry.name_of(model))
         if canary is None:
             return Chosen(usual)
-        treatment = roster.agents.get(canary.treatment)
+        treatment = agent_registry.agents.get(canary.treatment)
         if treatment is None:
             self._lacks(canary)
             return Chosen(usual)

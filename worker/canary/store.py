@@ -21,7 +21,7 @@ ANSWERS_MAX = 20_000
 COLUMNS = "id, name, agent, treatment, share, margins, state, reason"
 
 
-class Taken(Exception):
+class AlreadyExists(Exception):
     """The name was used before, or the agent has a canary already; the message says which."""
 
 
@@ -42,7 +42,7 @@ class CanaryStore:
                 )
             except asyncpg.UniqueViolationError as error:
                 what = "agent has a canary already" if "live" in str(error.constraint_name) else "name was used before"
-                raise Taken(f"the {what}") from None
+                raise AlreadyExists(f"the {what}") from None
             assert row is not None
             told = {"agent": proposal.agent, "treatment": proposal.treatment, "share": proposal.share}
             await note(connection, auditor, by, Act.CANARY_STARTED, proposal.name, **told)

@@ -13,7 +13,7 @@ from worker.agent_files import read_agents
 from worker.auth.keys import LOCAL_TENANT
 from worker.canary.canary_report import canary_report
 from worker.canary.proposal import Proposal
-from worker.canary.store import CanaryStore, Taken
+from worker.canary.store import AlreadyExists, CanaryStore
 from worker.canary.trial import DECIDED_IN, Canary, State
 from worker.canary.verdict import Evidence, Finding, findings, judge
 from worker.cli.command_actor import command_actor
@@ -33,7 +33,7 @@ async def start_canary(
     async with _opened(config) as (store, auditor):
         try:
             await store.start(proposal, command_actor(), auditor)
-        except Taken as error:
+        except AlreadyExists as error:
             raise StartError(f"canary {name} cannot be started: {error} (see `firsttoken canary status`)") from None
     print(f"{treatment} answers {share:.0%} of the conversations of {_of(agent)} within seconds, at all workers.")
     print(f"Compare with `firsttoken canary status {name}`. What is worse is rolled back without being asked.")

@@ -26,7 +26,7 @@ from worker.evals.eval_client import EvalClient, session
 from worker.evals.eval_runner import run_cases
 from worker.evals.eval_target import LocalWorker, Recording, eval_target
 from worker.evals.fine_tuning_examples import example_of
-from worker.evals.replay_report import Replayed, totals
+from worker.evals.replay_report import ReplayedTurn, totals
 from worker.evals.stored_cases import case_of, said_in
 from worker.evals.suite import Suite
 from worker.home import write_atomically
@@ -100,7 +100,7 @@ async def replay(
 
 async def _asked_again(
     asker: EvalClient, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
-) -> list[Replayed]:
+) -> list[ReplayedTurn]:
     heard: dict[int, Answer] = {}
 
     def note(number: int, _: int, answer: Answer) -> None:
@@ -112,12 +112,12 @@ async def _asked_again(
     return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
 
 
-def _replayed(stored: Answered, before: dict[str, float], answer: Answer) -> Replayed:
+def _replayed(stored: Answered, before: dict[str, float], answer: Answer) -> ReplayedTurn:
     calls = "".join(f" {call.name}({call.arguments})" for call in answer.calls)
     output = stored.body.get("output") or ()
     called = "".join(f" {i['name']}({i['arguments']})" for i in output if i["type"] == "function_call")
     said, now = said_in(stored) + called, answer.text + calls
-    return Replayed(stored.id, before, totals(answer.spans), said, now, answer.error)
+    return ReplayedTurn(stored.id, before, totals(answer.spans), said, now, answer.error)
 
 
 def _case(answer: Answered, *, searches: bool) -> Case | None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from worker.edge.budget import Holding
+from worker.edge.budget import Reservation
 from worker.errors import ApiError, ClientGone
 
 # A body may take as long as its largest size takes at this rate: half of what a mobile network at its edge does.
@@ -20,7 +20,7 @@ CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate"
 DAMAGED = "The body is damaged: it is not what its headers say."
 
 
-async def read_body(request: web.Request, holding: Holding, *, bytes_max: int, stall_s: float) -> bytes:
+async def read_body(request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float) -> bytes:
     """The whole body, decompressed. Raises ApiError 400, 408, 413, 415 and 429, and ClientGone."""
     coding = coding_of(request)
     if (request.content_length or 0) > bytes_max:
@@ -40,7 +40,7 @@ async def read_body(request: web.Request, holding: Holding, *, bytes_max: int, s
     return body
 
 
-async def _received(request: web.Request, holding: Holding, *, bytes_max: int, stall_s: float) -> bytes:
+async def _received(request: web.Request, holding: Reservation, *, bytes_max: int, stall_s: float) -> bytes:
     received = bytearray()
     async with arriving(request, bytes_max=bytes_max, stall_s=stall_s) as progress:
         while piece := await request.content.read(PIECE_BYTES):

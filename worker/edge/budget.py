@@ -30,9 +30,9 @@ class Budget:
         return self._held.total()
 
     @contextmanager
-    def holding(self, tenant_id: UUID) -> Iterator[Holding]:
+    def reserve(self, tenant_id: UUID) -> Iterator[Reservation]:
         """What is added to the holding counts until the end of the block."""
-        holding = Holding(self, tenant_id)
+        holding = Reservation(self, tenant_id)
         try:
             yield holding
         finally:
@@ -51,7 +51,7 @@ class Budget:
             del self._held[tenant_id]
 
 
-class Holding:
+class Reservation:
     """The bytes of one request, or of one connection."""
 
     def __init__(self, budget: Budget, tenant_id: UUID) -> None:

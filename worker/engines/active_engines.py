@@ -51,9 +51,9 @@ log = logging.getLogger("firsttoken.start")
 
 @dataclass(frozen=True)
 class ActiveEngines:
-    """`models` by name, those of a `lineup`; `aliases` are further names that their file gives."""
+    """`models` by name, those of a `model_registry`; `aliases` are further names that their file gives."""
 
-    lineup: ModelRegistry
+    model_registry: ModelRegistry
     models: Mapping[str, Served]
     aliases: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[str, Trace] = field(default_factory=dict)  # the newest load of each, by its phases
@@ -78,7 +78,7 @@ class ActiveEngines:
         sums: Counter[str] = Counter()
         for stats in told[1:]:
             sums.update({name: value for name, value in stats.items() if _is_summed(name, value)})
-        best = self.models[self.lineup.best(None).name]
+        best = self.models[self.model_registry.best(None).name]
         both = {name: first.get(name, 0) + value for name, value in sums.items()}
         return {**first, **both, **self._own, "failed": best.failed, "over": self._over}
 
@@ -169,7 +169,7 @@ async def _open_several(
         served = {name: models[name] for name in file.models}
         several = _Several(config, file, pool, _lineup(file, served), served)
         yield ActiveEngines(
-            *(several.lineup, served, file.aliases, pool.starts, lambda: pool.unloads),
+            *(several.model_registry, served, file.aliases, pool.starts, lambda: pool.unloads),
             reload=several.reload,
         )
 
@@ -181,13 +181,13 @@ def _lineup(file: ModelFile, models: Mapping[str, Served]) -> ModelRegistry:
 
 @dataclass
 class _Several:
-    """Those of models.toml, which may be read again. `served` and `lineup` are what others hold: they are changed in
-    their places."""
+    """The models of models.toml, which may be read again. Others hold references to `served` and `model_registry`: both
+    are changed in place."""
 
     config: Config
     file: ModelFile
     pool: ModelPool
-    lineup: ModelRegistry
+    model_registry: ModelRegistry
     served: dict[str, Served]
 
     async def reload(self, check: Check, warm: Warm) -> list[str]:
@@ -226,9 +226,9 @@ class _Several:
         self.served.update({name: now[name] for name in file.models})
         for name, candidate in offered.candidates.items():
             if name not in changed:  # what was learned of it still holds, and so do its answers
-                known = self.lineup.candidates[name]
+                known = self.model_registry.candidates[name]
                 candidate.speed, candidate.version = known.speed, known.version
-        self.lineup.replace(offered)
+        self.model_registry.replace(offered)
         self.file = file
         return changed
 

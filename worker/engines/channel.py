@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from inference.remote.answer_stream import Malformed
+from inference.remote.answer_stream import MalformedStream
 from inference.remote.frames import (
     ANSWER_BYTES_MAX,
     CANCEL,
@@ -151,7 +151,7 @@ class Channel(asyncio.Protocol):
                 data = self._opened(data)
             for told in self._frames.feed(data) if data else ():
                 self._take(told)
-        except (BadResponse, Malformed) as error:
+        except (BadResponse, MalformedStream) as error:
             self.close(f"it could not be understood: {error}")
 
     # --- inside ---
@@ -224,4 +224,4 @@ class Channel(asyncio.Protocol):
             shared.close()
             receiver.refused(answer)
         else:
-            raise Malformed(f"a frame of no kind: {told.kind}")
+            raise MalformedStream(f"a frame of no kind: {told.kind}")

@@ -86,7 +86,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     guard = guard_of(request)
     with guard.serving(request) if guard else nullcontext():
         try:
-            with nullcontext() if request.path == CHANNEL_PATH else request.app[WORK].doing():
+            with nullcontext() if request.path == CHANNEL_PATH else request.app[WORK].track():
                 return await handler(request)
         except Exception as error:
             if isinstance(error, ClientGone | ConnectionError) and is_gone(request):
@@ -113,7 +113,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     _check_open(app)
     if request.content_type != "application/json":  # a page in a browser can send anything else unasked
         raise ApiError(415, "The body must be application/json.", param="Content-Type")
-    with app[BUDGET].holding(WORKERS) as holding:
+    with app[BUDGET].reserve(WORKERS) as holding:
         raw = await read_body(request, holding, bytes_max=_body_bytes_max(app), stall_s=BODY_STALL_S)
         asked = parse(GenerateRequest, raw, bulk=GenerateRequest.BULK)
     generation = await _taken(asked, app[MODEL])
@@ -149,9 +149,9 @@ async def _answer_on(app: web.Application, reply: SharedReply, body: bytes) -> N
     """The answer to one request of a channel. Cancelled when nobody waits for it."""
     generation = None
     try:
-        with app[WORK].doing():
+        with app[WORK].track():
             _check_open(app)
-            with app[BUDGET].holding(WORKERS) as holding:
+            with app[BUDGET].reserve(WORKERS) as holding:
                 holding.resize(len(body))
                 asked = parse(GenerateRequest, body, bulk=GenerateRequest.BULK)
             generation = await _taken(asked, app[MODEL])
@@ -216,7 +216,7 @@ def _submitted(asked: GenerateRequest, model: ChatModel, grammar: Grammar | None
     if own.shared:
         model.share(prompt[: own.shared])
     if own.ahead:
-        return model.read_ahead(prompt, salt=asked.cache_salt, exact=own.deterministic)
+        return model.prefill_ahead(prompt, salt=asked.cache_salt, exact=own.deterministic)
     if asked.priority == Priority.AHEAD:
         raise ApiError(400, "Invalid 'priority': this class is for reading ahead.", param="priority")
     sampling = asked.sampling(grammar)

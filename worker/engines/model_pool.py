@@ -228,7 +228,7 @@ class ModelPool:
         until = monotonic() + BEGINNINGS_S
         for beginning in model.beginnings:
             opened.share(beginning)
-            reading = opened.read_ahead(beginning)
+            reading = opened.prefill_ahead(beginning)
             if reading is not None and (left_s := until - monotonic()) > 0:
                 await _read(reading, left_s)
 

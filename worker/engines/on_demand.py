@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from inference.core import (
-    WHENEVER,
+    NO_DEADLINE,
     ChatMessage,
     Due,
     Generation,
@@ -185,11 +185,11 @@ class OnDemandModel:
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return self._text.tokenize(text, add_special=add_special, parse_special=parse_special)
 
-    def spell(self, ids: Sequence[int]) -> list[bytes]:
-        return self._text.spell(ids)
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        return self._text.token_bytes(ids)
 
-    def say(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
-        return self._text.say(ids, stop, over=over)
+    def text_pieces(self, ids: Sequence[int], stop: Sequence[str] = (), *, over: bool = False) -> list[str]:
+        return self._text.text_pieces(ids, stop, over=over)
 
     def infill(self, before: str, behind: str) -> list[Segment] | None:
         return self._text.infill(before, behind)
@@ -207,7 +207,7 @@ class OnDemandModel:
         *,
         salt: str = "",
         priority: Priority = Priority.STANDARD,
-        due: Due = WHENEVER,
+        due: Due = NO_DEADLINE,
         deadline_ns: int | None = None,
         traceparent: str = "",
         written: Sequence[int] = (),
@@ -230,8 +230,8 @@ class OnDemandModel:
         if self._model is not None:
             self._model.expect(due, salt=salt, priority=priority)
 
-    def read_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
-        return self._model.read_ahead(prompt, salt=salt, exact=exact) if self._model else None
+    def prefill_ahead(self, prompt: Sequence[int], *, salt: str = "", exact: bool = False) -> Generation | None:
+        return self._model.prefill_ahead(prompt, salt=salt, exact=exact) if self._model else None
 
     def share(self, beginning: Sequence[int]) -> None:
         if len(self._beginnings) < BEGINNINGS_MAX:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
-from inference.remote.answer_stream import Malformed
+from inference.remote.answer_stream import MalformedStream
 from inference.remote.frames import ASK, CANCEL, EVENTS, LAST, TAKEN, Frame, Frames, frame, refusal, step
 
 # In progress at a time: far more than any queue has room for, and each may wait for its grammar to be compiled.
@@ -73,7 +73,7 @@ class ServedChannel(asyncio.Protocol):
         try:
             for asked in self._frames.feed(data):
                 self._take(asked)
-        except Malformed:
+        except MalformedStream:
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -130,4 +130,4 @@ class ServedChannel(asyncio.Protocol):
             if (going := self._going.get(asked.number)) is not None:
                 going.cancel()
         else:
-            raise Malformed(f"a frame that nobody expects: {asked.kind}")
+            raise MalformedStream(f"a frame that nobody expects: {asked.kind}")

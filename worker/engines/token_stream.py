@@ -24,7 +24,7 @@ WAITING_BYTES_MAX = 8 * 2**20
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
 
 
-class Outlet(Protocol):
+class TokenSink(Protocol):
     """Where an answer goes."""
 
     def tokens(self, ids: Sequence[int]) -> None: ...
@@ -35,7 +35,7 @@ class Outlet(Protocol):
 class TokenStream:
     """What an engine tells of an answer, step by step, to an outlet."""
 
-    def __init__(self, outlet: Outlet, id: str, generation: Generation) -> None:
+    def __init__(self, outlet: TokenSink, id: str, generation: Generation) -> None:
         self._outlet = outlet
         self._generation = generation
         self._id = id

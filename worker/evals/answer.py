@@ -24,7 +24,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class Usage:
     """Milliseconds and tokens; `engine_ms` and `cost` as a worker of this project tells them. None: not known."""
 
     first_ms: float | None = None
@@ -43,7 +43,7 @@ class Answer:
     text: str = ""
     calls: tuple[Called, ...] = ()
     found: tuple[Found, ...] = ()
-    took: Took = field(default_factory=Took)
+    took: Usage = field(default_factory=Usage)
     error: str | None = None
     spans: Sequence[Mapping[str, Any]] = ()
 

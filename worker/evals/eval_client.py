@@ -16,7 +16,7 @@ import orjson
 
 from inference.remote.answer_stream import DONE, Events
 from worker.errors import BUSY, StartError
-from worker.evals.answer import Answer, Called, Found, Took
+from worker.evals.answer import Answer, Called, Found, Usage
 from worker.evals.case import Case
 
 ANSWER_S_MAX = 600.0  # a slow machine and a long answer
@@ -70,7 +70,7 @@ class _Heard:
     @property
     def answer(self) -> Answer:
         details = self.usage.get("prompt_tokens_details") or self.usage.get("input_tokens_details") or {}
-        took = Took(
+        took = Usage(
             self.first_ms,
             self.ms,
             _count(self.usage.get("prompt_tokens", self.usage.get("input_tokens"))),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Literal, TypeAlias
 
-from worker.evals.answer import Answer, Took
+from worker.evals.answer import Answer, Usage
 from worker.evals.differences import Interval, difference, ratio
 from worker.evals.graders import score
 
@@ -40,14 +40,14 @@ class Result:
     fingerprint: str
     grades: Mapping[str, float]
     score: float
-    took: Took
+    took: Usage
     shown: Mapping[str, object]
     failed: bool = False
 
     @classmethod
     def of(cls, id: str, group: str | None, fingerprint: str, given: Sequence[Given]) -> Result:
         tooks = [each.answer.took for each in given]
-        took = Took(**{name: _mean(getattr(each, name) for each in tooks) for name in Took.__dataclass_fields__})
+        took = Usage(**{name: _mean(getattr(each, name) for each in tooks) for name in Usage.__dataclass_fields__})
         grades = {name: fmean(each.grades[name] for each in given) for name in given[0].grades}
         return cls(
             *(id, group, fingerprint, grades, fmean(score(each.grades) for each in given), took),

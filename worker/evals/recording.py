@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from worker.errors import StartError
-from worker.evals.answer import Took
+from worker.evals.answer import Usage
 from worker.evals.case import Case
 from worker.evals.differences import Interval
 from worker.evals.eval_runner import fingerprint
@@ -92,7 +92,7 @@ def _result(result: Result) -> dict[str, Any]:
 def _read(told: Mapping[str, Any]) -> Result:
     return Result(
         *(told["id"], told["group"], told["fingerprint"], told["grades"], float(told["score"])),
-        took=Took(**told["took"]),
+        took=Usage(**told["took"]),
         shown=told["answer"],
         failed=bool(told["failed"]),
     )

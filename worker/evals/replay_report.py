@@ -17,7 +17,7 @@ ALIKE = 0.9  # of the words: another way to say the same
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedTurn:
     """Milliseconds by the names of spans: `before` is empty where the trace is gone, `now` where nobody tells."""
 
     id: str
@@ -53,19 +53,19 @@ def totals(spans: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return dict(found)
 
 
-def rows(turns: Sequence[Replayed]) -> list[Row]:
+def rows(turns: Sequence[ReplayedTurn]) -> list[Row]:
     """In the order in which spans begin."""
     both = [turn for turn in turns if turn.before and turn.now]
     names = dict.fromkeys(name for turn in both for name in (*turn.before, *turn.now))
     return [_row(name, both) for name in list(names)[:SPANS_MAX]]
 
 
-def table(turns: Sequence[Replayed]) -> list[str]:
+def table(turns: Sequence[ReplayedTurn]) -> list[str]:
     found = rows(turns)
     return [*(aligned(_cells(found)) if found else []), *([""] if found else []), summary(turns)]
 
 
-def summary(turns: Sequence[Replayed]) -> str:
+def summary(turns: Sequence[ReplayedTurn]) -> str:
     answered = [turn for turn in turns if turn.error is None]
     if not answered:
         return f"None of {len(turns)} turns was answered."
@@ -79,7 +79,7 @@ def summary(turns: Sequence[Replayed]) -> str:
     )
 
 
-def markdown(turns: Sequence[Replayed], side: str) -> str:
+def markdown(turns: Sequence[ReplayedTurn], side: str) -> str:
     """With the turns whose answers differ the most, side by side."""
     parts = [f"# Stored turns, asked again of {plain(side)}", summary(turns)]
     if found := rows(turns):
@@ -93,7 +93,7 @@ def markdown(turns: Sequence[Replayed], side: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def as_json(turns: Sequence[Replayed], side: str) -> dict[str, Any]:
+def as_json(turns: Sequence[ReplayedTurn], side: str) -> dict[str, Any]:
     return {
         "format": 1,
         "model": side,
@@ -102,14 +102,14 @@ def as_json(turns: Sequence[Replayed], side: str) -> dict[str, Any]:
     }
 
 
-def _side_by_side(turn: Replayed) -> str:
+def _side_by_side(turn: ReplayedTurn) -> str:
     cells = [["", "THEN", "NOW"], ["answer", turn.said_before, turn.error or turn.said_now]]
     names = dict.fromkeys((*turn.before, *turn.now)) if turn.before and turn.now else {}
     cells += [[name, _ms(turn.before.get(name)), _ms(turn.now.get(name))] for name in list(names)[:SPANS_MAX]]
     return f"## {turn.id}\n\n" + in_markdown(cells)
 
 
-def _row(name: str, turns: Sequence[Replayed]) -> Row:
+def _row(name: str, turns: Sequence[ReplayedTurn]) -> Row:
     before = [turn.before[name] for turn in turns if name in turn.before]
     now = [turn.now[name] for turn in turns if name in turn.now]
     count = sum(name in turn.before or name in turn.now for turn in turns)

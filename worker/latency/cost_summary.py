@@ -25,10 +25,10 @@ async def cost_summary(database: Database, principal: Principal, asked: LatencyQ
     those at both ends count in full."""
     if not asked.slice.has_costs:
         return []
-    stretch = asked.stretch(time.time())
+    time_range = asked.time_range(time.time())
     async with Visibility.of(principal).open(database) as connection:
-        groups = await rollups.groups(connection, stretch, asked.slice)
-    spent = await Spending(database).board(principal, asked.slice, start=stretch.start, end=stretch.end)
+        groups = await rollups.groups(connection, time_range, asked.slice)
+    spent = await Spending(database).board(principal, asked.slice, start=time_range.start, end=time_range.end)
     return await asyncio.to_thread(board, spent, groups)
 
 

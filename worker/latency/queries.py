@@ -37,7 +37,7 @@ class LatencyQuery:
     start: float | None = None
     end: float | None = None
 
-    def stretch(self, now: float) -> TimeRange:
+    def time_range(self, now: float) -> TimeRange:
         end = now if self.end is None else self.end
         return TimeRange.of(end - self.window_s if self.start is None else self.start, end, now)
 
@@ -55,41 +55,43 @@ class LatencyQueries:
         """Goodput and percentiles: of all answers, by surface, by span; and what there is to choose from."""
 
         async def compute() -> View:
-            stretch = asked.stretch(time.time())
+            time_range = asked.time_range(time.time())
             async with Visibility.of(principal).open(self._database) as connection:
-                groups = await rollups.groups(connection, stretch, asked.slice)
+                groups = await rollups.groups(connection, time_range, asked.slice)
                 spans = await rollups.span_names(connection)
             found = await asyncio.to_thread(summary, groups, spans)
-            offered = await self._offer(principal, stretch)
+            offered = await self._offer(principal, time_range)
             return {
                 "window_s": asked.window_s,
-                "start": stretch.start,
-                "end": stretch.end,
+                "start": time_range.start,
+                "end": time_range.end,
                 **found,
                 "facets": offered if principal.is_operator else offered | {"tenant": [], "worker": []},
             }
 
         return await self._share("summary", principal, asked, compute)
 
-    async def _offer(self, principal: Principal, stretch: TimeRange) -> dict[str, list[str]]:
+    async def _offer(self, principal: Principal, time_range: TimeRange) -> dict[str, list[str]]:
         """What slices there are, whatever is chosen."""
 
         async def compute() -> Any:
             async with Visibility.of(principal).open(self._database) as connection:
-                return facets(await rollups.choices(connection, stretch), await rollups.names(connection, stretch))
+                return facets(
+                    await rollups.choices(connection, time_range), await rollups.names(connection, time_range)
+                )
 
-        found: dict[str, list[str]] = await self._offered.get((Visibility.of(principal), stretch), compute)
+        found: dict[str, list[str]] = await self._offered.get((Visibility.of(principal), time_range), compute)
         return found
 
     async def series(self, principal: Principal, asked: LatencyQuery) -> View:
         """The same over time; for operators also what the workers did."""
 
         async def compute() -> View:
-            stretch = asked.stretch(time.time())
+            time_range = asked.time_range(time.time())
             async with Visibility.of(principal).open(self._database) as connection:
-                points = await rollups.points(connection, stretch, asked.slice)
-                workers = await rollups.worker_points(connection, stretch) if principal.is_operator else []
-            found = await asyncio.to_thread(series, stretch, points)
+                points = await rollups.points(connection, time_range, asked.slice)
+                workers = await rollups.worker_points(connection, time_range) if principal.is_operator else []
+            found = await asyncio.to_thread(series, time_range, points)
             return {**found, **_columns(workers, found["at"])}
 
         return await self._share("series", principal, asked, compute)
@@ -99,13 +101,13 @@ class LatencyQueries:
 
         async def compute() -> View:
             now = time.time()
-            stretches = [each.stretch(now) for each in (asked, against)]
+            time_ranges = [each.time_range(now) for each in (asked, against)]
             async with Visibility.of(principal).open(self._database) as connection:
-                one = await rollups.groups(connection, stretches[0], asked.slice)
-                other = await rollups.groups(connection, stretches[1], against.slice)
+                one = await rollups.groups(connection, time_ranges[0], asked.slice)
+                other = await rollups.groups(connection, time_ranges[1], against.slice)
                 names = await rollups.span_names(connection)
             rows = await asyncio.to_thread(_compare, one, other, names)
-            told = [{"start": stretch.start, "end": stretch.end} for stretch in stretches]
+            told = [{"start": time_range.start, "end": time_range.end} for time_range in time_ranges]
             return {"now": told[0], "then": told[1], "rows": rows}
 
         return await self._share(f"comparison with {against}", principal, asked, compute)
@@ -114,9 +116,9 @@ class LatencyQueries:
         """Median and 95th percentile of each span on a surface, and of `tpot`, where enough turns had it."""
 
         async def compute() -> Any:
-            stretch = LatencyQuery(USUAL_S, Slice()).stretch(time.time())
+            time_range = LatencyQuery(USUAL_S, Slice()).time_range(time.time())
             async with Visibility.of(principal).open(self._database) as connection:
-                groups = await rollups.groups(connection, stretch, Slice(surface=surface))
+                groups = await rollups.groups(connection, time_range, Slice(surface=surface))
                 names = await rollups.span_names(connection)
             return await asyncio.to_thread(usual, groups, names, USUAL_TURNS_MIN)
 

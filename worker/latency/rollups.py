@@ -114,8 +114,8 @@ class Rollups:
             self._named[tenant_id] = names
 
 
-async def groups(connection: Connection, stretch: TimeRange, slice: Slice) -> list[Group]:
-    pieces, given = _pieces(stretch, slice, whole=True)
+async def groups(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Group]:
+    pieces, given = _pieces(time_range, slice, whole=True)
     rows = await connection.fetch(
         "select surface, model, agent, tenant_id, string_agg(measures, '') as measures "
         f"from {pieces} group by surface, model, agent, tenant_id",
@@ -124,11 +124,11 @@ async def groups(connection: Connection, stretch: TimeRange, slice: Slice) -> li
     return [Group(*row) for row in rows]
 
 
-async def points(connection: Connection, stretch: TimeRange, slice: Slice) -> list[Point]:
+async def points(connection: Connection, time_range: TimeRange, slice: Slice) -> list[Point]:
     """There is none where nothing happened."""
-    pieces, given = _pieces(stretch, slice, whole=False)
+    pieces, given = _pieces(time_range, slice, whole=False)
     rows = await connection.fetch(
-        f"select (floor(extract(epoch from at) / {stretch.step_s}) * {stretch.step_s})::bigint as point, "
+        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as point, "
         f"string_agg(measures, '') as measures from {pieces} group by 1",
         *given,
     )
@@ -139,8 +139,8 @@ async def span_names(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch("select distinct name from span_names")]
 
 
-async def choices(connection: Connection, stretch: TimeRange) -> list[Choice]:
-    pieces, given = _pieces(stretch, Slice(), whole=True)
+async def choices(connection: Connection, time_range: TimeRange) -> list[Choice]:
+    pieces, given = _pieces(time_range, Slice(), whole=True)
     rows = await connection.fetch(
         "select surface, model, agent, tenant_id, sum(length(measures)) as size "
         f"from {pieces} group by surface, model, agent, tenant_id",
@@ -149,41 +149,41 @@ async def choices(connection: Connection, stretch: TimeRange) -> list[Choice]:
     return [Choice(*row) for row in rows]
 
 
-async def names(connection: Connection, stretch: TimeRange) -> list[Names]:
+async def names(connection: Connection, time_range: TimeRange) -> list[Names]:
     """Which keys asked which workers, those that asked the most first."""
     rows = await connection.fetch(
         f"select key_id, worker from {PIECES.format(table='latency_slices', slice='')} "
         f"group by key_id, worker order by count(*) desc limit {NAMES_MAX}",
-        *_bounds(stretch, whole=True),
+        *_bounds(time_range, whole=True),
     )
     return [Names(*row) for row in rows]
 
 
-async def worker_points(connection: Connection, stretch: TimeRange) -> list[dict[str, Any]]:
+async def worker_points(connection: Connection, time_range: TimeRange) -> list[dict[str, Any]]:
     """What the workers did together; for operators. The highest of each step: an average hides what hurt."""
     rows = await connection.fetch(
         "with minutes as (select at, sum(running) as running, sum(waiting) as waiting, max(loop_lag_ms) as lag, "
         "  max(kv_use) as kv_use from worker_minutes where at >= $1 and at < $2 group by at) "
-        f"select (floor(extract(epoch from at) / {stretch.step_s}) * {stretch.step_s})::bigint as at, "
+        f"select (floor(extract(epoch from at) / {time_range.step_s}) * {time_range.step_s})::bigint as at, "
         "max(running) as running, max(waiting) as waiting, max(lag) as loop_lag_ms, max(kv_use) as kv_use "
         "from minutes group by 1",
-        _moment(stretch.start),
-        _moment(stretch.end),
+        _moment(time_range.start),
+        _moment(time_range.end),
     )
     return [dict(row) for row in rows]
 
 
-def _pieces(stretch: TimeRange, slice: Slice, *, whole: bool) -> tuple[str, list[Any]]:
-    bounds = _bounds(stretch, whole=whole)
+def _pieces(time_range: TimeRange, slice: Slice, *, whole: bool) -> tuple[str, list[Any]]:
+    bounds = _bounds(time_range, whole=whole)
     conditions, given = slice.conditions(len(bounds) + 1)
     table = "latency" if slice.is_coarse else "latency_slices"
     return PIECES.format(table=table, slice=conditions), [*bounds, *given]
 
 
-def _bounds(stretch: TimeRange, *, whole: bool) -> list[datetime]:
+def _bounds(time_range: TimeRange, *, whole: bool) -> list[datetime]:
     """The first arguments of PIECES."""
-    hours, days = stretch.parts(whole=whole)
-    return [_moment(at) for at in (*days, *hours, stretch.start, stretch.end)]
+    hours, days = time_range.parts(whole=whole)
+    return [_moment(at) for at in (*days, *hours, time_range.start, time_range.end)]
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

@@ -12,7 +12,7 @@ from worker.auth.principal import Principal
 from worker.latency.slice import NOT_ANSWERED, Slice
 from worker.latency.time_range import HOUR_S
 from worker.latency.visibility import Visibility
-from worker.runs.record import Taken, TurnRecord
+from worker.runs.record import TurnCost, TurnRecord
 
 if TYPE_CHECKING:
     from migrations.pool import Connection
@@ -48,7 +48,7 @@ SUMS = (
 )
 # Of conversations only what is kept of single answers tells.
 TOLD = "coalesce((attributes->>'firsttoken.{0}')::float8, 0) as {0}"
-ANSWERS = ", ".join(["conversation_id", "1 as answers", *(TOLD.format(name) for name in Taken._fields)])
+ANSWERS = ", ".join(["conversation_id", "1 as answers", *(TOLD.format(name) for name in TurnCost._fields)])
 
 
 async def add(connection: Connection, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
@@ -65,7 +65,7 @@ def cells(records: Sequence[TurnRecord]) -> list[tuple[Any, ...]]:
             continue
         at = datetime.fromtimestamp(record.trace.started_at // HOUR_S * HOUR_S, UTC)
         cell = found.setdefault(
-            (at, record.key, record.surface, record.model, record.agent), [0.0] * (1 + len(Taken._fields))
+            (at, record.key, record.surface, record.model, record.agent), [0.0] * (1 + len(TurnCost._fields))
         )
         for place, amount in enumerate((1, *record.taken)):
             cell[place] += amount

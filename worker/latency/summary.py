@@ -80,16 +80,16 @@ def facets(choices: Iterable[Choice], names: Sequence[Names]) -> dict[str, list[
     }
 
 
-def series(stretch: TimeRange, points: Iterable[Point]) -> dict[str, Any]:
+def series(time_range: TimeRange, points: Iterable[Point]) -> dict[str, Any]:
     """Columns over time, one value for each step; None where nothing was measured."""
     known = {point.at: _answers(Tally(point.measures)) for point in points}
-    at = list(range(stretch.start, stretch.end, stretch.step_s))
+    at = list(range(time_range.start, time_range.end, time_range.step_s))
     answers = [known.get(moment) for moment in at]
     counts = ("requests", "failed", "judged", "within_target", "prompt_tokens", "cached_tokens", "drafted", "accepted")
     return {
-        "start": stretch.start,
-        "end": stretch.end,
-        "step_s": stretch.step_s,
+        "start": time_range.start,
+        "end": time_range.end,
+        "step_s": time_range.step_s,
         "at": at,
         **{name: [each[name] if each else 0 for each in answers] for name in counts},
         "misses": {cause: [each["misses"][cause] if each else 0 for each in answers] for cause in CAUSES},

@@ -43,7 +43,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(frozenset(), request[IGNORED])  # no template, so no switch of one
         model = check_model(body.model, services)
-        if model in services.roster.models:
+        if model in services.agent_registry.models:
             raise ApiError(400, "An agent answers messages: ask for a model.", param="model", code="unsupported_value")
         once = Once.of(request, services, principal.tenant_id)
     with in_param("prompt"):
@@ -89,7 +89,7 @@ async def _read(
 
 async def _text(model: LanguageModel, ids: list[int]) -> str:
     try:
-        return b"".join(await asyncio.to_thread(model.spell, ids)).decode("utf-8", "replace")
+        return b"".join(await asyncio.to_thread(model.token_bytes, ids)).decode("utf-8", "replace")
     except UnknownToken as error:
         error.param = "prompt"
         raise

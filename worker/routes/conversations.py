@@ -34,7 +34,7 @@ from worker.wire.conversation import (
 from worker.wire.feedback import COMMENT, RATING, told
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
 from worker.wire.parse import parse
-from worker.wire.shown import shown
+from worker.wire.public_view import public_item
 from worker.wire.transcript import markdown
 
 
@@ -93,7 +93,7 @@ async def export(request: web.Request) -> web.Response:
     name = f"{conversation_id}.{'md' if form == 'markdown' else 'json'}"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     if form == "json":
-        told = [shown(item, with_results=True) for item in items]
+        told = [public_item(item, with_results=True) for item in items]
         return json_response({**conversation_object(conversation), "items": told}, headers=headers)
     text = markdown(conversation.metadata.get("title"), items)
     return web.Response(text=text, content_type="text/markdown", charset="utf-8", headers=headers)
@@ -126,7 +126,7 @@ async def add_items(request: web.Request) -> web.Response:
     body = parse(ItemsCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
-    return json_response(list_object([shown(item) for item in items], has_more=False))
+    return json_response(list_object([public_item(item) for item in items], has_more=False))
 
 
 @RouteDocs(query=PAGE | INCLUDE)
@@ -136,7 +136,7 @@ async def list_items(request: web.Request) -> web.Response:
     page = await store.list_items(
         tenant_id, _conversation_id(request), after=query.after, limit=query.limit, order=query.order
     )
-    items = [shown(item, with_results) for item in page.data]
+    items = [public_item(item, with_results) for item in page.data]
     if includes_response_ids(request) or includes_feedback(request):
         responses = await store.responses_of(tenant_id, [item["id"] for item in items])
         items = [{**item, "firsttoken_response_id": responses.get(item["id"])} for item in items]
@@ -166,7 +166,7 @@ async def branch(request: web.Request) -> web.Response:
 async def retrieve_item(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
     item = await store.get_item(tenant_id, _conversation_id(request), path_id(request, "item", "item_id"))
-    return json_response(shown(item, includes_results(request)))
+    return json_response(public_item(item, includes_results(request)))
 
 
 async def delete_item(request: web.Request) -> web.Response:

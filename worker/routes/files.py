@@ -40,7 +40,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     bytes_max, stall_s = services.config.file_mb * 2**20, services.config.body_s
-    with request.app[BUDGET].holding(tenant_id) as holding:
+    with request.app[BUDGET].reserve(tenant_id) as holding:
         async with receive(request, holding, bytes_max=bytes_max, stall_s=stall_s) as arrived:
             file = await services.uploads.create(
                 tenant_id, arrived.filename, arrived.purpose, arrived.size, arrived.content

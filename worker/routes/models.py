@@ -41,10 +41,10 @@ async def get_model(request: web.Request) -> web.Response:
 
 def _models(services: Services) -> list[dict[str, Any]]:
     """What generates first, for programs that offer the first one of the list; further names last."""
-    chat = {name: _card(services, services.model_of(name)) for name in services.lineup.candidates}
-    named = (*services.lineup.names, *services.roster.models)
+    chat = {name: _card(services, services.model_of(name)) for name in services.model_registry.candidates}
+    named = (*services.model_registry.names, *services.agent_registry.models)
     cards: dict[str, Mapping[str, Any]] = {name: chat[services.model_of(name).name] for name in named}
-    cards |= {name: {**cards[name], "firsttoken_agent": True} for name in services.roster.models}
+    cards |= {name: {**cards[name], "firsttoken_agent": True} for name in services.agent_registry.models}
     for name in services.embedders.names:
         cards[name] = embedding_card(services.embedders.dimensions(name))
     if services.reranker:

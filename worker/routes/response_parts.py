@@ -16,9 +16,9 @@ from worker.services import SERVICES
 from worker.wire.feedback import Feedback
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
 from worker.wire.parse import parse
+from worker.wire.public_view import public_item, public_response
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
-from worker.wire.shown import shown, shown_response
 
 
 def routes() -> list[web.RouteDef]:
@@ -34,7 +34,7 @@ def routes() -> list[web.RouteDef]:
 async def cancel(request: web.Request) -> web.Response:
     """Stop a response, whichever worker makes it, and show it as it ended. One that has ended stays as it is."""
     body = await request.app[RUNS].cancel(request[PRINCIPAL].tenant_id, path_id(request, "response"))
-    return json_response(shown_response(body))
+    return json_response(public_response(body))
 
 
 @RouteDocs(Feedback)
@@ -57,7 +57,7 @@ async def input_items(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     query = PageQuery.parse(request.query)
     record = await services.responses.get(tenant_id, path_id(request, "response"))
-    items = [shown(item, includes_results(request)) for item in record.input]
+    items = [public_item(item, includes_results(request)) for item in record.input]
     page, has_more = page_of(items, query)
     return json_response(list_object(page, has_more))
 

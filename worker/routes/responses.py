@@ -31,8 +31,8 @@ from worker.wire import sse
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
 from worker.wire.parse import parse
+from worker.wire.public_view import public_response
 from worker.wire.response_request import ResponseRequest
-from worker.wire.shown import shown_response
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
 BEGIN_S = 5.0  # the longest that a first request takes to be accepted or refused, prompts of a megabyte included
@@ -113,7 +113,7 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
         record = await services.responses.get(tenant_id, id)
     except NotFound:  # it was refused after all, and taken back
         raise in_use() from None
-    return json_response(shown_response(record.body, body.with_results))
+    return json_response(public_response(record.body, body.with_results))
 
 
 async def _stream(request: web.Request, run: Run, number: int = 0) -> web.StreamResponse:
@@ -135,7 +135,7 @@ async def _whole(request: web.Request, run: Run) -> web.Response:
         tenant_id = request[PRINCIPAL].tenant_id
         await request.app[RUNS].ended(tenant_id, run.id)
         record = await request.app[SERVICES].responses.get(tenant_id, run.id)
-        return json_response(shown_response(record.body, run.turn.frame.request.with_results))
+        return json_response(public_response(record.body, run.turn.frame.request.with_results))
     if run.error is not None:
         raise run.error
     return json_response(run.snapshot, headers={"Server-Timing": server_timing(request[TRACE])})
@@ -148,7 +148,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
     if request.query.get("stream") == "true":
         return await _follow(request, response_id, _starting_after(request))
     record = await services.responses.get(tenant_id, response_id)
-    return json_response(shown_response(record.body, includes_results(request)))
+    return json_response(public_response(record.body, includes_results(request)))
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:

@@ -47,7 +47,7 @@ async def detokenize(request: web.Request) -> web.Response:
     model = request.app[SERVICES].model_of(body.model)
 
     def answer() -> dict[str, Any]:
-        text = b"".join(model.spell(body.tokens)).decode("utf-8", "replace")
+        text = b"".join(model.token_bytes(body.tokens)).decode("utf-8", "replace")
         return {"content": text, "prompt": text}
 
     return await _apart(request, body.model, answer)
@@ -77,7 +77,7 @@ async def _apart(request: web.Request, name: str | None, answer: Callable[[], di
 
 def tokens_object(model: LanguageModel, ids: list[int], body: TokenizeRequest) -> dict[str, Any]:
     tokens: list[Any] = ids
-    pieces = model.spell(ids) if body.with_pieces or body.return_token_strs else []
+    pieces = model.token_bytes(ids) if body.with_pieces or body.return_token_strs else []
     if body.with_pieces:
         tokens = [{"id": id, "piece": _piece(piece)} for id, piece in zip(ids, pieces, strict=True)]
     told: dict[str, Any] = {"tokens": tokens, "count": len(ids), "max_model_len": model.context_length}

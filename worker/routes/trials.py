@@ -11,7 +11,7 @@ from aiohttp import web
 from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
-from worker.canary.store import Taken
+from worker.canary.store import AlreadyExists
 from worker.canary.trial import State
 from worker.checks import path_id
 from worker.errors import ApiError
@@ -34,7 +34,9 @@ async def list_canaries(request: web.Request) -> web.Response:
     """With the agents that may be tried, for who may try them."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     data = await services.canaries.accounts() if principal.is_operator else []
-    return json_response({"data": data, "agents": list(services.roster.agents) if _may_change(principal) else []})
+    return json_response(
+        {"data": data, "agents": list(services.agent_registry.agents) if _may_change(principal) else []}
+    )
 
 
 @RouteDocs(CanaryStart)
@@ -42,11 +44,11 @@ async def start(request: web.Request) -> web.Response:
     """Raises ApiError 400, 403, 409."""
     _check(request[PRINCIPAL])
     services, proposal = request.app[SERVICES], parse(CanaryStart, request[BODY]).proposal
-    if problem := proposal.problem(services.roster.agents):
+    if problem := proposal.problem(services.agent_registry.agents):
         raise ApiError(400, f"{problem[1][0].upper()}{problem[1][1:]}.", param=problem[0], code="invalid_value")
     try:
         return json_response(await services.canaries.begin(proposal, actor_of(request)))
-    except Taken as error:
+    except AlreadyExists as error:
         message = f"Canary {proposal.name} cannot be started: {error}."
         raise ApiError(409, message, param="name", code="canary_exists") from None
 

@@ -51,10 +51,10 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
     draft, body = body.input, body.model_copy(update={"input": []})
     frame = ResponseFrame(body, check_model(body.model, services))
     place = (principal.tenant_id, principal.subject, conversation_id)
-    if services.foresight is not None and draft:
+    if services.speculative_search is not None and draft:
         written = body.model_copy(update={DRAFT: draft, "conversation": None})
         turn = (await hydrate(services, principal, ResponseFrame(written, frame.model), ())).turn
-        await search(turn, services.foresight.at(place), Trace())
+        await search(turn, services.speculative_search.at(place), Trace())
 
     async def start() -> Generation | None:
         asked = await hydrate(services, principal, frame)
@@ -62,7 +62,7 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
             await services.retriever.prepare(tenant_id=principal.tenant_id, stores=search.vector_store_ids)
         return await services.agent.warm(asked.turn)
 
-    reads = await services.warmth.read((principal.tenant_id, conversation_id), start)
+    reads = await services.prewarm_limits.read((principal.tenant_id, conversation_id), start)
     status = "reading" if reads else "skipped"
     return json_response({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from inference.engine.fairness import may_take
+from inference.engine.fairness import within_share
 from worker.errors import ApiError, overloaded, rate_limited
 
 RESERVED_PART = 4  # one place of so many is reserved for turns that somebody waits for
@@ -51,7 +51,7 @@ class Admission:
             raise _own(f"You already have {self._tenant_turns_max} {which}, which is the limit.")
         if free <= 0:
             raise overloaded(f"The worker is busy with {self.active} turns. Try again in a moment.", RETRY_AFTER_S)
-        if not may_take(held, free):
+        if not within_share(held, free):
             raise _own(f"You already have {held} {which}; what is free is left to others.")
         turns[tenant_id] += 1
         try:

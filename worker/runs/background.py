@@ -16,11 +16,11 @@ from worker.error_mapping import to_api_error
 from worker.errors import BROKE, BUSY
 from worker.runs.queue_store import Job
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Taken
+from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import hydrate, record_of
 from worker.supervisor import Supervised, Well
 from worker.wire.dialect import Dialect
-from worker.wire.narrator import Narrator
+from worker.wire.event_encoder import EventEncoder
 from worker.wire.options import entitled, rank_of
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
@@ -34,7 +34,7 @@ STORE_S = 5.0
 
 
 # Runs a response that was taken to its end; raises the errors that refuse it.
-Run: TypeAlias = Callable[[Taken], Awaitable[None]]
+Run: TypeAlias = Callable[[OwnedResponse], Awaitable[None]]
 
 
 class Backlog:
@@ -48,7 +48,7 @@ class Backlog:
         self._services = services
         self._places = places
         self._run = run
-        self._making: dict[asyncio.Task[None], Taken] = {}
+        self._making: dict[asyncio.Task[None], OwnedResponse] = {}
         self._queued = asyncio.Event()
         self._stopped = False
         self._taking: Supervised | None = None
@@ -73,7 +73,7 @@ class Backlog:
         request = body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
         queued = frame.queued()
         job = Job(request, caller, rank_of(body.service_tier))
-        record, events = record_of(turn, queued, ()), Narrator(frame).queue()
+        record, events = record_of(turn, queued, ()), EventEncoder(frame).queue()
         here = self.has_room
         await certain(lambda: services.queue.add(turn.tenant_id, record, job, events, tell=not here), STORE_S)
         if here:
@@ -86,7 +86,7 @@ class Backlog:
             supervisor = self._services.supervisor
             self._taking = supervisor.start("queue", self._keep_taking, silent_s=SILENT_S)
 
-    def holds(self, taken: Taken) -> bool:
+    def holds(self, taken: OwnedResponse) -> bool:
         """Whether this worker is about to make it, or to put it back."""
         return taken in self._making.values()
 
@@ -134,7 +134,7 @@ class Backlog:
         self._making.pop(task, None)
         self.look()
 
-    async def _make(self, taken: Taken) -> None:
+    async def _make(self, taken: OwnedResponse) -> None:
         try:
             await self._run(taken)
         except NotFound:

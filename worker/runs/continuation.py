@@ -20,7 +20,7 @@ class Continuation:
     _number: int = -1  # of the last event that the newest marks stand beside
     _newest: list[dict[str, Any]] | None = None
 
-    def beside(self, number: int) -> list[dict[str, Any]]:
+    def marks_up_to(self, number: int) -> list[dict[str, Any]]:
         """The marks that are kept with the events up to this one: the same when that has to be tried again."""
         if self._newest is None or number != self._number:
             job = [] if self._job_kept else [{"job": self.job}]

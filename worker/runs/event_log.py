@@ -14,7 +14,7 @@ from migrations.pool import DATABASE_AWAY
 from worker.batch_writer import BatchWriter, NotStored
 from worker.errors import BROKE
 from worker.runs.continuation import Continuation
-from worker.runs.running_store import Batch, End, RunningStore, Taken
+from worker.runs.running_store import Batch, OwnedResponse, ResponseEnd, RunningStore
 from worker.supervisor import Supervisor
 from worker.wire import sse
 
@@ -37,7 +37,7 @@ class Journal:
     first: int = 0
     stored: int = 0  # of the frames, from the first on
     last: bool = False  # nothing follows
-    end: End | None = None  # where it could not be stored before it was told
+    end: ResponseEnd | None = None  # where it could not be stored before it was told
     continuation: Continuation | None = None  # where another worker may go on
     on_stored: Callable[[], None] = lambda: None
     on_lost: Callable[[], None] = lambda: None  # the response is in other hands
@@ -46,7 +46,7 @@ class Journal:
         """What is not known to be stored, and frames that are about to be told after `skipped` others."""
         frames = [*self.frames[self.stored :], *further]
         number = self.first + len(self.frames) + len(further) + skipped - 1
-        marks = self.continuation.beside(number) if self.continuation and not further else ()
+        marks = self.continuation.marks_up_to(number) if self.continuation and not further else ()
         return Batch(self.response_id, list(map(sse.data_of, frames)), number, self.last, self.end, marks)
 
     def keep(self, batch: Batch) -> None:
@@ -184,7 +184,7 @@ class EventLog:
             journal.drop()
             self._done(journal, last=False)
             return True
-        taken = Taken(journal.tenant_id, journal.response_id, self.worker)
+        taken = OwnedResponse(journal.tenant_id, journal.response_id, self.worker)
         try:
             await self.store.give_up(taken, REFUSED)
         except DATABASE_AWAY:

@@ -31,7 +31,7 @@ ROOM_BYTES = 32 * 1024
 BATCH_FRAMES = 64  # sent at once: of deltas, about half of ROOM_BYTES
 
 
-class Pulse:
+class Heartbeat:
     """The timer of all streams of a worker. It runs while there are any."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Pulse:
         self._timer = again
 
 
-PULSE: web.AppKey[Pulse] = web.AppKey("pulse", Pulse)
+PULSE: web.AppKey[Heartbeat] = web.AppKey("pulse", Heartbeat)
 
 
 class Stream(ABC):

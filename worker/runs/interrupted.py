@@ -18,7 +18,7 @@ class InterruptedResponse:
     workers have made it, `job` what was asked: see `job_of`."""
 
     events: tuple[WireEvent, ...]
-    bookmark: Checkpoint
+    checkpoint: Checkpoint
     job: Mapping[str, Any]
     makers: int
 

@@ -13,7 +13,7 @@ from typing import Any
 from agents.routing.policy import named_by
 from agents.surface import BATCH, Surface
 from agents.turn import Turn
-from inference.core import WHENEVER, Due, LanguageModel, Priority
+from inference.core import NO_DEADLINE, Due, LanguageModel, Priority
 from inference.trace import Trace
 from worker.auth.principal import Principal
 from worker.canary.canaries import note_arm
@@ -56,7 +56,7 @@ class Ledger:
         usual = "chat" if self.principal.is_watching else "embedded"
         if self.priority is Priority.BATCH and BATCH in self.services.surfaces:
             usual = BATCH
-        return self.services.roster.of(self.model).surface or usual
+        return self.services.agent_registry.of(self.model).surface or usual
 
     @property
     def due(self) -> Due:
@@ -64,7 +64,7 @@ class Ledger:
         waits for them."""
         target = self.services.targets.by_surface.get(self.surface)
         if target is None or "background" in self.trace.attributes:
-            return WHENEVER
+            return NO_DEADLINE
         said = (self.metadata or {}).get(LATE)
         waits = self._waits if said not in (REFUSE, WAIT) else said == WAIT
         return Due(
@@ -100,7 +100,7 @@ class Ledger:
         services, tenant_id = self.services, self.principal.tenant_id
         with ExitStack() as places:
             try:
-                services.day_budgets.check(self.principal)
+                services.daily_budgets.check(self.principal)
                 taken = services.rates.take(self.principal, monotonic())
                 places.callback(lambda: services.rates.give_back(self.principal, taken, monotonic()))
                 priority = max(self._policy.capped(self.priority), self.principal.best_class)
@@ -119,9 +119,12 @@ class Ledger:
     @property
     def _expected(self) -> list[LanguageModel]:
         """The model that will answer, where that is known before anything of the turn is."""
-        lineup, named = self.services.lineup, self.services.roster.of(self.model).model or self.model
-        models = named_by(lineup.route(named))
-        return [lineup.candidates[models[0]].model] if len(models) == 1 and self._policy.model is None else []
+        model_registry, named = (
+            self.services.model_registry,
+            self.services.agent_registry.of(self.model).model or self.model,
+        )
+        models = named_by(model_registry.route(named))
+        return [model_registry.candidates[models[0]].model] if len(models) == 1 and self._policy.model is None else []
 
     @property
     def _answered_by(self) -> str:
@@ -138,7 +141,7 @@ class Ledger:
         record = self._record(status)
         self.services.telemetry.record(record)
         self.services.canaries.note(record)
-        self.services.day_budgets.charge(self.principal, record.taken.cost)
+        self.services.daily_budgets.charge(self.principal, record.taken.cost)
         self.services.rates.charge(self.principal, tokens_of(self.trace), monotonic())
 
     @contextmanager
@@ -172,6 +175,6 @@ class Ledger:
             ttft,
             tpot,
             self.services.targets.met(surface, status, ttft, tpot),
-            self.services.roster.name_of(self.model),
+            self.services.agent_registry.name_of(self.model),
             self.principal.subject if self.principal.via == "api_key" else "",
         )

@@ -28,7 +28,7 @@ from worker.runs.interrupted import InterruptedResponse
 from worker.runs.ledger import Ledger
 from worker.runs.run import Run
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import NoRoom, Taken
+from worker.runs.running_store import NoCapacity, OwnedResponse
 from worker.runs.stored_turn import job_of, restored_turn, run_queued
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.supervisor import Supervised, Well
@@ -66,7 +66,7 @@ class Runs:
         self._event_log = EventLog(services.running, services.presence.worker, services.presence.is_followed)
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
-        self._suspects: set[Taken] = set()
+        self._suspects: set[OwnedResponse] = set()
         self._going_on: dict[asyncio.Task[None], str] = {}
         self._forgot_at = float("-inf")
         self._janitor: Supervised | None = None
@@ -144,7 +144,7 @@ class Runs:
         job = job_of(turn, on_disconnect.grace_s) if goes_on and body.stored else None
         return await self._begin(turn, ledger, held, on_disconnect, job=job)
 
-    async def _run_queued(self, taken: Taken) -> None:
+    async def _run_queued(self, taken: OwnedResponse) -> None:
         await run_queued(self.services, taken, self._complete)
 
     async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
@@ -159,15 +159,15 @@ class Runs:
         on_disconnect: Disconnect,
         told: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
-        torn: InterruptedResponse | None = None,
+        interrupted: InterruptedResponse | None = None,
     ) -> Run:
         """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events. See
         `Run` for the others."""
-        run = Run(self.services, turn, ledger, self._event_log, told, job, torn)
+        run = Run(self.services, turn, ledger, self._event_log, told, job, interrupted)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
         held.callback(self._runs.pop, run.id)
-        held.enter_context(self.services.authenticator.going_on(turn.principal, run.cancel))
+        held.enter_context(self.services.authenticator.revocable(turn.principal, run.cancel))
         await run.start(held)
         self.services.presence.tell_here(run.id)
         return run
@@ -219,7 +219,7 @@ class Runs:
         if response_id in self._runs:
             self._runs[response_id].cancel()
 
-    async def _give_up(self, taken: Taken) -> None:
+    async def _give_up(self, taken: OwnedResponse) -> None:
         """Of a worker that is gone, or of this one, which does not know of it: an answer of the database was lost. Then
         nobody was told of it, unless some of its events are stored.
         """
@@ -232,47 +232,47 @@ class Runs:
             return
         await self.services.running.give_up(taken, WORKER_GONE)
 
-    async def _adopt(self, taken: Taken) -> bool:
+    async def _adopt(self, taken: OwnedResponse) -> bool:
         """Go on with an answer of a worker that is gone; whether it does, now or in one of the next looks."""
         worker, has_room = self.services.presence.worker, len(self._going_on) < GOING_ON_MAX
         try:
-            torn = await self.services.running.adopt(taken, worker, has_room=has_room)
-        except NoRoom:
+            interrupted = await self.services.running.adopt(taken, worker, has_room=has_room)
+        except NoCapacity:
             return True
         except CannotResume as reason:
             log.info("%s cannot go on: %s", taken.response_id, reason)
             return False
-        if torn is None:
+        if interrupted is None:
             return False
-        going_on = self._go_on(Taken(taken.tenant_id, taken.response_id, worker), torn)
+        going_on = self._go_on(OwnedResponse(taken.tenant_id, taken.response_id, worker), interrupted)
         task = asyncio.create_task(going_on, name="go on")
         self._going_on[task] = taken.response_id
         task.add_done_callback(self._going_on.pop)
         return True
 
-    async def _go_on(self, taken: Taken, torn: InterruptedResponse) -> None:
+    async def _go_on(self, taken: OwnedResponse, interrupted: InterruptedResponse) -> None:
         try:
-            run = await self._resume(taken, torn)
+            run = await self._resume(taken, interrupted)
         except CannotResume as reason:
             log.info("%s cannot go on: %s", taken.response_id, reason)
         except Exception:  # the boundary: whatever keeps it from going on ends it
             log.exception("%s cannot go on", taken.response_id)
         else:
-            log.info("%s goes on here behind event %d", taken.response_id, len(torn.events) - 1)
+            log.info("%s goes on here behind event %d", taken.response_id, len(interrupted.events) - 1)
             await run.wait()
             return
         with suppress(*DATABASE_AWAY):  # it is in these hands: the next look sees to it
             await self.services.running.give_up(taken, WORKER_GONE)
 
-    async def _resume(self, taken: Taken, torn: InterruptedResponse) -> Run:
+    async def _resume(self, taken: OwnedResponse, interrupted: InterruptedResponse) -> Run:
         """Begin behind what was told, once there is an engine and room. Raises CannotResume, and what refuses it."""
-        job, give_up_at = torn.job, time.monotonic() + GO_ON_S
+        job, give_up_at = interrupted.job, time.monotonic() + GO_ON_S
         policy = GO_ON if job["grace_s"] is None else Disconnect(job["grace_s"])
         asked = (taken.tenant_id, taken.response_id, job["request"], job["caller"], job["history"])
         while True:
             try:
                 turn, ledger = await restored_turn(self.services, *asked)
-                run = await self._begin(turn, ledger, ExitStack(), policy, torn.events, dict(job), torn)
+                run = await self._begin(turn, ledger, ExitStack(), policy, interrupted.events, dict(job), interrupted)
             except Exception as error:  # the boundary: what passes is waited for
                 answer = to_api_error(error)
                 if answer is None or answer.status not in BUSY or time.monotonic() >= give_up_at:
@@ -282,7 +282,7 @@ class Runs:
                 run.expect_reader()
                 return run
 
-    def _makes(self, taken: Taken) -> bool:
+    def _makes(self, taken: OwnedResponse) -> bool:
         id = taken.response_id
         here = id in self._runs or id in self._going_on.values()
         return here or self._event_log.knows(id) or self.backlog.holds(taken)

@@ -15,7 +15,7 @@ from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
 from migrations.pool import Database
-from worker.runs.running_store import CHANNEL, Taken, add_events, tell_news
+from worker.runs.running_store import CHANNEL, OwnedResponse, add_events, tell_news
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 
@@ -88,11 +88,11 @@ class QueueStore:
         async with self._database.anonymous() as connection:
             await _tell_workers(connection)
 
-    async def take(self, worker: int) -> Taken | None:
+    async def take(self, worker: int) -> OwnedResponse | None:
         """A response that this worker makes from now on; None when nothing waits."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select tenant_id, id from take_queued_response($1)", worker)
-        return Taken(row["tenant_id"], row["id"], worker) if row else None
+        return OwnedResponse(row["tenant_id"], row["id"], worker) if row else None
 
     async def job(self, tenant_id: UUID, response_id: str) -> Job:
         """Raises NotFound."""
@@ -106,7 +106,7 @@ class QueueStore:
             raise NotFound("response", response_id)
         return Job(row["request"], row["caller"], row["class"])
 
-    async def begin(self, taken: Taken, body: Mapping[str, Any]) -> None:
+    async def begin(self, taken: OwnedResponse, body: Mapping[str, Any]) -> None:
         """The answer is being made; nothing of it is told yet. Raises NotFound when it is in other hands, too."""
         async with self._database.tenant(taken.tenant_id) as connection:
             begun = await connection.fetchval(
@@ -120,14 +120,14 @@ class QueueStore:
         if begun is None:
             raise NotFound("response", taken.response_id)
 
-    async def settle(self, taken: Taken) -> None:
+    async def settle(self, taken: OwnedResponse) -> None:
         """Something of the answer will be told: it cannot be begun again. Raises NotFound when it is in other hands."""
         async with self._database.tenant(taken.tenant_id) as connection:
             if not await _hold(connection, taken):
                 raise NotFound("response", taken.response_id)
             await _remove(connection, taken)
 
-    async def put_back(self, taken: Taken, *, died: bool) -> bool:
+    async def put_back(self, taken: OwnedResponse, *, died: bool) -> bool:
         """Let another worker begin it; False when that is over: answered in part, or tried often enough. True without
         a change when it is in other hands already.
 
@@ -169,7 +169,7 @@ class QueueStore:
                 await _end(connection, tenant_id, response_id, {"status": "cancelled"})
         return bool(removed)
 
-    async def fail(self, taken: Taken, error: Mapping[str, Any]) -> None:
+    async def fail(self, taken: OwnedResponse, error: Mapping[str, Any]) -> None:
         """End a response that could not be begun."""
         async with self._database.tenant(taken.tenant_id) as connection:
             if await _hold(connection, taken):
@@ -178,7 +178,7 @@ class QueueStore:
                 await _end(connection, taken.tenant_id, taken.response_id, failed)
 
 
-async def _hold(connection: Connection, taken: Taken) -> bool:
+async def _hold(connection: Connection, taken: OwnedResponse) -> bool:
     """Keep it in the hands of its worker until the transaction ends; whether it was there."""
     return bool(
         await connection.fetchval(
@@ -190,7 +190,7 @@ async def _hold(connection: Connection, taken: Taken) -> bool:
     )
 
 
-async def _remove(connection: Connection, taken: Taken) -> None:
+async def _remove(connection: Connection, taken: OwnedResponse) -> None:
     await connection.execute(
         "delete from queued_responses where tenant_id = $1 and response_id = $2", taken.tenant_id, taken.response_id
     )

@@ -33,7 +33,7 @@ class Reader:
             batch = frames[self.sent : min(told, self.sent + BATCH_FRAMES)]
             stream.send(batch)
             self.sent += len(batch)
-        self._run.went_out(self.sent)
+        self._run.on_sent(self.sent)
 
 
 async def read_run(run: Run, stream: Stream, number: int = 0) -> int:

@@ -42,7 +42,7 @@ def tokens_of(trace: Trace) -> int:
     return sum(int(span.attributes.get(name) or 0) for span in trace.spans for name in counted.get(span.name, ()))
 
 
-class Taken(NamedTuple):
+class TurnCost(NamedTuple):
     """What a turn took: milliseconds of the engine (of which `speculation_ms` were no use, and `cascade_ms` went to
     what another model did then) and of tools; its price."""
 
@@ -53,8 +53,8 @@ class Taken(NamedTuple):
     cascade_ms: float
 
 
-def taken(trace: Trace) -> Taken:
-    return Taken(*(_amount(trace, name) for name in Taken._fields))
+def turn_cost(trace: Trace) -> TurnCost:
+    return TurnCost(*(_amount(trace, name) for name in TurnCost._fields))
 
 
 def _amount(trace: Trace, name: str) -> float:
@@ -93,8 +93,8 @@ class TurnRecord:
     key: str = ""  # the id of the API key that asked; empty for people and tokens of others
 
     @property
-    def taken(self) -> Taken:
-        return taken(self.trace)
+    def taken(self) -> TurnCost:
+        return turn_cost(self.trace)
 
     @property
     def id(self) -> str:

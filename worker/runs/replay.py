@@ -13,15 +13,15 @@ from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reas
 from agents.payload import from_payload
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
-from worker.wire.shown import shown_response
+from worker.wire.public_view import public_response
 
 GAP = "firsttoken:gap"  # {"after": the number before the gap, "reason": one of these two}
 WORKER_STOPPED, NOT_STORED = "worker_stopped", "not_stored"
 # Above the number of events that a worker can have told and not stored: no answer fits that many tokens.
-TOLD_MAX = 1_000_000
+UNSTORED_EVENTS_MAX = 1_000_000
 
 
-def exact(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tuple[WireEvent, ...]:
+def events_after(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tuple[WireEvent, ...]:
     """The events after a number, of batches that may overlap. Up to the first hole while that may still be filled; once
     nothing more comes (`sealed`), whatever follows a hole is marked.
     """
@@ -39,19 +39,22 @@ def exact(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tuple[Wir
     return tuple(told)
 
 
-def last_words(body: Mapping[str, Any], ended: Mapping[str, Any], stored: Sequence[WireEvent]) -> list[WireEvent]:
+def closing_events(body: Mapping[str, Any], ended: Mapping[str, Any], stored: Sequence[WireEvent]) -> list[WireEvent]:
     """The events with which another worker ends a response whose own is gone: `body` is the response as it was begun,
     `ended` as it is now. If nothing was stored, the beginning is told as it was told then.
     """
     number = stored[-1]["sequence_number"] if stored else -1
     opening = [] if stored else [wire.response(kind, dict(body)) for kind in ("created", "in_progress")]
     events = [{**event, "sequence_number": n} for n, event in enumerate(opening)]
-    end = wire.response(ended["status"], shown_response(dict(ended)))
+    end = wire.response(ended["status"], public_response(dict(ended)))
     after = events[-1]["sequence_number"] if events else number
-    return [*events, {**end, "sequence_number": after + TOLD_MAX, GAP: {"after": after, "reason": WORKER_STOPPED}}]
+    return [
+        *events,
+        {**end, "sequence_number": after + UNSTORED_EVENTS_MAX, GAP: {"after": after, "reason": WORKER_STOPPED}},
+    ]
 
 
-def rebuilt(events: Iterable[WireEvent]) -> tuple[Item, ...]:
+def rebuilt_items(events: Iterable[WireEvent]) -> tuple[Item, ...]:
     """The items of an answer from its events, all that is left when its worker was killed: the finished items, and of
     an unfinished message the text so far.
     """
@@ -70,7 +73,7 @@ def rebuilt(events: Iterable[WireEvent]) -> tuple[Item, ...]:
     return tuple(item for _, item in sorted(items.items()))
 
 
-def finished_half(output: Sequence[Item]) -> tuple[Item, ...]:
+def completed_items(output: Sequence[Item]) -> tuple[Item, ...]:
     """What is worth keeping of an answer that broke off: no empty text, no call that was never answered."""
     answered = {item.call_id for item in output if isinstance(item, FunctionCallOutput)}
     return tuple(

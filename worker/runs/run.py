@@ -27,13 +27,13 @@ from worker.runs.event_log import EventLog, Journal
 from worker.runs.interrupted import InterruptedResponse
 from worker.runs.ledger import Ledger
 from worker.runs.record import mark_first_token
-from worker.runs.replay import finished_half
+from worker.runs.replay import completed_items
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import End
+from worker.runs.running_store import ResponseEnd
 from worker.runs.turn import ResponseTurn, begin, begun, finish, learn_turns, record_of, run_turn, settle, withdraw
 from worker.wire import sse
+from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent
-from worker.wire.narrator import Narrator
 
 log = logging.getLogger("firsttoken.runs")
 
@@ -69,16 +69,16 @@ class Run:
         event_log: EventLog,
         told: Sequence[WireEvent] = (),
         job: dict[str, Any] | None = None,
-        torn: InterruptedResponse | None = None,
+        interrupted: InterruptedResponse | None = None,
     ) -> None:
-        """`job` is what another worker needs to go on with it, if one is to. `torn`: this one goes on with it."""
+        """`job` is what another worker needs to resume the response, if one may. `interrupted`: this worker resumes it."""
         self.turn = turn
         self.frames: list[bytes] = list(map(sse.encode, told))
-        beginning = None if torn else begun(turn)
+        beginning = None if interrupted else begun(turn)
         self._journal = Journal(turn.tenant_id, turn.frame.id, self.frames, beginning, stored=len(told))
         self._journal.on_stored, self._journal.on_lost = self._stored, self._lose
         self._marks = Marks(self._until_stored)
-        self._job, self._torn = job, torn
+        self._job, self._interrupted = job, interrupted
         self.lost = False  # another worker has it
         self.snapshot: dict[str, Any] = turn.frame.started()
         self.error: Exception | None = None
@@ -86,14 +86,14 @@ class Run:
         self._services = services
         self._ledger = ledger
         self._event_log = event_log
-        self._narrator = Narrator(turn.frame, len(told))
+        self._encoder = EventEncoder(turn.frame, len(told))
         self._held = ExitStack()
         self._began = False
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsettled: list[Event] | None = [] if self.in_background and torn is None else None
+        self._unsettled: list[Event] | None = [] if self.in_background and interrupted is None else None
         self._settling: asyncio.Task[None] | None = None
-        self._first_token: int | None = None if torn is None else 0  # the number of the frame that has it
-        self._marked = torn is not None  # in the trace, when that frame went out
+        self._first_token: int | None = None if interrupted is None else 0  # the number of the frame that has it
+        self._marked = interrupted is not None  # in the trace, when that frame went out
         self._over = False  # its end was told
         self._kept = asyncio.Event()  # more of it is stored
         self._readers = 0
@@ -111,7 +111,7 @@ class Run:
     @property
     def output(self) -> tuple[Item, ...]:
         """The items told so far."""
-        return self._narrator.output
+        return self._encoder.output
 
     @property
     def told(self) -> int:
@@ -209,7 +209,7 @@ class Run:
             self._followers.remove(follower)
             self._moved.set()
 
-    def went_out(self, sent: int) -> None:
+    def on_sent(self, sent: int) -> None:
         """The frames before this number are at a client's socket."""
         self._moved.set()
         if not self._marked and self._first_token is not None and sent > self._first_token:
@@ -217,7 +217,7 @@ class Run:
 
     async def open(self) -> None:
         """Store that the response is being made before anybody is told. Meanwhile the engine reads the prompt."""
-        if self._torn is None:
+        if self._interrupted is None:
             self._began = True
             await certain(lambda: begin(self._services, self.turn), BEGIN_S)
         self._accepted.set_result(None)
@@ -258,7 +258,7 @@ class Run:
     def _recall(self, events: Sequence[Event]) -> None:
         """What was told at the worker that was lost."""
         for event in events:
-            self._narrator.recall(event)
+            self._encoder.recall(event)
 
     async def _settle(self) -> None:
         """Something of the answer is about to be told: from here on it cannot be begun again."""
@@ -318,10 +318,10 @@ class Run:
             turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
             if self._job is not None and turn.compacting is None and turn.sampling.top_logprobs is None:
                 self._journal.continuation = Continuation(self._job, self._marks, lambda: self._unsettled is None)
-            if self._torn is not None:
+            if self._interrupted is not None:
                 turn = replace(turn, tells_place=False)
                 return await self._services.agent.go_on(
-                    turn, trace, self, self._torn.bookmark, self._marks, self._recall
+                    turn, trace, self, self._interrupted.checkpoint, self._marks, self._recall
                 )
             marks = self._marks if self._journal.continuation else None
             await learn_turns(self._services, turn)
@@ -339,7 +339,7 @@ class Run:
     def _spelled(self, events: Sequence[Event]) -> list[bytes]:
         frames: list[bytes] = []
         for event in events:
-            frames += self._narrator.frames(event)
+            frames += self._encoder.frames(event)
             if self._first_token is None and isinstance(event, TOKENS):
                 self._first_token = len(self.frames) + len(frames) - 1
                 if not self.turn.frame.request.streamed:  # its time is when it could be told: nobody waits for it alone
@@ -370,7 +370,7 @@ class Run:
             record = replace(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
             held = self._released()
             end = self._encoded_end(snapshot)
-            events = self._journal.batch(held + end, skipped=int(self._narrator.tells_trace))
+            events = self._journal.batch(held + end, skipped=int(self._encoder.tells_trace))
             try:
                 await certain(lambda: finish(self._services, self.turn, record, events), END_S)
             except Exception as error:  # the boundary: events are out, so the last one must say what happened
@@ -381,14 +381,14 @@ class Run:
                 finished, snapshot = self._failed(finished, error)
                 end = self._encoded_end(snapshot)
         self.snapshot = snapshot
-        trace = self._narrator.trace(self._ledger.payload(finished.status)) if self._narrator.tells_trace else []
+        trace = self._encoder.trace(self._ledger.payload(finished.status)) if self._encoder.tells_trace else []
         self._publish([*held, *map(sse.encode, trace), *end], last=True)
         if self.error is not None:
             await self._try_to_flush()
         return finished.status
 
     def _encoded_end(self, snapshot: dict[str, Any]) -> list[bytes]:
-        return list(map(sse.encode, self._narrator.conclude(snapshot)))
+        return list(map(sse.encode, self._encoder.conclude(snapshot)))
 
     def _failed(self, finished: TurnFinished, error: Exception) -> tuple[TurnFinished, dict[str, Any]]:
         """As it is told. The event log stores that, in the place of what may have been stored."""
@@ -397,7 +397,7 @@ class Run:
         message = answer.message if answer else BROKE
         finished = replace(finished, status="failed", error_code="server_error", error_message=message)
         snapshot = self.turn.snapshot(finished)
-        self._journal.end = End(record_of(self.turn, snapshot, finished.output), kept=False)
+        self._journal.end = ResponseEnd(record_of(self.turn, snapshot, finished.output), kept=False)
         return finished, snapshot
 
     async def _keep_half(self) -> None:
@@ -405,7 +405,7 @@ class Run:
         if not (self._accepted.done() or self.in_background):
             return
         self._tell_held()
-        half = finished_half(self._narrator.output)
+        half = completed_items(self._encoder.output)
         self.snapshot = self.turn.snapshot(TurnFinished("cancelled", half, Usage()))
         record = record_of(self.turn, self.snapshot, half)
         events = self._journal.batch()
@@ -414,7 +414,7 @@ class Run:
                 await certain(lambda: finish(self._services, self.turn, record, events), ABANDON_S)
         except Exception as error:  # the boundary: the event log stores it, as soon as that is possible
             log.warning("the end of a response could not be stored yet: %r", error)
-            self._journal.end = End(record, kept=True)
+            self._journal.end = ResponseEnd(record, kept=True)
         self._publish([], last=True)
 
     async def _try_to_flush(self) -> None:

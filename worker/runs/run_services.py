@@ -39,7 +39,7 @@ class RunServices:
     """`running` stores the responses in progress with their events, `queue` those of the background that wait."""
 
     agent: Agent
-    lineup: ModelRegistry
+    model_registry: ModelRegistry
     conversations: ConversationStore
     responses: ResponseStore
     running: RunningStore
@@ -55,16 +55,16 @@ class RunServices:
     targets: Targets
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
     waits: bool = False  # whether requests wait that do not say what to do if they will be late
-    roster: AgentRegistry = field(default_factory=AgentRegistry)
+    agent_registry: AgentRegistry = field(default_factory=AgentRegistry)
     canaries: Canaries = field(default_factory=Canaries)
     aliases: ModelAliases = field(default_factory=ModelAliases)
     rates: RateLimits = field(default_factory=RateLimits)
-    day_budgets: DailyBudgets = field(default_factory=DailyBudgets)
+    daily_budgets: DailyBudgets = field(default_factory=DailyBudgets)
     supervisor: Supervisor = field(default_factory=Supervisor)
 
     def choose(self, model: str, asked: str | None, tenant_id: UUID, conversation: str) -> Chosen:
         """The agent of a conversation, or what is tried in its place."""
-        return self.canaries.choose(self.definition(model, asked), self.roster, model, tenant_id, conversation)
+        return self.canaries.choose(self.definition(model, asked), self.agent_registry, model, tenant_id, conversation)
 
     @property
     def model(self) -> LanguageModel:
@@ -74,16 +74,16 @@ class RunServices:
     def model_of(self, name: str | None) -> LanguageModel:
         """The model that answers where a request names this model, route, agent or alias, and there is no choice."""
         if name is None:
-            return self.lineup.best(None).model
+            return self.model_registry.best(None).model
         named = self.aliases.model_of(name)
-        return self.lineup.best(self.roster.of(named).model or named).model
+        return self.model_registry.best(self.agent_registry.of(named).model or named).model
 
     def definition(self, model: str, asked: str | None) -> Definition:
         """What the model that a request names adds to its turns. `model` is what it stands for, `asked` what it says:
         nothing leaves the choice to the surface and to the worker."""
         if asked is None:
             return NO_AGENT
-        return Definition(model=model) if model in self.lineup.names else self.roster.of(model)
+        return Definition(model=model) if model in self.model_registry.names else self.agent_registry.of(model)
 
     @property
     def surface_names(self) -> list[str]:

@@ -24,7 +24,7 @@ from agents.store.responses import ResponseRecord
 from migrations.pool import Act, Database
 from worker.runs.group_commit import GroupCommit
 from worker.runs.interrupted import InterruptedResponse
-from worker.runs.replay import exact, finished_half, last_words, rebuilt
+from worker.runs.replay import closing_events, completed_items, events_after, rebuilt_items
 from worker.wire.events import WireEvent
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ AT_ONCE_BYTES_MAX = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ResponseEnd:
     """How a response ended, whatever was stored of that before. `kept`: its conversation keeps what was said."""
 
     record: ResponseRecord
@@ -48,7 +48,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class NewResponse:
     """A response that this worker starts to make."""
 
     record: ResponseRecord
@@ -63,7 +63,7 @@ class Batch:
     events: Sequence[bytes]  # JSON, as it was sent
     number: int  # of the last one
     last: bool = False
-    end: End | None = None
+    end: ResponseEnd | None = None
     marks: Sequence[Mapping[str, Any]] = ()  # where another worker may go on behind them
 
     @property
@@ -73,7 +73,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class EventPage:
     """Events that follow a number, as they can be told. `body` is the response as it is; when `sealed`, no more events
     will come. `expired`: none are kept any more.
     """
@@ -85,7 +85,7 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class OwnedResponse:
     """A response in the hands of a worker. Whoever changes it makes sure that it still is: another one may make it."""
 
     tenant_id: UUID
@@ -93,7 +93,7 @@ class Taken:
     worker: int
 
 
-class NoRoom(Exception):
+class NoCapacity(Exception):
     """An answer can go on, and has to wait for a place."""
 
 
@@ -106,7 +106,7 @@ class RunningStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._beginnings = GroupCommit(self._begin_all)
+        self._new_responses = GroupCommit(self._begin_all)
 
     async def begin(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
         """Store a response that this worker starts to make, before anybody is told of it. Doing it again does nothing.
@@ -115,10 +115,10 @@ class RunningStore:
         this row along. A server that crashes in between loses a beginning, which is then stored again. Raises NotFound
         when it is in other hands, or was ended.
         """
-        if not await self._beginnings.put(tenant_id, Beginning(record, worker)):
+        if not await self._new_responses.put(tenant_id, NewResponse(record, worker)):
             raise NotFound("response", record.id)
 
-    async def _begin_all(self, tenant_id: UUID, beginnings: Sequence[Beginning]) -> list[bool]:
+    async def _begin_all(self, tenant_id: UUID, beginnings: Sequence[NewResponse]) -> list[bool]:
         """In one round trip; where one of them is in other hands, it takes more to find out which."""
         payload = orjson.dumps([_beginning_row(beginning.record) for beginning in beginnings])
         act = Act("begin_responses", tenant_id, payload, beginnings[0].worker)
@@ -128,7 +128,7 @@ class RunningStore:
             return await self._begin_each(tenant_id, beginnings)
         return [True] * len(beginnings)
 
-    async def _begin_each(self, tenant_id: UUID, beginnings: Sequence[Beginning]) -> list[bool]:
+    async def _begin_each(self, tenant_id: UUID, beginnings: Sequence[NewResponse]) -> list[bool]:
         records = [beginning.record for beginning in beginnings]
         async with self._database.tenant(tenant_id, durable=False) as connection:
             rows = await connection.fetch(
@@ -159,7 +159,7 @@ class RunningStore:
 
     async def withdraw(self, tenant_id: UUID, response_id: str, worker: int) -> None:
         """Take back a beginning of which nobody was told, once it is stored or cannot be any more."""
-        await self._beginnings.settled(tenant_id)
+        await self._new_responses.settled(tenant_id)
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
                 """delete from responses r where tenant_id = $1 and id = $2 and worker = $3 and completed_at is null
@@ -218,7 +218,7 @@ class RunningStore:
                 await tell_news(connection, *told)
         return held
 
-    async def read(self, tenant_id: UUID, response_id: str, after: int) -> Chapter:
+    async def read(self, tenant_id: UUID, response_id: str, after: int) -> EventPage:
         """The events after this number. Raises NotFound."""
         async with self._database.tenant(tenant_id) as connection:
             row = await connection.fetchrow(  # first: what is sealed now has all its events below
@@ -231,8 +231,8 @@ class RunningStore:
             if row is None:
                 raise NotFound("response", response_id)
             events = await _events(connection, tenant_id, response_id, after)
-        told, sealed = exact(events, after, sealed=row["sealed"]), row["sealed"]
-        return Chapter(told, row["body"], sealed, sealed and row["silent"] and not told)
+        told, sealed = events_after(events, after, sealed=row["sealed"]), row["sealed"]
+        return EventPage(told, row["body"], sealed, sealed and row["silent"] and not told)
 
     async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int, events: Batch) -> None:
         """Store how a response ended with all its events and, when it belongs to a conversation, append its items
@@ -266,16 +266,16 @@ class RunningStore:
         async with self._database.anonymous() as connection:
             return bool(await connection.fetchval("select be_janitor($1)", asker))
 
-    async def abandoned(self, asker: int, *, of_others: bool) -> list[Taken]:
+    async def abandoned(self, asker: int, *, of_others: bool) -> list[OwnedResponse]:
         """The responses of the worker that asks: it knows which of them it makes. `of_others`: also every one whose
         worker is gone."""
         async with self._database.anonymous() as connection:
             rows = await connection.fetch(
                 "select tenant_id, id, worker from abandoned_responses($1, $2)", asker, of_others
             )
-        return [Taken(row["tenant_id"], row["id"], row["worker"]) for row in rows]
+        return [OwnedResponse(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
-    async def adopt(self, taken: Taken, worker: int, *, has_room: bool) -> InterruptedResponse | None:
+    async def adopt(self, taken: OwnedResponse, worker: int, *, has_room: bool) -> InterruptedResponse | None:
         """Take an unfinished response from a worker that is gone, for this one to go on with. None: there is nothing to
         go on with, as it has ended or somebody else has it.
 
@@ -299,10 +299,10 @@ class RunningStore:
                 tenant_id,
                 response_id,
             )
-            torn = InterruptedResponse.read([row["payload"] for row in rows], makers)
+            interrupted = InterruptedResponse.read([row["payload"] for row in rows], makers)
             if not has_room:
-                raise NoRoom
-            return torn
+                raise NoCapacity
+            return interrupted
 
     async def end_silent(self, silent_s: float) -> None:
         """End the connections of workers that hold responses and have not spoken for so long: they stand still, and
@@ -310,7 +310,7 @@ class RunningStore:
         async with self._database.anonymous() as connection:
             await connection.execute("select end_silent_workers($1)", timedelta(seconds=silent_s))
 
-    async def give_up(self, taken: Taken, error: Mapping[str, Any]) -> None:
+    async def give_up(self, taken: OwnedResponse, error: Mapping[str, Any]) -> None:
         """End a response that nobody makes any more: as failed, unless it had ended and only its events were missing.
 
         What was said stays in the conversation, and a last event is told. Nothing happens when somebody else has seen
@@ -328,8 +328,8 @@ class RunningStore:
                 taken.worker,
             )
             if row is not None and row["completed_at"] is None:
-                stored = exact(await _events(connection, tenant_id, response_id, -1), -1, sealed=True)
-                said = finished_half(rebuilt(stored))
+                stored = events_after(await _events(connection, tenant_id, response_id, -1), -1, sealed=True)
+                said = completed_items(rebuilt_items(stored))
                 output = [to_payload(item) for item in said]
                 ended = {**row["body"], "status": "failed", "error": dict(error), "output": output}
                 await connection.execute(
@@ -339,7 +339,7 @@ class RunningStore:
                     response_id,
                     ended,
                 )
-                events = last_words(row["body"], ended, stored)
+                events = closing_events(row["body"], ended, stored)
                 await add_events(connection, tenant_id, response_id, events)
                 if row["conversation_id"] is not None:
                     items = (*map(from_payload, row["input"]), *said)
@@ -453,7 +453,7 @@ async def _store_end(
     )
 
 
-async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, end: End) -> None:
+async def _end_otherwise(connection: Connection, tenant_id: UUID, batch: Batch, end: ResponseEnd) -> None:
     """What was told is what stands: another end may have been stored, by a COMMIT whose answer was lost."""
     record = end.record
     await connection.execute(

@@ -14,7 +14,7 @@ from worker.auth.seals import opened
 from worker.checks import check_model
 from worker.runs.ledger import Ledger
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Taken
+from worker.runs.running_store import OwnedResponse
 from worker.runs.turn import ResponseTurn, hydrate
 from worker.wire.dialect import Dialect
 from worker.wire.events import WireEvent
@@ -36,7 +36,7 @@ def job_of(turn: ResponseTurn, grace_s: float) -> dict[str, Any]:
 Complete: TypeAlias = Callable[[ResponseTurn, Ledger, Sequence[WireEvent]], Awaitable[None]]
 
 
-async def run_queued(services: RunServices, taken: Taken, complete: Complete) -> None:
+async def run_queued(services: RunServices, taken: OwnedResponse, complete: Complete) -> None:
     """Run a response that this worker took from the queue. Raises the errors that refuse it: see `restored_turn`."""
     tenant_id, response_id = taken.tenant_id, taken.response_id
     job = await services.queue.job(tenant_id, response_id)
@@ -58,7 +58,7 @@ async def restored_turn(
 
     Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, NotFound, and CannotResume.
     """
-    principal = await services.authenticator.again(tenant_id, cast(Via, caller["via"]), caller["subject"])
+    principal = await services.authenticator.principal_of(tenant_id, cast(Via, caller["via"]), caller["subject"])
     record = await services.responses.get(tenant_id, response_id)
     model = check_model(record.body["model"], services)
     frame = ResponseFrame(

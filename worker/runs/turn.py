@@ -25,9 +25,9 @@ from worker.auth.seals import opened, sealed
 from worker.canary.canaries import Chosen
 from worker.errors import ApiError
 from worker.runs.run_services import RunServices
-from worker.runs.running_store import Batch, Taken
+from worker.runs.running_store import Batch, OwnedResponse
+from worker.wire.public_view import public_item
 from worker.wire.response import ResponseFrame
-from worker.wire.shown import shown
 
 LEARN_S = 0.5
 
@@ -67,7 +67,7 @@ class ResponseTurn:
     def snapshot(self, finished: TurnFinished) -> dict[str, Any]:
         """The final response object, as the caller sees it."""
         with_results, dialect = self.frame.request.with_results, self.frame.dialect
-        return self.frame.finished(finished, [shown(item, with_results, dialect) for item in finished.output])
+        return self.frame.finished(finished, [public_item(item, with_results, dialect) for item in finished.output])
 
 
 async def hydrate(
@@ -136,8 +136,8 @@ async def settle(services: RunServices, turn: ResponseTurn) -> None:
     await services.queue.settle(_taken(services, turn))
 
 
-def _taken(services: RunServices, turn: ResponseTurn) -> Taken:
-    return Taken(turn.tenant_id, turn.frame.id, services.presence.worker)
+def _taken(services: RunServices, turn: ResponseTurn) -> OwnedResponse:
+    return OwnedResponse(turn.tenant_id, turn.frame.id, services.presence.worker)
 
 
 async def finish(services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch) -> None:

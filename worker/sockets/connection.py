@@ -18,7 +18,7 @@ from worker.auth.access import needs
 from worker.auth.principal import Principal
 from worker.auth.scope import Scope
 from worker.auth.session import require_same_origin
-from worker.edge.budget import BUDGET, Holding
+from worker.edge.budget import BUDGET, Reservation
 from worker.edge.guard import guard_of, remote_of
 from worker.error_mapping import to_api_error
 from worker.errors import BROKE, ApiError, ClientGone, rate_limited
@@ -62,7 +62,7 @@ async def connect(request: web.Request) -> web.StreamResponse:
     if draining.is_set():
         raise ApiError(503, "The worker is shutting down.", type="server_error", retry_after_s=1.0)
     tenant_id = principal.tenant_id
-    with request.app[SOCKETS].open(tenant_id), request.app[BUDGET].holding(tenant_id) as holding:
+    with request.app[SOCKETS].open(tenant_id), request.app[BUDGET].reserve(tenant_id) as holding:
         body_bytes = request.app[SERVICES].config.body_bytes
         return await Connection(request.app[RUNS], request, draining, body_bytes, holding).serve()
 
@@ -71,7 +71,7 @@ class Connection:
     """`serve` returns when either side is done. A response whose connection is lost follows its disconnect policy."""
 
     def __init__(
-        self, runs: Runs, request: web.Request, draining: asyncio.Event, message_bytes_max: int, holding: Holding
+        self, runs: Runs, request: web.Request, draining: asyncio.Event, message_bytes_max: int, holding: Reservation
     ) -> None:
         self._runs = runs
         self._services = runs.services
@@ -102,7 +102,7 @@ class Connection:
             guard.on_bytes = self._hold_arriving
         authenticator, principal = self._services.authenticator, self._request[PRINCIPAL]
         try:
-            with authenticator.going_on(principal, self._refuse):
+            with authenticator.revocable(principal, self._refuse):
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             with suppress(asyncio.CancelledError):  # of the reader, when what it reads takes too much memory
                 done.pop().result()

@@ -16,7 +16,7 @@ Choice: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True)
-class ChoiceNarrator:
+class ChatChoice:
     """Tells one choice. Calls of functions that the caller did not give are not shown: nobody could run them.
 
     Thoughts are told as `reasoning_content`, the name that servers of open models gave them.

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from agents.events import Event, Queued, TextDelta, TurnFinished, Usage
 from agents.message import new_id
 from worker.wire import sse
-from worker.wire.chat_choice import ChoiceNarrator
+from worker.wire.chat_choice import ChatChoice
 from worker.wire.chat_request import ChatRequest
 from worker.wire.events import QUEUED, waiting
 from worker.wire.options import ServiceTier, tier_used
@@ -35,9 +35,9 @@ class Completion:
     def service_tier(self) -> ServiceTier | None:
         return self.request.service_tier
 
-    def narrators(self) -> list[ChoiceNarrator]:
+    def narrators(self) -> list[ChatChoice]:
         """One for each choice."""
-        return [ChoiceNarrator(self.request.functions_given, index) for index in range(self.request.choices)]
+        return [ChatChoice(self.request.functions_given, index) for index in range(self.request.choices)]
 
     def chunk(self, choice: dict[str, Any]) -> Chunk:
         """A piece of one choice."""
@@ -73,7 +73,7 @@ class Completion:
 class ChunkEncoder:
     """Spells one choice as chunks."""
 
-    def __init__(self, completion: Completion, narrator: ChoiceNarrator) -> None:
+    def __init__(self, completion: Completion, narrator: ChatChoice) -> None:
         self._completion = completion
         self._narrator = narrator
         self._text = sse.Template(sse.encode_data(completion.chunk(narrator.text(sse.HOLE))))

@@ -11,11 +11,11 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo
 from agents.message import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from worker.wire import limits
 from worker.wire.ignored import note, without_effect
+from worker.wire.images import NoPicture
 from worker.wire.items import CallId
 from worker.wire.lenient import Lenient
 from worker.wire.messages_tools import ToolName
 from worker.wire.parts import FilePart
-from worker.wire.pictures import NoPicture
 from worker.wire.strict import UNSUPPORTED, Echoed, Text
 
 ERROR = "Error"

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.ignored import Ignored
-from worker.wire.pictures import UNSUPPORTED_IMAGE
+from worker.wire.images import UNSUPPORTED_IMAGE
 from worker.wire.strict import UNSUPPORTED, Strict
 
 M = TypeVar("M", bound=Strict)

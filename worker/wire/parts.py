@@ -21,7 +21,7 @@ from pydantic import (
 from retrieval.loaders.formats import MEDIA_TYPES
 from worker.wire import limits
 from worker.wire.ignored import without_effect
-from worker.wire.pictures import NoPicture
+from worker.wire.images import NoPicture
 from worker.wire.strict import UNSUPPORTED, Echoed, Id, Strict, Text, Unsupported
 
 SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data URL, where the name has none

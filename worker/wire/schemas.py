@@ -8,7 +8,7 @@ import orjson
 
 from inference.errors import InvalidSchema
 from inference.grammar.schema import restated
-from inference.grammar.unenforced_keywords import unheld
+from inference.grammar.unenforced_keywords import unenforced
 from worker.wire import limits
 
 
@@ -35,7 +35,7 @@ def constrainable(schema: dict[str, Any], where: str = "") -> dict[str, Any]:
     The walk is linear in the schema. What it lets pass is compiled later, where nobody waits, and may be refused then.
     """
     try:
-        unheld(restated(schema))
+        unenforced(restated(schema))
     except InvalidSchema as error:
         path = ".".join(part for part in (where, error.path) if part)
         raise ValueError(f"{path}: {error.reason}" if path else error.reason) from None

@@ -281,7 +281,7 @@ async def test_a_queue_holds_so_many_tokens_of_prompts(engine: Engine) -> None:
 
 
 async def test_a_prompt_goes_on_where_its_beginning_was_read_ahead(engine: Engine, backend: ScriptedBackend) -> None:
-    ahead = engine.read_ahead(LONG)
+    ahead = engine.prefill_ahead(LONG)
     assert ahead is not None
     assert await text(ahead) == ""
     assert (ahead.finish, ahead.ids, ahead.cached_tokens) == (Finish.LENGTH, [], 0)
@@ -306,7 +306,7 @@ async def test_a_prompt_takes_over_from_reading_that_is_not_done(
     monkeypatch.setattr(backend, "decode", half_way)
     running = engine.submit([25], ENDLESS)
     await first_delta(running)
-    ahead = engine.read_ahead(beginning)
+    ahead = engine.prefill_ahead(beginning)
     assert ahead is not None
     async for _ in running:
         if ahead.stamps.admitted_ns:
@@ -325,27 +325,27 @@ async def test_a_prompt_takes_over_from_reading_that_is_not_done(
 async def test_what_is_cached_is_not_read_again(engine: Engine, backend: ScriptedBackend) -> None:
     await text(engine.submit([*LONG, *LONG], GREEDY))
     steps = len(backend.steps)
-    again = engine.read_ahead([*LONG, *LONG[:-1], 0])
+    again = engine.prefill_ahead([*LONG, *LONG[:-1], 0])
     assert again is not None
     assert (await text(again), again.finish, len(backend.steps)) == ("", Finish.CANCELLED, steps)
 
 
 @pytest.mark.parametrize("tokens", [AHEAD_TOKENS_MIN - 1, 100_000])
 async def test_what_is_short_or_does_not_fit_is_not_read_ahead(engine: Engine, tokens: int) -> None:
-    assert engine.read_ahead([1] * tokens) is None
+    assert engine.prefill_ahead([1] * tokens) is None
 
 
 async def test_nothing_is_read_ahead_where_somebody_would_wait_for_it(engine: Engine) -> None:
     running = [engine.submit([n], ENDLESS) for n in range(CONFIG.parallel)]
     await asyncio.gather(*map(first_delta, running))
-    assert engine.read_ahead(LONG) is None
+    assert engine.prefill_ahead(LONG) is None
     for handle in running:
         handle.cancel()
 
 
 async def test_reading_ahead_gives_its_place_up(engine: Engine, backend: ScriptedBackend) -> None:
     beginning = [n % 26 for n in range(90_000)]
-    ahead = engine.read_ahead(beginning)
+    ahead = engine.prefill_ahead(beginning)
     assert ahead is not None
     turns = [engine.submit([n], GREEDY) for n in range(CONFIG.parallel)]
     assert await asyncio.gather(*map(text, turns)) == [expected([n], 5) for n in range(CONFIG.parallel)]

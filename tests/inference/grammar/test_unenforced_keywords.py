@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from inference.errors import InvalidSchema, SchemaUnmet
 from inference.grammar.schema import json_grammar, restated
-from inference.grammar.unenforced_keywords import check, unheld
+from inference.grammar.unenforced_keywords import check, unenforced
 from tests.inference.grammar.test_grammar import fits
 
 UNIQUE: Any = {"type": "array", "uniqueItems": True}
@@ -93,14 +93,14 @@ def test_a_broken_keyword_is_found_with_its_place(schema: Any, good: list[Any], 
 
 def test_what_the_grammar_holds_is_not_looked_at_again() -> None:
     schema = {**TypeAdapter(Options).json_schema(), "$defs": {}}
-    left = unheld(restated(schema))
+    left = unenforced(restated(schema))
     assert left == {
         "properties": {"kind": {}, "names": {"uniqueItems": True}},
         "additionalProperties": {},
         "$defs": {},
     }
-    assert unheld(restated({"type": "array", "items": {"type": "integer"}, "uniqueItems": False})) is None
-    assert unheld(restated({"enum": [{"x-unheld": {"uniqueItems": True}}]})) is None
+    assert unenforced(restated({"type": "array", "items": {"type": "integer"}, "uniqueItems": False})) is None
+    assert unenforced(restated({"enum": [{"x-unheld": {"uniqueItems": True}}]})) is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_the_grammar_holds_is_not_looked_at_again() -> None:
 )
 def test_where_several_schemas_may_speak_about_a_value_it_is_refused(schema: Any) -> None:
     with pytest.raises(InvalidSchema, match="several schemas"):
-        unheld(restated(schema))
+        unenforced(restated(schema))
 
 
 def test_a_deep_text_of_a_schema_that_leads_to_itself_is_looked_at_once() -> None:

@@ -36,7 +36,7 @@ async def test_what_stands_on_both_sides_is_in_the_prompt_and_marks_in_it_are_te
         segments = model.infill(f"def f({MARKS[2]}", "return x")
         assert segments is not None
         ids = model.encode(segments)
-        spelled = b"".join(model.spell(ids)).decode()
+        spelled = b"".join(model.token_bytes(ids)).decode()
         assert spelled.endswith(f"{MARKS[0]}def f({MARKS[2]}{MARKS[1]}return x{MARKS[2]}")
         marks = [model.tokenize(mark, add_special=False, parse_special=True) for mark in MARKS]
         assert [ids.count(mark) for (mark,) in marks] == [1, 1, 1]

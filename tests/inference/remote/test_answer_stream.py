@@ -9,9 +9,9 @@ from inference.remote.answer_stream import (
     DONE,
     EVENT_BYTES_MAX,
     Events,
-    Malformed,
+    MalformedStream,
     Placement,
-    Told,
+    StreamUpdate,
     read,
     spell_end,
     spell_error,
@@ -45,7 +45,7 @@ DRAWN = b"""{"request_id":"r","usage":null,"output_mode":"tokens","choices":[{"i
 FAILED = b'{"error":{"message":"the engine core died","type":"InternalServerError","param":null,"code":500}}'
 
 
-def all_of(stream: bytes) -> list[Told]:
+def all_of(stream: bytes) -> list[StreamUpdate]:
     return [read(data, PIECES) for data in Events().feed(stream) if data != DONE]
 
 
@@ -101,13 +101,13 @@ def test_errors_and_answers_that_were_given_up_are_told() -> None:
     ],
 )
 def test_what_no_engine_says_is_malformed(data: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedStream):
         read(data, PIECES)
 
 
 def test_an_event_without_end_is_not_kept() -> None:
     events = Events()
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedStream):
         for _ in range(3):
             events.feed(b"x" * (EVENT_BYTES_MAX // 2))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from inference.remote.fleet import SESSION_TOKENS, Facts, Fleet, session_of
+from inference.remote.fleet import SESSION_TOKENS, EngineInfo, Fleet, session_of
 
 SESSIONS = [session_of([number] * SESSION_TOKENS, "tenant") for number in range(300)]
 
@@ -12,7 +12,7 @@ SESSIONS = [session_of([number] * SESSION_TOKENS, "tenant") for number in range(
 def fleet(count: int, *, ours: bool = True) -> Fleet:
     found = Fleet([f"http://engine{number}" for number in range(count)])
     for upstream in found.upstreams:
-        upstream.facts, upstream.away = Facts(ours=ours), None
+        upstream.facts, upstream.away = EngineInfo(ours=ours), None
     return found
 
 

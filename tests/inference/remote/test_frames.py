@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.remote.answer_stream import Malformed
+from inference.remote.answer_stream import MalformedStream
 from inference.remote.frames import (
     ASK,
     EVENTS,
@@ -36,7 +36,7 @@ def test_frames_arrive_whole_however_they_are_cut(piece: int) -> None:
 
 def test_a_frame_has_a_longest_length() -> None:
     assert list(Frames(10).feed(frame(EVENTS, 1, b"x" * 10)))
-    with pytest.raises(Malformed, match="11 bytes"):
+    with pytest.raises(MalformedStream, match="11 bytes"):
         list(Frames(10).feed(frame(EVENTS, 1, b"x" * 11)))
 
 
@@ -47,7 +47,7 @@ def test_a_step_brings_tokens_to_many_requests() -> None:
 
 @pytest.mark.parametrize("content", [b"abc", step((7,))[9:], step((7, 2, 300))[9:], step((7, 1, 300, 8))[9:]])
 def test_a_step_that_is_cut_off_is_none(content: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedStream):
         list(read_step(content))
 
 
@@ -70,5 +70,5 @@ def test_a_refusal_arrives_as_it_was_meant() -> None:
     ],
 )
 def test_a_refusal_that_says_nothing_is_none(content: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedStream):
         read_refusal(content)

@@ -17,7 +17,7 @@ from inference.bundled import CHAT_MODEL
 from inference.core import Delta, Due, Finish, Sampling
 from inference.errors import EnginesAway, InferenceError, PromptTooLong, QueueFull, Refused
 from inference.remote import remote_generation, remote_model
-from inference.remote.fleet import Facts
+from inference.remote.fleet import EngineInfo
 from inference.remote.remote_model import RemoteModel
 from inference.remote.transport import Answer, Receiver
 from inference.trace import Trace
@@ -259,7 +259,7 @@ async def test_an_answer_that_would_become_another_one_fails_with_its_half_unles
     assert (generation.ids, generation.finish, len(network.posts)) == ([350], Finish.ERROR, 1)
 
     for upstream in model._fleet.upstreams:
-        upstream.facts, upstream.away = Facts(512, ours=True), None
+        upstream.facts, upstream.away = EngineInfo(512, ours=True), None
     generation = model.generate(PROMPT, sampling)
     network.last.receiver.received(tokens(350))
     network.last.receiver.lost("killed", reached=True)
@@ -436,7 +436,7 @@ async def test_only_engines_of_others_are_told_what_ours_know(model: RemoteModel
     assert others["logprobs"] == 20 and 0 < others["top_p"] < 1e-5  # vLLM takes no more, and no 0
 
     for upstream in model._fleet.upstreams:
-        upstream.facts = Facts(512, ours=True)
+        upstream.facts = EngineInfo(512, ours=True)
     model.generate(PROMPT, asked)
     ours = network.last.body["sampling_params"]
     assert "stop_token_ids" not in ours and ours["logprobs"] == 3
@@ -462,7 +462,7 @@ async def test_without_any_engine_turns_are_refused_at_once_until_one_is_back(
     for ask in (lambda: model.generate(PROMPT, GREEDY), lambda: model.expect(Due())):
         with pytest.raises(EnginesAway):
             ask()
-    assert model.read_ahead(PROMPT) is None and network.posts == []
+    assert model.prefill_ahead(PROMPT) is None and network.posts == []
     network.away = {URLS[0]}
     await model._look()
     assert model.generate(PROMPT, GREEDY).upstream is not None

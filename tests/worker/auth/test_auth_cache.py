@@ -29,10 +29,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def letting_in(*subjects: str) -> AuthCache:
-    admitted = AuthCache()
+    auth_cache = AuthCache()
     for subject in subjects:
-        admitted.put(subject.encode(), principal(subject), FOREVER)
-    return admitted
+        auth_cache.put(subject.encode(), principal(subject), FOREVER)
+    return auth_cache
 
 
 def test_what_is_promised_holds_with_room_for_a_check_that_fails() -> None:
@@ -40,60 +40,60 @@ def test_what_is_promised_holds_with_room_for_a_check_that_fails() -> None:
 
 
 def test_who_still_counts_needs_no_other_look_for_as_long_as_it_is_checked(clock: list[float]) -> None:
-    admitted = letting_in("key_1")
+    auth_cache = letting_in("key_1")
     for _ in range(20):
         clock[0] += RECHECK_S
-        subjects, used = admitted.to_check()
+        subjects, used = auth_cache.to_check()
         assert (subjects, used) == ({"key_1"}, {"key_1"})
-        admitted.checked(subjects, {"key_1"}, clock[0])
-        assert admitted.get(b"key_1") == principal("key_1")
+        auth_cache.checked(subjects, {"key_1"}, clock[0])
+        assert auth_cache.get(b"key_1") == principal("key_1")
 
 
 def test_who_does_not_count_any_more_is_let_in_no_more_and_stopped(clock: list[float]) -> None:
-    admitted, ended = letting_in("key_1", "key_2"), list[str]()
+    auth_cache, ended = letting_in("key_1", "key_2"), list[str]()
     with (
-        admitted.going_on(principal("key_1"), lambda: ended.append("key_1")),
-        admitted.going_on(principal("key_2"), lambda: ended.append("key_2")),
+        auth_cache.revocable(principal("key_1"), lambda: ended.append("key_1")),
+        auth_cache.revocable(principal("key_2"), lambda: ended.append("key_2")),
     ):
-        admitted.checked({"key_1", "key_2"}, {"key_2"}, clock[0])
+        auth_cache.checked({"key_1", "key_2"}, {"key_2"}, clock[0])
         assert ended == ["key_1"]
-    assert (admitted.get(b"key_1"), admitted.get(b"key_2")) == (None, principal("key_2"))
+    assert (auth_cache.get(b"key_1"), auth_cache.get(b"key_2")) == (None, principal("key_2"))
 
 
 def test_without_a_check_everybody_is_asked_again(clock: list[float]) -> None:
-    admitted = letting_in("key_1")
+    auth_cache = letting_in("key_1")
     clock[0] += CACHE_S
-    assert admitted.get(b"key_1") is None
+    assert auth_cache.get(b"key_1") is None
 
 
 def test_a_credential_that_expires_does_not_outlive_that_in_the_cache(clock: list[float]) -> None:
-    admitted = AuthCache()
-    admitted.put(b"key_1", principal("key_1"), clock[0] + 5)
-    admitted.checked({"key_1"}, {"key_1"}, clock[0])
+    auth_cache = AuthCache()
+    auth_cache.put(b"key_1", principal("key_1"), clock[0] + 5)
+    auth_cache.checked({"key_1"}, {"key_1"}, clock[0])
     clock[0] += 5
-    assert admitted.get(b"key_1") is None
+    assert auth_cache.get(b"key_1") is None
 
 
 def test_who_is_being_answered_is_checked_however_long_ago_it_was_let_in(clock: list[float]) -> None:
-    admitted = letting_in("key_1")
-    with admitted.going_on(principal("key_1"), lambda: None):
+    auth_cache = letting_in("key_1")
+    with auth_cache.revocable(principal("key_1"), lambda: None):
         clock[0] += IDLE_S + 1
-        assert admitted.to_check() == ({"key_1"}, set())
-        assert repr(admitted) == "<AuthCache 0 of 10000 | 1 being answered>"
-    assert admitted.to_check() == (set(), set())
-    assert repr(admitted) == "<AuthCache 0 of 10000 | 0 being answered>"
+        assert auth_cache.to_check() == ({"key_1"}, set())
+        assert repr(auth_cache) == "<AuthCache 0 of 10000 | 1 being answered>"
+    assert auth_cache.to_check() == (set(), set())
+    assert repr(auth_cache) == "<AuthCache 0 of 10000 | 0 being answered>"
 
 
 def test_a_jwt_is_not_asked_about_whatever_its_subject_is_called(clock: list[float]) -> None:
-    admitted, ended = AuthCache(), list[str]()
-    admitted.put(b"token", principal("key_1", "jwt"), FOREVER)
-    with admitted.going_on(principal("key_1", "jwt"), lambda: ended.append("jwt")):
-        assert admitted.to_check() == (set(), set())
-        admitted.end({"key_1"})
+    auth_cache, ended = AuthCache(), list[str]()
+    auth_cache.put(b"token", principal("key_1", "jwt"), FOREVER)
+    with auth_cache.revocable(principal("key_1", "jwt"), lambda: ended.append("jwt")):
+        assert auth_cache.to_check() == (set(), set())
+        auth_cache.end({"key_1"})
     assert ended == []
 
 
 def test_so_many_are_kept(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CACHED_MAX", 2)
-    admitted = letting_in("a", "b", "c")
-    assert [admitted.get(mark) is not None for mark in (b"a", b"b", b"c")] == [False, True, True]
+    auth_cache = letting_in("a", "b", "c")
+    assert [auth_cache.get(mark) is not None for mark in (b"a", b"b", b"c")] == [False, True, True]

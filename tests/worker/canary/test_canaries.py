@@ -26,7 +26,7 @@ from worker.auth.keys import Keys
 from worker.auth.scope import ALL, Scope
 from worker.canary.canaries import Canaries, first_question, note_arm
 from worker.canary.proposal import Proposal
-from worker.canary.store import ANSWERS_MAX, CanaryStore, Taken
+from worker.canary.store import ANSWERS_MAX, AlreadyExists, CanaryStore
 from worker.canary.trial import KNOWN_BY_CHARS, Canary, State
 from worker.canary.verdict import Answer, Evidence, Vote
 from worker.runs.record import TurnRecord
@@ -73,7 +73,7 @@ def services(database: Database, model: ScriptedModel, store: CanaryStore, tenan
     async def auditor() -> UUID:
         return tenant_id
 
-    return replace(services_with(database, model), roster=ROSTER, canaries=Canaries(store, auditor))
+    return replace(services_with(database, model), agent_registry=ROSTER, canaries=Canaries(store, auditor))
 
 
 @pytest.fixture
@@ -319,10 +319,10 @@ async def test_an_agent_has_one_canary_at_a_time_and_a_canary_a_name_of_its_own(
     start: Callable[..., object], store: CanaryStore, tenant_id: UUID, end: None
 ) -> None:
     first: Canary = await start()  # type: ignore[misc]
-    with pytest.raises(Taken, match="agent has a canary"):
+    with pytest.raises(AlreadyExists, match="agent has a canary"):
         await start()  # type: ignore[misc]
     begin = partial(store.start, Proposal(first.name, "another", "new", 0.5), ME, tenant_id)
-    with pytest.raises(Taken, match="name was used"):
+    with pytest.raises(AlreadyExists, match="name was used"):
         await begin()
 
 

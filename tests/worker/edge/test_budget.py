@@ -26,7 +26,7 @@ def held(client: Client) -> int:
 
 def test_a_tenant_holds_no_more_than_its_share() -> None:
     budget = Budget(100, 60)
-    with budget.holding(ONE) as first, budget.holding(ONE) as second, budget.holding(OTHER) as other:
+    with budget.reserve(ONE) as first, budget.reserve(ONE) as second, budget.reserve(OTHER) as other:
         first.resize(50)
         with pytest.raises(ApiError) as refused:
             second.resize(20)

@@ -85,7 +85,7 @@ def needs_mb(config: Config, path: Path) -> float:
 @asynccontextmanager
 async def client_of(database: Database, engines: ActiveEngines, **rest: object) -> AsyncIterator[Client]:
     services = replace(
-        services_with(database, engines.lineup),
+        services_with(database, engines.model_registry),
         engines=engines,
         engine_stats=engines.stats,
         aliases=ModelAliases(dict(engines.aliases)),
@@ -103,8 +103,8 @@ async def client_of(database: Database, engines: ActiveEngines, **rest: object) 
 async def test_a_worker_answers_with_two_models_and_by_a_third_name(tmp_path: Path, database: Database) -> None:
     async with opened(settings(tmp_path)) as engines:
         assert engines.states == {"small": "loaded", "large": "not_loaded"}
-        roster = AgentRegistry({"support": Definition(model="large"), "anybody": Definition()})
-        async with client_of(database, engines, roster=roster) as client:
+        agent_registry = AgentRegistry({"support": Definition(model="large"), "anybody": Definition()})
+        async with client_of(database, engines, agent_registry=agent_registry) as client:
             listed = {each["id"]: each for each in (await get(client, "/v1/models"))["data"]}
             assert list(listed)[:5] == ["small", "large", "auto", "agent/support", "agent/anybody"]
             assert (listed["fast"]["root"], listed["best"]["root"]) == ("small", "large")

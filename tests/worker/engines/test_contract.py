@@ -198,11 +198,11 @@ async def goes_on(model: Model, sampling: Sampling) -> None:
     text = text_of(await read(whole))
     for count in (1, len(whole.ids) // 2, len(whole.ids) - 1):
         rest = model.generate(prompt_of(model), sampling, salt="a", written=whole.ids[:count])
-        told = "".join(model.say(whole.ids[:count]))
+        told = "".join(model.text_pieces(whole.ids[:count]))
         assert told + text_of(await read(rest)) == text
         assert (rest.ids, rest.finish, rest.prompt_tokens) == (whole.ids, whole.finish, whole.prompt_tokens)
         assert rest.cached_tokens <= rest.prompt_tokens
-    assert "".join(model.say(whole.ids, over=True)) == text
+    assert "".join(model.text_pieces(whole.ids, over=True)) == text
 
 
 async def test_what_is_cached_is_told_and_belongs_to_one_tenant(model: Model) -> None:
@@ -384,7 +384,7 @@ async def test_a_deterministic_answer_is_the_same_beside_others(model: Model) ->
 
 async def test_what_was_read_ahead_is_cached(model: Model) -> None:
     prompt = prompt_of(model)
-    ahead = model.read_ahead(prompt[:90], salt="ahead")
+    ahead = model.prefill_ahead(prompt[:90], salt="ahead")
     assert ahead is not None
     async for _ in ahead:
         pass

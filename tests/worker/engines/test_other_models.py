@@ -42,7 +42,7 @@ class Warmed:
 
     async def __call__(self, candidate: Candidate) -> None:
         self.names.append(candidate.name)
-        self.were_served = self.were_served or self.engines.lineup.candidates.get(candidate.name) is candidate
+        self.were_served = self.were_served or self.engines.model_registry.candidates.get(candidate.name) is candidate
 
 
 async def reload(engines: ActiveEngines, warm: Warmed, check: Callable[[ModelFile], None] = any_file) -> list[str]:
@@ -80,14 +80,14 @@ async def test_a_model_takes_anothers_place_warm_and_without_a_refused_request(
     config = settings(tmp_path, ONE)
     async with opened(config) as engines, client_of(database, engines) as client:
         before = on_demand(engines, "small")
-        size = engines.lineup.candidates["small"].model.measures["n_params"]
+        size = engines.model_registry.candidates["small"].model.measures["n_params"]
         asking = [Asking(client) for _ in range(2)]
         tasks = [asyncio.create_task(each.run()) for each in asking]
         (tmp_path / "models.toml").write_text(OTHER)
         warmed = Warmed(engines)
         assert await reload(engines, warmed) == ["small"]
         assert (warmed.names, warmed.were_served) == (["small"], False)
-        assert engines.lineup.candidates["small"].model.measures["n_params"] > size
+        assert engines.model_registry.candidates["small"].model.measures["n_params"] > size
         assert engines.states == {"small": "loaded"} and on_demand(engines, "small") is not before
         counts = [len(each.statuses) for each in asking]
         async with asyncio.timeout(30):
@@ -98,7 +98,7 @@ async def test_a_model_takes_anothers_place_warm_and_without_a_refused_request(
         await asyncio.gather(*tasks)
         assert {status for each in asking for status in each.statuses} == {200}
         card = await get(client, "/v1/models/small")
-        assert card["firsttoken_parameters"] == engines.lineup.candidates["small"].model.measures["n_params"]
+        assert card["firsttoken_parameters"] == engines.model_registry.candidates["small"].model.measures["n_params"]
 
 
 @ANY_ANSWER
@@ -123,15 +123,15 @@ async def test_without_room_for_both_requests_wait_for_the_new_one(tmp_path: Pat
 async def test_what_concerns_no_engine_changes_at_once_and_nothing_is_loaded(tmp_path: Path) -> None:
     async with opened(settings(tmp_path, ONE)) as engines:
         before = on_demand(engines, "small")
-        engines.lineup.candidates["small"].speed.answer = 7.0
-        version = engines.lineup.candidates["small"].version
+        engines.model_registry.candidates["small"].speed.answer = 7.0
+        version = engines.model_registry.candidates["small"].version
         more = '\nprice = { engine_second = 0.5 }\n[routes.way]\npolicy = "fixed"\nmodel = "small"\n'
         (tmp_path / "models.toml").write_text(f'default = "way"\n{ONE}{more}')
         warmed = Warmed(engines)
         assert await reload(engines, warmed) == [] and not warmed.names
         assert on_demand(engines, "small") is before and before.state == "loaded"
-        assert engines.lineup.names == ["way", "small"]
-        candidate = engines.lineup.candidates["small"]
+        assert engines.model_registry.names == ["way", "small"]
+        candidate = engines.model_registry.candidates["small"]
         assert (candidate.engine_second, candidate.speed.answer, candidate.version) == (0.5, 7.0, version)
 
 
@@ -140,7 +140,7 @@ async def test_a_model_that_is_loaded_at_use_comes_and_one_that_is_gone_leaves(t
         gone = on_demand(engines, "small")
         (tmp_path / "models.toml").write_text('[models.large]\nmodel = "demo-chat"\nload = "use"\n')
         assert await reload(engines, Warmed(engines)) == ["large"]
-        assert engines.states == {"large": "not_loaded"} and engines.lineup.names == ["large"]
+        assert engines.states == {"large": "not_loaded"} and engines.model_registry.names == ["large"]
         async with asyncio.timeout(10):
             await until(lambda: gone.state != "loaded")
 
@@ -172,4 +172,4 @@ async def test_what_agents_still_name_cannot_go(tmp_path: Path) -> None:
         (tmp_path / "models.toml").write_text('[models.large]\nmodel = "demo-chat"\n')
         with pytest.raises((StartError, AgentError), match="needs the model 'small'"):
             await reload(engines, Warmed(engines), needs_small)
-        assert engines.lineup.names == ["small"]
+        assert engines.model_registry.names == ["small"]

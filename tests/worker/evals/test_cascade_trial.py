@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agents.routing.policy import Cascade
-from worker.evals.answer import Answer, Took
+from worker.evals.answer import Answer, Usage
 from worker.evals.cascade_trial import PROBE, cascade_trial, probe
 from worker.evals.outcome import Result
 
@@ -32,7 +32,7 @@ SPANS = (span("route", 0.1, **TRIAL), span("prefill", 100.0), span("decode", 80.
 
 
 def result(score: float, **took: float) -> Result:
-    return Result("one", None, "", {}, score, Took(**took), {})
+    return Result("one", None, "", {}, score, Usage(**took), {})
 
 
 ONE = result(0.0, first_ms=120.0, engine_ms=200.0)

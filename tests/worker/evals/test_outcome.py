@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from worker.errors import StartError
-from worker.evals.answer import Answer, Took
+from worker.evals.answer import Answer, Usage
 from worker.evals.case import Case, Defaults
 from worker.evals.eval_runner import fingerprint
 from worker.evals.outcome import Given, Outcome, Result
@@ -22,7 +22,7 @@ def results(scores: Sequence[float], first_ms: float = 100.0, text: str = "Red."
     return [
         Result.of(
             *(f"case-{i}", "colours" if i % 2 else None, "f"),
-            [Given(Answer(text, took=Took(first_ms + i, 200.0, 10, 0, 5)), {"exact": score})],
+            [Given(Answer(text, took=Usage(first_ms + i, 200.0, 10, 0, 5)), {"exact": score})],
         )
         for i, score in enumerate(scores)
     ]

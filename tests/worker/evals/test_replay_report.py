@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from worker.evals.replay_report import Replayed, as_json, markdown, rows, summary, table, totals
+from worker.evals.replay_report import ReplayedTurn, as_json, markdown, rows, summary, table, totals
 
 
-def turn(id: str, before: dict[str, float], now: dict[str, float], said: str = "It is red.") -> Replayed:
-    return Replayed(id, before, now, "It is red.", said)
+def turn(id: str, before: dict[str, float], now: dict[str, float], said: str = "It is red.") -> ReplayedTurn:
+    return ReplayedTurn(id, before, now, "It is red.", said)
 
 
 TURNS = [
@@ -35,7 +35,7 @@ def test_it_says_how_many_answers_are_the_same_and_shows_the_others() -> None:
 
 
 def test_a_turn_without_an_answer_is_counted_apart() -> None:
-    failed = Replayed("resp_4", {}, {}, "It is red.", "", "status 503: busy")
+    failed = ReplayedTurn("resp_4", {}, {}, "It is red.", "", "status 503: busy")
     assert summary([*TURNS, failed]).endswith("1 more got no answer.")
     assert summary([failed]) == "None of 1 turns was answered."
     assert "status 503: busy" in markdown([failed], "x")

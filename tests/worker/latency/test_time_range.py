@@ -14,10 +14,13 @@ NOW = 1_800_000_000.0
     [(900, 60), (HOUR_S, 60), (6 * HOUR_S, 300), (DAY_S, 900), (7 * DAY_S, HOUR_S), (30 * DAY_S, 6 * HOUR_S)],
 )
 def test_the_steps_are_the_finest_that_can_be_drawn(window_s: int, step_s: int) -> None:
-    stretch = TimeRange.of(NOW - window_s, NOW, NOW)
-    assert stretch.step_s == step_s
-    assert stretch.start <= NOW - window_s < stretch.start + step_s and stretch.end - step_s < NOW <= stretch.end
-    assert (stretch.end - stretch.start) / step_s <= POINTS_MAX + 1
+    time_range = TimeRange.of(NOW - window_s, NOW, NOW)
+    assert time_range.step_s == step_s
+    assert (
+        time_range.start <= NOW - window_s < time_range.start + step_s
+        and time_range.end - step_s < NOW <= time_range.end
+    )
+    assert (time_range.end - time_range.start) / step_s <= POINTS_MAX + 1
 
 
 def test_minutes_that_are_gone_are_not_asked_for() -> None:
@@ -26,10 +29,10 @@ def test_minutes_that_are_gone_are_not_asked_for() -> None:
 
 
 def test_a_sum_takes_whole_days_and_hours_a_chart_only_what_fits_its_steps() -> None:
-    stretch = TimeRange.of(NOW - 7 * DAY_S, NOW, NOW)
-    hours, days = stretch.parts(whole=True)
-    assert stretch.start <= hours[0] <= days[0] < days[1] <= hours[1] <= stretch.end
+    time_range = TimeRange.of(NOW - 7 * DAY_S, NOW, NOW)
+    hours, days = time_range.parts(whole=True)
+    assert time_range.start <= hours[0] <= days[0] < days[1] <= hours[1] <= time_range.end
     assert all(moment % DAY_S == 0 for moment in days) and all(moment % HOUR_S == 0 for moment in hours)
-    assert stretch.parts(whole=False)[1] == (stretch.end, stretch.end)
+    assert time_range.parts(whole=False)[1] == (time_range.end, time_range.end)
     short = TimeRange(start=0, end=30 * MINUTE_S, step_s=MINUTE_S)
     assert short.parts(whole=True) == ((short.end, short.end), (short.end, short.end))

@@ -107,7 +107,7 @@ async def test_what_is_wrong_is_named(client: Client, body: dict[str, Any], para
 
 async def test_a_model_that_is_busy_reads_nothing(database: Database) -> None:
     class Busy(ScriptedModel):
-        def read_ahead(self, *args: Any, **rest: Any) -> None:
+        def prefill_ahead(self, *args: Any, **rest: Any) -> None:
             return None
 
     async with answering(database, model=Busy(["Yes."], name=MODEL)) as client:
@@ -120,10 +120,13 @@ class Shelf(ShelfRetriever):
 
 
 async def test_what_is_written_so_far_is_searched_for_who_sends_it(database: Database, model: ScriptedModel) -> None:
-    foresight = SpeculativeSearch(ShelfRetriever(), is_free=lambda: True)
+    speculative_search = SpeculativeSearch(ShelfRetriever(), is_free=lambda: True)
     services = services_with(database, model)
     services = replace(
-        services, retriever=cast(Any, Shelf()), foresight=foresight, agent=Agent(model, foresight, Toolbox([double]))
+        services,
+        retriever=cast(Any, Shelf()),
+        speculative_search=speculative_search,
+        agent=Agent(model, speculative_search, Toolbox([double])),
     )
     keys = Keys(database, SECRET)
     async with serving(services) as client:
@@ -133,9 +136,9 @@ async def test_what_is_written_so_far_is_searched_for_who_sends_it(database: Dat
         id = await made(client)
         await post(client, f"{URL}/{id}/warm", asked, 202)
         await post(client, "/v1/responses", {**asked, "conversation": id})
-        assert foresight.counts == {"used": 1, "wasted": 0, "cancelled": 0}
+        assert speculative_search.counts == {"used": 1, "wasted": 0, "cancelled": 0}
         assert "Which port?" not in model.ahead[0]
         assert len((await get(client, f"{URL}/{id}/items"))["data"]) == 5
         for unfinished in ("Whi", "Which one?"):
             await post(client, f"{URL}/{id}/warm", {**asked, "input": unfinished}, 202)
-        assert foresight.counts["wasted"] + foresight.counts["cancelled"] == 1
+        assert speculative_search.counts["wasted"] + speculative_search.counts["cancelled"] == 1

@@ -15,7 +15,7 @@ from migrations.pool import DATABASE_AWAY, Database
 from tests.agents.turns import user
 from worker.runs import event_log
 from worker.runs.event_log import EventLog, Journal
-from worker.runs.replay import GAP, TOLD_MAX
+from worker.runs.replay import GAP, UNSTORED_EVENTS_MAX
 from worker.runs.running_store import Batch, RunningStore
 from worker.supervisor import Supervisor
 from worker.wire import sse
@@ -70,7 +70,10 @@ async def test_events_that_postgres_refuses_keep_no_others_from_being_stored(
     another.tell(frame(0), frame(1))
     assert await log.flush()
     assert await numbers(running, tenant_id, good) == ([0, 1], False)
-    assert await numbers(running, tenant_id, refused) == ([0, 1, 1 + TOLD_MAX], True)  # ended as one that broke
+    assert await numbers(running, tenant_id, refused) == (
+        [0, 1, 1 + UNSTORED_EVENTS_MAX],
+        True,
+    )  # ended as one that broke
     another.tell(frame(2), last=True)
     assert await log.flush()
     assert await numbers(running, tenant_id, good) == ([0, 1, 2], True)

@@ -30,7 +30,7 @@ from tests.worker.sharing import response_id_of, signed_in
 from worker import batch_writer
 from worker.runs import idempotency, manager, run
 from worker.runs.idempotency_store import IdempotencyStore
-from worker.runs.replay import GAP, NOT_STORED, TOLD_MAX, WORKER_STOPPED
+from worker.runs.replay import GAP, NOT_STORED, UNSTORED_EVENTS_MAX, WORKER_STOPPED
 
 URL = "/v1/responses"
 BODY = {"input": "tell me"}
@@ -322,7 +322,7 @@ async def test_a_reader_of_a_killed_answer_gets_what_is_kept_and_then_its_end(
         again = await replay(client, id)
         kept = len(again) - 1
         assert again[:kept] == [*told, *again[len(told) : kept]][:kept]
-        assert [event["sequence_number"] for event in again] == [*range(kept), kept - 1 + TOLD_MAX]
+        assert [event["sequence_number"] for event in again] == [*range(kept), kept - 1 + UNSTORED_EVENTS_MAX]
         assert (again[-1]["type"], again[-1][GAP]["after"]) == ("response.failed", kept - 1)
         assert again[-1]["response"] == await get(client, f"{URL}/{id}")
 

@@ -199,8 +199,8 @@ async def test_where_it_cannot_go_on_exactly_it_fails_with_its_half(two: Two, ot
         two.models[1].replies = [TEXT[:6]]
     else:
         assert two.client.app is not None
-        lineup = two.client.app[manager.RUNS].services.lineup
-        lineup.candidates = {"another": lineup.candidates[MODEL]}
+        model_registry = two.client.app[manager.RUNS].services.model_registry
+        model_registry.candidates = {"another": model_registry.candidates[MODEL]}
     id, _, answer = await two.begin("background")
     await two.lose()
     again = await replay(two.client, id)

@@ -40,19 +40,19 @@ def desk() -> Desk:
 
 
 async def test_what_comes_meanwhile_is_done_together(desk: Desk) -> None:
-    gathered = GroupCommit(desk.do)
-    told = [asyncio.create_task(gathered.put(OURS, number)) for number in range(1000)]
+    group_commit = GroupCommit(desk.do)
+    told = [asyncio.create_task(group_commit.put(OURS, number)) for number in range(1000)]
     await asyncio.sleep(0)
     desk.open.set()
     assert await asyncio.gather(*told) == [number % 2 == 0 for number in range(1000)]
     assert len(desk.done) == -(-999 // BATCH_MAX) + 1  # the first one waits for nobody
     assert [number for items in desk.done for number in items] == [*range(1000)]
-    assert repr(gathered) == "<GroupCommit 0 wait | 0 tenants>"
+    assert repr(group_commit) == "<GroupCommit 0 wait | 0 tenants>"
 
 
 async def test_tenants_do_not_wait_for_each_other(desk: Desk) -> None:
-    gathered = GroupCommit(desk.do)
-    told = [asyncio.create_task(gathered.put(tenant, 2)) for tenant in (OURS, THEIRS)]
+    group_commit = GroupCommit(desk.do)
+    told = [asyncio.create_task(group_commit.put(tenant, 2)) for tenant in (OURS, THEIRS)]
     for _ in told:
         await desk.taken.acquire()
     desk.open.set()
@@ -60,16 +60,16 @@ async def test_tenants_do_not_wait_for_each_other(desk: Desk) -> None:
 
 
 async def test_what_is_refused_refuses_nothing_else(desk: Desk) -> None:
-    gathered = GroupCommit(desk.do)
+    group_commit = GroupCommit(desk.do)
     desk.open.set()
-    told = [asyncio.create_task(gathered.put(OURS, number)) for number in (0, 2, -1, 4)]
+    told = [asyncio.create_task(group_commit.put(OURS, number)) for number in (0, 2, -1, 4)]
     found = await asyncio.gather(*told, return_exceptions=True)
     assert [isinstance(each, ValueError) for each in found] == [False, False, True, False]
 
 
 async def test_a_database_that_is_away_is_asked_once(desk: Desk) -> None:
-    gathered, desk.error = GroupCommit(desk.do), CommitUnknown()
-    told = [asyncio.create_task(gathered.put(OURS, number)) for number in range(10)]
+    group_commit, desk.error = GroupCommit(desk.do), CommitUnknown()
+    told = [asyncio.create_task(group_commit.put(OURS, number)) for number in range(10)]
     desk.open.set()
     found = await asyncio.gather(*told, return_exceptions=True)
     assert all(isinstance(each, CommitUnknown) for each in found)
@@ -77,13 +77,13 @@ async def test_a_database_that_is_away_is_asked_once(desk: Desk) -> None:
 
 
 async def test_what_nobody_waits_for_any_more_is_broken_off_and_what_waits_is_left_out(desk: Desk) -> None:
-    gathered = GroupCommit(desk.do)
-    under_way, waiting = (asyncio.create_task(gathered.put(OURS, number)) for number in (1, 2))
+    group_commit = GroupCommit(desk.do)
+    under_way, waiting = (asyncio.create_task(group_commit.put(OURS, number)) for number in (1, 2))
     await desk.taken.acquire()
     under_way.cancel()
     waiting.cancel()
     await asyncio.wait([under_way, waiting])
-    await gathered.settled(OURS)
+    await group_commit.settled(OURS)
     assert desk.done == [[1]]
     desk.open.set()
-    assert await gathered.put(OURS, 4)
+    assert await group_commit.put(OURS, 4)

@@ -16,7 +16,7 @@ from agents.store import ResponseRecord, ResponseStore
 from migrations.pool import Database
 from tests.agents.turns import user
 from worker.runs.queue_store import Job, QueueStore
-from worker.runs.running_store import Batch, RunningStore, Taken
+from worker.runs.running_store import Batch, OwnedResponse, RunningStore
 
 GONE, NEXT = 11, 12  # no session holds the locks of either
 BODY: dict[str, Any] = {"output": []}
@@ -42,7 +42,7 @@ async def waiting(queue: QueueStore, tenant_id: UUID, owner_dsn: str) -> AsyncIt
     await connection.close()
 
 
-async def take(queue: QueueStore, worker: int) -> Taken:
+async def take(queue: QueueStore, worker: int) -> OwnedResponse:
     taken = await queue.take(worker)
     assert taken is not None
     return taken

@@ -21,14 +21,14 @@ from tests.worker.reader import Reader, check_response
 from tests.worker.turns import CITATION, PASSAGE, SOURCE, frame, told
 from worker.runs.choice import merged
 from worker.wire.dialect import Dialect
+from worker.wire.event_encoder import EventEncoder
 from worker.wire.events import WireEvent
 from worker.wire.items import ItemReference
-from worker.wire.narrator import Narrator
 from worker.wire.options import SOURCES, TRACE
 from worker.wire.parse import parse
+from worker.wire.public_view import public_item
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
-from worker.wire.shown import shown
 
 ANSWER = Message("assistant", "The port is 8080 [1].", (CITATION,))
 SEARCH = FileSearchCall(("port?",), (SOURCE,))
@@ -49,11 +49,11 @@ def turn_of(**body: Any) -> Turn:
 
 
 def narrated(frame: ResponseFrame, events: list[Event]) -> list[WireEvent]:
-    narrator = Narrator(frame)
+    narrator = EventEncoder(frame)
     told = [wire for event in events for wire in narrator.tell(event)]
     finished = events[-1]
     assert isinstance(finished, TurnFinished)
-    output = [shown(item, frame.request.with_results, frame.dialect) for item in finished.output]
+    output = [public_item(item, frame.request.with_results, frame.dialect) for item in finished.output]
     return told + narrator.trace({"id": "t"}) + narrator.conclude(frame.finished(finished, output))
 
 
@@ -195,7 +195,7 @@ def test_the_other_dialect_knows_citations_by_their_url_alone() -> None:
     made = replace(frame(), dialect=Dialect.OPEN_RESPONSES)
     finished = told(ANSWER)[-1]
     assert isinstance(finished, TurnFinished)
-    whole = made.finished(finished, [shown(item, dialect=made.dialect) for item in finished.output])
+    whole = made.finished(finished, [public_item(item, dialect=made.dialect) for item in finished.output])
     specification.made(whole)
     (annotation,) = Reader.read(narrated(made, told(ANSWER))).annotations[0]
     assert annotation["type"] == whole["output"][0]["content"][0]["annotations"][0]["type"] == "url_citation"
@@ -210,13 +210,13 @@ def test_results_of_a_search_are_shown_only_when_asked_for() -> None:
 def test_a_call_that_could_not_be_read_is_incomplete_to_callers() -> None:
     """The contract knows no failed calls; its error is told by the output."""
     broken = FunctionCall("call_1", "f", "{", status="failed")
-    specification.made(frame().finished(TurnFinished("completed", (broken,), Usage()), [shown(broken)]))
+    specification.made(frame().finished(TurnFinished("completed", (broken,), Usage()), [public_item(broken)]))
     reader = Reader.read(narrated(frame(), told(broken)))
     assert reader.items[0]["status"] == "incomplete"
 
 
 def test_an_answer_that_breaks_off_is_remembered_as_far_as_it_was_told() -> None:
-    narrator = Narrator(frame())
+    narrator = EventEncoder(frame())
     for event in told(SEARCH, ANSWER)[:6]:
         narrator.tell(event)
     search, half = narrator.output
@@ -227,7 +227,7 @@ def test_an_answer_that_breaks_off_is_remembered_as_far_as_it_was_told() -> None
 
 def test_a_response_that_was_cancelled_just_ends() -> None:
     made = frame()
-    assert Narrator(made).conclude(made.finished(TurnFinished("cancelled", (), Usage()), [])) == []
+    assert EventEncoder(made).conclude(made.finished(TurnFinished("cancelled", (), Usage()), [])) == []
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)

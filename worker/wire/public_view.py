@@ -9,12 +9,12 @@ from agents.payload import to_payload
 from worker.wire.dialect import Dialect
 
 
-def shown(item: Item, with_results: bool = False, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
+def public_item(item: Item, with_results: bool = False, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
     """An item as callers see it: the results of a search only when they asked for them."""
     return dialect.cited(_public(to_payload(item), with_results))
 
 
-def shown_response(body: dict[str, Any], with_results: bool = False) -> dict[str, Any]:
+def public_response(body: dict[str, Any], with_results: bool = False) -> dict[str, Any]:
     """A stored response as callers see it."""
     return {**body, "output": [_public(item, with_results) for item in body["output"]]}
 

@@ -29,11 +29,11 @@ from worker.wire import events as wire
 from worker.wire import sse
 from worker.wire.events import WireEvent
 from worker.wire.options import SOURCES, TRACE
+from worker.wire.public_view import public_item
 from worker.wire.response import ResponseFrame
-from worker.wire.shown import shown
 
 
-class Narrator:
+class EventEncoder:
     """Tells one response. Keeps what has been told, so that a turn that breaks off can still be stored.
 
     `told` events of its opening were told before: when it was queued, or by a worker that died.
@@ -153,21 +153,21 @@ class Narrator:
 
     def _retrieval_started(self, event: RetrievalStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
-        yield wire.output_item_added(event.output_index, {**shown(event.item), "queries": []})
+        yield wire.output_item_added(event.output_index, {**public_item(event.item), "queries": []})
         for kind in ("in_progress", "searching"):
             yield wire.file_search(kind, event.output_index, event.item.id)
 
     def _sources_found(self, event: SourcesFound) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
         yield wire.file_search("completed", event.output_index, event.item.id)
-        yield wire.output_item_done(event.output_index, shown(event.item, self._frame.request.with_results))
+        yield wire.output_item_done(event.output_index, public_item(event.item, self._frame.request.with_results))
         if self._frame.request.includes(SOURCES):
             yield wire.sources(self._frame.id, event.output_index, event.passages)
 
     def _item_started(self, event: ItemStarted) -> Iterator[WireEvent]:
         self._items[event.output_index] = event.item
         self._texts[event.output_index] = []
-        payload = shown(event.item)
+        payload = public_item(event.item)
         speaks = isinstance(event.item, Message | Reasoning)
         if speaks:
             payload["content"] = []
@@ -189,7 +189,7 @@ class Narrator:
         yield wire.arguments_delta(event.output_index, event.item_id, event.text)
 
     def _finish_of(self, output_index: int, item: Item) -> Iterator[WireEvent]:
-        payload = shown(item, dialect=self._frame.dialect)
+        payload = public_item(item, dialect=self._frame.dialect)
         if isinstance(item, Message):
             part = payload["content"][0]
             for index, annotation in enumerate(part["annotations"]):
