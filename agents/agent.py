@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from agents.answer_cache import AnswerCache, CachedAnswer, CachedGeneration
-from agents.answer_defect import defect_of
-from agents.answer_lookup import AnswerLookup, Ask
+from agents.answer_lookup import AnswerLookup, LookupQuery
 from agents.available_tools import AvailableTools
 from agents.budget import FREE, Budget, Prices
 from agents.checkpoint import CannotResume, Checkpoint, Marks
@@ -25,7 +24,7 @@ from agents.events import Event, EventSink, ItemFinished, ItemStarted, SourcesFo
 from agents.inflight import InFlight
 from agents.message import FileSearchCall, FunctionCall, Item, Message
 from agents.model_registry import Candidate, ModelRegistry
-from agents.output_validation import needs_validation, validate
+from agents.output_validation import defect_of, needs_validation, validate
 from agents.parser.choose import Format, FormattedParser, Parser
 from agents.parser.plain import PlainParser
 from agents.prefetch import Prefetch, before_missing, before_question
@@ -97,7 +96,7 @@ class Agent:
                     await self._next(progress)
             return await self._run_begun(progress, sink)
 
-    async def go_on(
+    async def resume(
         self,
         turn: Turn,
         trace: Trace,
@@ -143,7 +142,7 @@ class Agent:
             concluding=checkpoint.concluding,
             output=checkpoint.output[: checkpoint.before],
             usage=checkpoint.usage,
-            goes_on=True,
+            needs_another_step=True,
         )
 
     async def _recall(self, progress: Progress, candidate: Candidate, checkpoint: Checkpoint) -> list[Event]:
@@ -184,10 +183,10 @@ class Agent:
     @staticmethod
     def _replayed(progress: Progress, checkpoint: Checkpoint, texts: Sequence[str]) -> list[Event]:
         step, output = progress.step, checkpoint.output
-        before = [_told(index, item) for index, item in enumerate(progress.output)]
+        before = [_item_event(index, item) for index, item in enumerate(progress.output)]
         behind = output[checkpoint.before + len(checkpoint.told) :] if checkpoint.ended else []
         step.calls.answered, step.calls.lost = len(behind), True
-        told = step.recall(texts)
+        told = step.replay(texts)
         if checkpoint.ended:
             told += step.end(fallback=_fallback(progress))
         step.calls.lost = False
@@ -199,7 +198,7 @@ class Agent:
         return [
             *before,
             *told,
-            *(_told(len(output) - len(behind) + n, item) for n, item in enumerate(behind)),
+            *(_item_event(len(output) - len(behind) + n, item) for n, item in enumerate(behind)),
         ]
 
     @staticmethod
@@ -244,7 +243,7 @@ class Agent:
             self._end(progress, sink)
             with Prefetch(step.candidate.model, progress.trace) as progress.ahead:
                 await self._results(progress, sink)
-                if not step.goes_on or progress.budget.remaining_tokens <= 0:
+                if not step.needs_another_step or progress.budget.remaining_tokens <= 0:
                     return await self._validate_output(progress)
                 progress.concluding = progress.budget.spent(now_ns())
                 await sink.drain()
@@ -282,7 +281,7 @@ class Agent:
                 await step.decided.wait()
                 takes_over = not step.is_kept and await self._take_over(progress, step, other, sink)
             progress.add_hedge(hedge.spent, other, took_over=takes_over)
-            self._tell_trial(progress, step, takes_over)
+            self._record_trial(progress, step, takes_over)
             await (progress.step.run(sink) if takes_over else running)
         finally:
             running.cancel()
@@ -316,7 +315,7 @@ class Agent:
         return True
 
     @staticmethod
-    def _tell_trial(progress: Progress, step: Step, took_over: bool) -> None:
+    def _record_trial(progress: Progress, step: Step, took_over: bool) -> None:
         span = next((span for span in reversed(progress.trace.spans) if span.name == "route"), None)
         if span is not None and step.trial is not None:
             span.attributes |= {**step.trial.attributes, "model": progress.step.candidate.name, "took_over": took_over}
@@ -442,7 +441,7 @@ class Agent:
             for number, (call, pending) in enumerate(calls):
                 if number < step.calls.answered:
                     continue
-                if number and step.goes_on and await takes_long(pending):
+                if number and step.needs_another_step and await takes_long(pending):
                     await self._read_results(progress, missing=len(calls) - number)
                 result = await settled(pending)
                 add_tool(progress.trace, span, call, result)
@@ -476,7 +475,7 @@ class Agent:
         sampling = await self._constrained(
             judged(asked, decision) if trial and decision else asked, progress, candidate, thinking
         )
-        ask = Ask(
+        ask = LookupQuery(
             turn,
             progress.offer,
             self._calls_max(progress, candidate),
@@ -663,7 +662,7 @@ class Agent:
         sink.write([ItemStarted(index, replace(item, output="", status="in_progress")), ItemFinished(index, item)])
 
 
-def _told(index: int, item: Item) -> Event:
+def _item_event(index: int, item: Item) -> Event:
     return SourcesFound(index, item, ()) if isinstance(item, FileSearchCall) else ItemFinished(index, item)
 
 

@@ -11,7 +11,7 @@ from agents.available_tools import AvailableTools
 from agents.message import Item, Message
 from agents.model_registry import Candidate
 from agents.prompt import assemble
-from agents.semantic_cache import CONTEXT_CHARS_MAX, Asked, SemanticCache
+from agents.semantic_cache import CONTEXT_CHARS_MAX, SemanticCache, SemanticQuery
 from agents.turn import Turn
 from inference.core import Generation, Sampling
 from inference.errors import InferenceError
@@ -20,7 +20,7 @@ from retrieval.passage import Passage
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LookupQuery:
     """The next step of a turn: all that its answer follows from. `steps` were taken before it."""
 
     turn: Turn
@@ -64,11 +64,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class CacheSlot:
     """Where an answer is kept once it was generated: under which key, for which question."""
 
     key: bytes | None = None
-    asked: Asked | None = None
+    asked: SemanticQuery | None = None
 
     def __bool__(self) -> bool:
         return self.key is not None or self.asked is not None
@@ -81,16 +81,16 @@ class AnswerLookup:
     same: AnswerCache | None = None
     similar: SemanticCache | None = None
 
-    async def find(self, ask: Ask, trace: Trace) -> tuple[CachedGeneration | None, Shelf]:
+    async def find(self, ask: LookupQuery, trace: Trace) -> tuple[CachedGeneration | None, CacheSlot]:
         """The answer, or where the one that is generated is kept. One on trial is not compared with similar ones: its
         model may be given up."""
         key = ask.key(ask.prompt) if self.same else None
         found, asked = self._same(ask, key, trace), None
         if found is None and not ask.on_trial:
             found, asked = await self._alike(ask, trace)
-        return (None, Shelf(key, asked)) if found is None else (found, Shelf())
+        return (None, CacheSlot(key, asked)) if found is None else (found, CacheSlot())
 
-    def keep(self, shelf: Shelf, generation: Generation, text: str) -> None:
+    def keep(self, shelf: CacheSlot, generation: Generation, text: str) -> None:
         """To be given again."""
         if not shelf or generation.finish is None:
             return
@@ -100,7 +100,7 @@ class AnswerLookup:
         if self.similar is not None and shelf.asked is not None:
             self.similar.put(shelf.asked, answer)
 
-    def _same(self, ask: Ask, key: bytes | None, trace: Trace) -> CachedGeneration | None:
+    def _same(self, ask: LookupQuery, key: bytes | None, trace: Trace) -> CachedGeneration | None:
         """As a span of its own: Server-Timing tells clients of it."""
         if self.same is None or key is None:
             return None
@@ -115,7 +115,7 @@ class AnswerLookup:
         span.attributes["saved_ms"] = round(1e3 * seconds, 3)
         return CachedGeneration(answer, len(ask.prompt))
 
-    async def _alike(self, ask: Ask, trace: Trace) -> tuple[CachedGeneration | None, Asked | None]:
+    async def _alike(self, ask: LookupQuery, trace: Trace) -> tuple[CachedGeneration | None, SemanticQuery | None]:
         """The answer to a similar question, as a span of its own, and what is asked."""
         similar, question = self.similar, ask.question
         if similar is None or question is None or len(around := ask.around) > CONTEXT_CHARS_MAX:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agents.citations import count_unknown
 from agents.message import FunctionCall, Item, Message
 from agents.turn import Turn
+from inference.errors import SchemaUnmet
 from inference.grammar.schema import restated
 from inference.grammar.unenforced_keywords import check
+from retrieval.passage import Passage
 
 
 def validate(turn: Turn, items: Sequence[Item]) -> None:
@@ -22,6 +25,20 @@ def validate(turn: Turn, items: Sequence[Item]) -> None:
 
 def needs_validation(turn: Turn) -> bool:
     return turn.answer_format is not None or any(function.strict for function in turn.functions)
+
+
+def defect_of(turn: Turn, sources: Sequence[Passage], said: str, *, is_whole: bool) -> str:
+    """Why, or nothing. `said` are the few words that may be held back, or all of a shorter answer: for the event
+    loop."""
+    is_mark_open = said.endswith("]") and not is_whole  # with "(" behind it, it would be a link
+    if not is_mark_open and count_unknown(said, sources):
+        return "cites what was not found"
+    if is_whole and said and turn.answer_format is not None:
+        try:
+            validate(turn, [Message("assistant", said)])
+        except SchemaUnmet:
+            return "breaks its schema"
+    return ""
 
 
 def _constrained(turn: Turn, items: Sequence[Item]) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -50,7 +50,7 @@ class Progress:
     cascade_ns: int = 0  # of engines, for what was computed beside the answer: given up, or read in vain
     marks: Marks | None = None  # where another worker may go on with the turn
     remembered: list[tuple[bytes, tuple[int, ...]]] = field(default_factory=list)  # for other workers
-    goes_on: bool = False  # it was begun at another worker, which told its beginning
+    needs_another_step: bool = False  # it was begun at another worker, which told its beginning
 
     @property
     def step(self) -> Step:
@@ -81,7 +81,7 @@ class Progress:
         self.turns_dropped += turns_dropped
 
     def opening(self) -> list[Event]:
-        if self.goes_on:
+        if self.needs_another_step:
             return []
         begun = TurnStarted(self.step.generation.prompt_tokens)
         match self.output:
@@ -155,7 +155,7 @@ class Progress:
     def finished(self) -> TurnFinished:
         """The last event after the last step, which either answered or reached a limit."""
         match self.step.generation.finish:
-            case Finish.STOP if not self.step.goes_on:
+            case Finish.STOP if not self.step.needs_another_step:
                 return replace(self._finished("completed"), stop_string=self.step.generation.stop_string)
             case Finish.STOP | Finish.LENGTH:
                 return self._finished("incomplete", "max_output_tokens")

@@ -33,7 +33,7 @@ RIGHT = 0.6  # of the words that two answers to one question share; another way 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SemanticQuery:
     """`context` is all that an answer follows from but the question. `given` is what a check compares it with."""
 
     context: bytes
@@ -43,14 +43,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SemanticHit:
     answer: CachedAnswer
     similarity: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    asked: Asked
+    asked: SemanticQuery
     answer: CachedAnswer
     particulars: tuple[str, ...]
 
@@ -82,7 +82,7 @@ class SemanticCache:
     def __repr__(self) -> str:
         return f"<SemanticCache {len(self._kept)} answers | {self._bytes} of {self.bytes_max} bytes>"
 
-    async def ask(self, context: bytes, question: str, salt: str) -> tuple[Asked, Found | None] | None:
+    async def ask(self, context: bytes, question: str, salt: str) -> tuple[SemanticQuery, SemanticHit | None] | None:
         """What was asked, to be kept with its answer, and the answer to give in its place. None for a question that is
         too long, or whose vector does not come in time. Raises InferenceError."""
         if not question or len(question) > QUESTION_CHARS_MAX:
@@ -93,22 +93,22 @@ class SemanticCache:
         except TimeoutError:
             self.misses += 1
             return None
-        asked = Asked(context, question, vector)
+        asked = SemanticQuery(context, question, vector)
         found = self._nearest(asked)
         if found is None:
             self.misses += 1
             return asked, None
         if self.chance.random() < self.checked_share:
-            return Asked(context, question, asked.vector, found.answer), None
+            return SemanticQuery(context, question, asked.vector, found.answer), None
         return asked, found
 
-    def saved(self, found: Found, seconds: float) -> None:
+    def saved(self, found: SemanticHit, seconds: float) -> None:
         """It was given, which would have taken so long."""
         self.hits += 1
         self.saved_tokens += len(found.answer.ids)
         self.saved_s += seconds
 
-    def put(self, asked: Asked, answer: CachedAnswer) -> None:
+    def put(self, asked: SemanticQuery, answer: CachedAnswer) -> None:
         """What the model answered. What was cut off, or says nothing, is no answer."""
         if answer.finish not in REPEATABLE or not answer.text.strip():
             return
@@ -139,7 +139,7 @@ class SemanticCache:
             "semantic_cache_saved_seconds_total": round(self.saved_s, 3),
         }
 
-    def _nearest(self, asked: Asked) -> Found | None:
+    def _nearest(self, asked: SemanticQuery) -> SemanticHit | None:
         own = particulars(asked.question)
         known = [kept for kept in self._contexts.get(asked.context, {}).values() if kept.particulars == own]
         if not known:
@@ -149,7 +149,7 @@ class SemanticCache:
         if similarities[best] < self.threshold:
             return None
         self._kept.move_to_end((asked.context, known[best].asked.question))
-        return Found(known[best].answer, float(similarities[best]))
+        return SemanticHit(known[best].answer, float(similarities[best]))
 
     def _forget(self, key: tuple[bytes, str]) -> None:
         kept = self._kept.pop(key, None)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from agents.answer_lookup import Shelf
+from agents.answer_lookup import CacheSlot
 from agents.available_tools import AvailableTools
 from agents.budget import Budget
 from agents.events import Event, EventSink, ItemFinished, ItemStarted, TextDelta
@@ -174,7 +174,7 @@ class Step:
     offer: AvailableTools
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
-    shelf: Shelf = field(default_factory=Shelf)  # where its answer is kept, if it is
+    shelf: CacheSlot = field(default_factory=CacheSlot)  # where its answer is kept, if it is
     heard: list[str] = field(default_factory=list)  # the text as it was generated, where it is kept
     flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # of an answer on trial; why it has one
     is_whole: bool = False  # all that was generated was heard
@@ -221,7 +221,7 @@ class Step:
             self.reasoning_tokens += delta.tokens
         return events
 
-    def recall(self, texts: Sequence[str]) -> list[Event]:
+    def replay(self, texts: Sequence[str]) -> list[Event]:
         """Come to where the step stood when its worker was lost, by the texts of the tokens that it had. The events are
         those that were told."""
         events: list[Event] = []
@@ -263,15 +263,15 @@ class Step:
                     trial.said(now)
                 case ItemFinished(item=FunctionCall(status="failed")):
                     trial.broke(now)
-        self._look_for_flaws(trial, now, is_whole=False)
+        self._check_defects(trial, now, is_whole=False)
         return (trial.verdict or trial.feed(delta.text, delta.tokens, delta.logprobs, now)) is not None
 
     def _judge_whole(self) -> None:
         """An answer that ended on trial can be looked at as a whole."""
         if self.trial is not None and self.trial.verdict is None and self.generation.finish is Finish.STOP:
-            self._look_for_flaws(self.trial, now_ns(), is_whole=True)
+            self._check_defects(self.trial, now_ns(), is_whole=True)
 
-    def _look_for_flaws(self, trial: Trial, now: int, *, is_whole: bool) -> None:
+    def _check_defects(self, trial: Trial, now: int, *, is_whole: bool) -> None:
         if trial.decision.doubt is None or trial.verdict is not None:
             return
         said = "".join(event.text for event in self._waiting if isinstance(event, TextDelta))
@@ -309,7 +309,7 @@ class Step:
         self.spans.decoded()
 
     @property
-    def goes_on(self) -> bool:
+    def needs_another_step(self) -> bool:
         """Whether another step follows with the results of the tools: not if the caller has to run a function first."""
         asks_caller = any(call.name in self.offer.functions for call in self.reply.calls)
         return bool(self.calls.pending) and not asks_caller and self.generation.finish is Finish.STOP

@@ -6,7 +6,7 @@ text where the model's chat template has them, for the reader of its tool-call d
 
 from __future__ import annotations
 
-SPOKEN = frozenset(
+SIGNIFICANT = frozenset(
     {
         # Llama 3, Mistral
         "<|python_tag|>",
@@ -41,6 +41,6 @@ SPOKEN = frozenset(
 )
 
 
-def spoken(chat_template: str) -> frozenset[str]:
+def significant_tokens(chat_template: str) -> frozenset[str]:
     """The texts of control tokens that an answer of this model may contain."""
-    return frozenset(mark for mark in SPOKEN if mark in chat_template)
+    return frozenset(mark for mark in SIGNIFICANT if mark in chat_template)

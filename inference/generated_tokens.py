@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-from inference.control_tokens import SPOKEN
+from inference.control_tokens import SIGNIFICANT
 from inference.core import ChatMessage
 
 # Together at most 10 MB.
@@ -31,7 +31,9 @@ class GeneratedTokens:
 
     def __init__(self, pieces: Sequence[bytes], fingerprint: bytes) -> None:
         self._pieces, self._fingerprint = pieces, fingerprint
-        self._marks = frozenset(id for id, piece in enumerate(pieces) if piece.decode("utf-8", "replace") in SPOKEN)
+        self._marks = frozenset(
+            id for id, piece in enumerate(pieces) if piece.decode("utf-8", "replace") in SIGNIFICANT
+        )
         self._kept: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # least recently used first
         self._unchecked: set[bytes] = set()  # out of a file: whether they fit shows when their message is there
         self._tokens = 0

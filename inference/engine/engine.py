@@ -349,7 +349,7 @@ class Engine:
         if took_ns is not None:
             self.totals["steps"] += 1
             self.totals["decode_ns"] += took_ns
-            self._scheduler.took(plan, took_ns / 1e9)
+            self._scheduler.record_step(plan, took_ns / 1e9)
             if plan.cost_follows_rows(parted=self._backend.streams):
                 self._scheduler.cost.observe(plan.rows, took_ns / 1e9)
 
@@ -373,7 +373,7 @@ class Engine:
         request.generated.append(token)
         self.totals["generated_tokens"] += 1
         text = request.text.push(token)
-        logprobs = request.sampler.told(self._pieces)
+        logprobs = request.sampler.logprobs_of(self._pieces)
         self._news.append(TokenUpdate(self._handles[request], token, text, logprobs=logprobs))
         if request.text.stopped:
             self._finish(request, Finish.STOP)

@@ -63,7 +63,7 @@ class Executor:
         except (InferenceError, MemoryError) as error:  # a state that does not fit costs time, not the request
             log.error("a prompt is recomputed from the start: %s", error)
             self._backend.truncate(placement.slot, 0)
-            self._scheduler.start_over(plan, request, placement)
+            self._scheduler.restart_prefill(plan, request, placement)
         if not request.ahead and not request.stamps.admitted_ns:  # one that lost its slot was counted before
             self._totals["prompt_tokens"] += len(request.prompt)
             self._totals["cached_tokens"] += request.reused

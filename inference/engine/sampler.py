@@ -174,7 +174,7 @@ class Sampler:
         """The tokens that probably come next, where a grammar leaves no choice of the text."""
         return self._constraint.forced() if self._constraint else []
 
-    def told(self, pieces: Sequence[bytes]) -> tuple[TokenLogprob, ...]:
+    def logprobs_of(self, pieces: Sequence[bytes]) -> tuple[TokenLogprob, ...]:
         """How likely the last token was, with the text of the tokens; empty if not requested."""
         if not self._likelihoods:
             return ()

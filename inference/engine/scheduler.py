@@ -221,7 +221,7 @@ class Scheduler:
         chunk = PREFILL_CHUNKS[-1] if streams < len(requests) else 0
         return Share(self._shares.present(tenant), self.cost.predict(streams + chunk) or inf)
 
-    def took(self, plan: Plan, seconds: float) -> None:
+    def record_step(self, plan: Plan, seconds: float) -> None:
         """The step is done."""
         if len(self._turns) < 2:
             return
@@ -230,7 +230,7 @@ class Scheduler:
             rows[work.request.scope.tenant] += len(work.tokens)
         self._turns.charge(seconds, rows)
 
-    def start_over(self, plan: Plan, request: Request, placement: Placement) -> None:
+    def restart_prefill(self, plan: Plan, request: Request, placement: Placement) -> None:
         """The slot of a request that was just placed is empty: its prompt is computed from the next step on."""
         self.slots.advance(placement.slot, -request.computed)
         request.computed = 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from inference.attention import AUTO
-from inference.control_tokens import spoken
+from inference.control_tokens import significant_tokens
 from inference.errors import EngineStopped, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
 from inference.llama.library import complaints, has_gpu, lib, no_memory
 from inference.weight_placement import LAYER, NONE, ROW, Split
@@ -223,7 +223,7 @@ class LlamaModel:
         """The bytes of every token. Control tokens are empty but for those of calls and thoughts; user-defined ones
         (tool markers) have their text.
         """
-        heard = spoken(self.chat_template or "")
+        heard = significant_tokens(self.chat_template or "")
         buffer = ctypes.create_string_buffer(TOKEN_BYTES_MAX)
         pieces = []
         for token in range(self.vocabulary_size):

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from inference.config import CONTEXT_DEFAULT
-from inference.control_tokens import spoken
+from inference.control_tokens import significant_tokens
 from inference.core import NO_DEADLINE, Due, Priority, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
 from inference.errors import EnginesAway, InferenceError, TooManyTokens, UnknownToken
@@ -57,7 +57,7 @@ class RemoteModel(TextModel):
         self._context_max = self.context_length
         self._fleet = Fleet(urls)
         self._transport, self._digest = transport, digest
-        marks = {mark: self._tokenizer.mark(mark) for mark in sorted(spoken(self.chat_template))}
+        marks = {mark: self._tokenizer.mark(mark) for mark in sorted(significant_tokens(self.chat_template))}
         self._spoken = {mark: token for mark, token in marks.items() if token is not None}
         self._shared = SharedPrefixes()
         self._going: set[RemoteGeneration] = set()

@@ -102,7 +102,7 @@ async def gone_on(
     model = Heir(replies[step + (checkpoint.finish is not None) :], piece_chars=piece_chars, lost=replies[step])
     sink, recalled = Keeping(), EventList()
     agent = Agent(model, SHELF, Toolbox(tools))
-    await agent.go_on(turn, Trace(), sink, checkpoint, sink.marks, recalled.write)
+    await agent.resume(turn, Trace(), sink, checkpoint, sink.marks, recalled.write)
     return sink, model
 
 

@@ -18,7 +18,7 @@ from agents.answer_cache import CachedAnswer
 from agents.message import Message
 from agents.model_registry import Candidate, ModelRegistry
 from agents.routing.policy import Cascade
-from agents.semantic_cache import LOOKED_AT_MAX, QUESTION_CHARS_MAX, Asked, SemanticCache, Vector
+from agents.semantic_cache import LOOKED_AT_MAX, QUESTION_CHARS_MAX, SemanticCache, SemanticQuery, Vector
 from agents.text_similarity import particulars
 from agents.toolbox import Toolbox
 from agents.turn import FileSearch, FunctionTool, Turn
@@ -167,8 +167,8 @@ def test_about_one_hit_of_twenty_is_checked() -> None:
     assert 30 < sum(chance.random() < share for _ in range(1000)) < 70
 
 
-def kept(question: str, text: str = "Fine.", context: bytes = b"c") -> tuple[Asked, CachedAnswer]:
-    return Asked(context, question, np.full(4, 0.5, np.float32)), CachedAnswer(text, (1, 2), Finish.STOP)
+def kept(question: str, text: str = "Fine.", context: bytes = b"c") -> tuple[SemanticQuery, CachedAnswer]:
+    return SemanticQuery(context, question, np.full(4, 0.5, np.float32)), CachedAnswer(text, (1, 2), Finish.STOP)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.text(max_size=200)), max_size=60))

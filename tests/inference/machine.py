@@ -106,7 +106,7 @@ class Machine:
         rows = [len(work.tokens) for work in plan.work]
         self._executor.run(plan)
         if self._row_s:
-            self.scheduler.took(plan, took_s := self._took_s(sum(rows)))
+            self.scheduler.record_step(plan, took_s := self._took_s(sum(rows)))
             self.seconds += took_s
         return rows
 

@@ -114,7 +114,7 @@ class BatchStore:
             "where status = 'validating'",
             *(lines, model),
         )
-        await self._tell_workers()
+        await self._notify_workers()
 
     async def refuse(self, claim: BatchClaim, errors: Sequence[LineError]) -> None:
         """The input has errors: none of its lines is answered. Nothing if it was cancelled meanwhile."""
@@ -160,7 +160,7 @@ class BatchStore:
         """Let any worker go on with it."""
         await self._change(claim, "worker = null, attempts = greatest(attempts - 1, 0) where true")
 
-    async def _tell_workers(self) -> None:
+    async def _notify_workers(self) -> None:
         async with self._database.anonymous() as connection:
             await connection.execute("select pg_notify($1, $2)", CHANNEL, BATCH)
 

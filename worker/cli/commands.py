@@ -24,7 +24,6 @@ from worker.auth.secret_file import read_secret
 from worker.cli.cache_command import evaluate_cache
 from worker.cli.canary_commands import abort_canary, promote_canary, show_canaries, start_canary
 from worker.cli.cost_table import show_cost
-from worker.cli.counted import counted
 from worker.cli.credentials import (
     create_key,
     drop_secret,
@@ -157,9 +156,14 @@ async def ingest_files(
     for error in report.errors:
         print(f"{error.path}: {error.reason}", file=sys.stderr)
     print(
-        f"store {store}: {counted(report.written, 'file')} read in {report.seconds:.1f} s "
-        f"({counted(report.chunks, 'passage')}), {report.unchanged} unchanged, {report.removed} removed, "
-        f"{counted(report.skipped, 'unsupported file')} skipped"
+        f"store {store}: {_counted(report.written, 'file')} read in {report.seconds:.1f} s "
+        f"({_counted(report.chunks, 'passage')}), {report.unchanged} unchanged, {report.removed} removed, "
+        f"{_counted(report.skipped, 'unsupported file')} skipped"
     )
     if report.errors:
-        raise StartError(f"{counted(len(report.errors), 'file')} could not be read")
+        raise StartError(f"{_counted(len(report.errors), 'file')} could not be read")
+
+
+def _counted(number: int, what: str) -> str:
+    """1 file, 2 files."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -14,7 +14,7 @@ from worker.evals.case import Case
 from worker.evals.eval_client import EvalClient
 from worker.evals.graders import grade
 from worker.evals.judge import Judge
-from worker.evals.outcome import Given, Result
+from worker.evals.outcome import GradedAnswer, Result
 
 
 def fingerprint(case: Case) -> str:
@@ -41,7 +41,7 @@ async def run_cases(
 
     async def one(number: int, case: Case) -> list[Result]:
         async with places:
-            given: Mapping[int, list[Given]] = {side: [] for side in range(len(askers))}
+            given: Mapping[int, list[GradedAnswer]] = {side: [] for side in range(len(askers))}
             for repetition in range(case.repeat):
                 order = list(given) if (number + repetition) % 2 == 0 else list(reversed(list(given)))
                 answers = {side: await askers[side].ask(case) for side in order}
@@ -52,7 +52,7 @@ async def run_cases(
                         judged = await judge.judged(case, answers[side])
                     # Patterns and schemas of a file may take their time on a long answer.
                     grades = await asyncio.to_thread(grade, case, answers[side], judged)
-                    given[side].append(Given(answers[side], grades))
+                    given[side].append(GradedAnswer(answers[side], grades))
             progress()
         return [Result.of(case.id or "", case.group, fingerprint(case), given[side]) for side in given]
 

@@ -24,7 +24,7 @@ UNITS: Mapping[str, str] = {"first_ms": "ms", "total_ms": "ms", "engine_ms": "ms
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GradedAnswer:
     """One answer with its grades."""
 
     answer: Answer
@@ -45,7 +45,7 @@ class Result:
     failed: bool = False
 
     @classmethod
-    def of(cls, id: str, group: str | None, fingerprint: str, given: Sequence[Given]) -> Result:
+    def of(cls, id: str, group: str | None, fingerprint: str, given: Sequence[GradedAnswer]) -> Result:
         tooks = [each.answer.took for each in given]
         took = Usage(**{name: _mean(getattr(each, name) for each in tooks) for name in Usage.__dataclass_fields__})
         grades = {name: fmean(each.grades[name] for each in given) for name in given[0].grades}

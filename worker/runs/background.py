@@ -127,7 +127,7 @@ class Backlog:
             self._making[task] = taken
             task.add_done_callback(self._free)
         if self._untold:  # more came at once than there is room for
-            await self._services.queue.tell_workers()
+            await self._services.queue.notify_workers()
             self._untold = False
 
     def _free(self, task: asyncio.Task[None]) -> None:

@@ -79,7 +79,7 @@ class Runs:
         await presence.start(supervisor)
         self._event_log.start(supervisor)
         self.backlog.start()
-        self._janitor = supervisor.start("janitor", self._keep_looking, silent_s=SILENT_S)
+        self._janitor = supervisor.start("janitor", self._run_janitor, silent_s=SILENT_S)
 
     async def close(self) -> None:
         """Stop all runs, keep their output so far, store everything. Other workers continue background responses."""
@@ -98,7 +98,7 @@ class Runs:
     async def end_all(self) -> None:
         """End what runs, each response with a terminal event. Those that another worker can begin again are left."""
         for run in tuple(self._runs.values()):
-            if run.can_begin_again:
+            if run.can_restart:
                 run.leave()
         self.services.agent.turns.interrupt()
         await self.idle()
@@ -169,7 +169,7 @@ class Runs:
         held.callback(self._runs.pop, run.id)
         held.enter_context(self.services.authenticator.revocable(turn.principal, run.cancel))
         await run.start(held)
-        self.services.presence.tell_here(run.id)
+        self.services.presence.notify_local(run.id)
         return run
 
     def get(self, tenant_id: UUID, response_id: str) -> Run | None:
@@ -201,15 +201,15 @@ class Runs:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_S):
                     while not chapter.sealed:
-                        await self._ask_to_cancel(tenant_id, response_id, news)
+                        await self._request_cancel(tenant_id, response_id, news)
                         chapter = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
         return chapter.body
 
-    async def _ask_to_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
+    async def _request_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
         """Cancel it in the queue or at its worker. Returns when it has news, or after ASK_AGAIN_S."""
         if await self.services.queue.cancel(tenant_id, response_id):
             return
-        await self.services.presence.ask_to_cancel(response_id)
+        await self.services.presence.request_cancel(response_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(ASK_AGAIN_S):
                 await news.wait()
@@ -287,13 +287,13 @@ class Runs:
         here = id in self._runs or id in self._going_on.values()
         return here or self._event_log.knows(id) or self.backlog.holds(taken)
 
-    async def _keep_looking(self, well: Well) -> None:
+    async def _run_janitor(self, well: Well) -> None:
         while True:
-            await self._look(well)
+            await self._janitor_pass(well)
             well()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _look(self, well: Well) -> None:
+    async def _janitor_pass(self, well: Well) -> None:
         """End abandoned responses, give keys back, and delete expired events; what is of others, at one worker only."""
         await self.services.claims.settle_all()
         running, worker = self.services.running, self.services.presence.worker

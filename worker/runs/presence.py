@@ -62,15 +62,15 @@ class Presence:
         if self._task:
             await self._task.stop()
 
-    async def ask_to_cancel(self, response_id: str) -> None:
-        await self._tell(CANCEL, response_id)
+    async def request_cancel(self, response_id: str) -> None:
+        await self._notify(CANCEL, response_id)
 
     async def follow(self, response_id: str) -> None:
         """Ask whoever makes it to tell of what is new. Where nobody follows, nothing is told: a commit that tells
         something waits for every other one that does."""
-        await self._tell(FOLLOW, response_id)
+        await self._notify(FOLLOW, response_id)
 
-    async def _tell(self, word: str, response_id: str) -> None:
+    async def _notify(self, word: str, response_id: str) -> None:
         async with self._database.anonymous() as connection:
             await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{word} {response_id}")
 
@@ -78,7 +78,7 @@ class Presence:
         """Whether another worker has asked for what is new of it, lately."""
         return self._followed.get(response_id, 0.0) > time.monotonic()
 
-    def tell_here(self, response_id: str) -> None:
+    def notify_local(self, response_id: str) -> None:
         """There is something new for those who watch at this worker."""
         if response_id in self._news:
             self._news[response_id].set()
@@ -103,7 +103,7 @@ class Presence:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         await connection.execute("select pg_advisory_lock($1)", self.worker)
-        await connection.add_listener(CHANNEL, self._hear)
+        await connection.add_listener(CHANNEL, self._on_notification)
         try:
             self._listening.set()
             for news in self._news.values():  # what was said in between was not heard
@@ -117,9 +117,9 @@ class Presence:
         finally:
             self._listening.clear()
             with suppress(*DATABASE_AWAY):  # a lost connection has forgotten it already
-                await connection.remove_listener(CHANNEL, self._hear)
+                await connection.remove_listener(CHANNEL, self._on_notification)
 
-    def _hear(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
+    def _on_notification(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
         word, _, response_id = str(message).partition(" ")
         if word == CANCEL:
             for cancel in self.on_cancel:
@@ -127,7 +127,7 @@ class Presence:
         elif word == FOLLOW:
             self._note_follower(response_id)
         elif word == NEWS:
-            self.tell_here(response_id)
+            self.notify_local(response_id)
         elif word == QUEUED:
             self.on_queued()
         elif word == BATCH:

@@ -15,7 +15,7 @@ from agents.errors import NotFound, TooManyQueued
 from agents.payload import to_payload
 from agents.store.responses import ResponseRecord
 from migrations.pool import Database
-from worker.runs.running_store import CHANNEL, OwnedResponse, add_events, tell_news
+from worker.runs.running_store import CHANNEL, OwnedResponse, add_events, notify_readers
 from worker.wire import events as wire
 from worker.wire.events import WireEvent
 
@@ -83,7 +83,7 @@ class QueueStore:
             if tell:
                 await _tell_workers(connection)
 
-    async def tell_workers(self) -> None:
+    async def notify_workers(self) -> None:
         """Something may wait."""
         async with self._database.anonymous() as connection:
             await _tell_workers(connection)
@@ -210,7 +210,7 @@ async def _end(connection: Connection, tenant_id: UUID, response_id: str, change
     if row is not None and changes["status"] == "failed":  # the events of one that was cancelled just end
         event = wire.response("failed", row["body"]) | {"sequence_number": row["number"] + 1}
         await add_events(connection, tenant_id, response_id, [event])
-    await tell_news(connection, response_id)
+    await notify_readers(connection, response_id)
 
 
 async def _tell_workers(connection: Connection) -> None:

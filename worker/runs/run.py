@@ -71,12 +71,12 @@ class Run:
         job: dict[str, Any] | None = None,
         interrupted: InterruptedResponse | None = None,
     ) -> None:
-        """`job` is what another worker needs to resume the response, if one may. `interrupted`: this worker resumes it."""
+        """`job` is what another worker needs to resume it, if one may. `interrupted`: this worker resumes it."""
         self.turn = turn
         self.frames: list[bytes] = list(map(sse.encode, told))
         beginning = None if interrupted else begun(turn)
         self._journal = Journal(turn.tenant_id, turn.frame.id, self.frames, beginning, stored=len(told))
-        self._journal.on_stored, self._journal.on_lost = self._stored, self._lose
+        self._journal.on_stored, self._journal.on_lost = self._stored, self._on_lost
         self._marks = Marks(self._until_stored)
         self._job, self._interrupted = job, interrupted
         self.lost = False  # another worker has it
@@ -125,7 +125,7 @@ class Run:
         return self.turn.frame.request.background is True
 
     @property
-    def can_begin_again(self) -> bool:
+    def can_restart(self) -> bool:
         """Whether another worker may make it from its beginning: it is in the queue, and nothing of it was told."""
         return self._unsettled is not None
 
@@ -145,8 +145,8 @@ class Run:
     async def start(self, held: ExitStack) -> None:
         """Return when the turn was accepted; raises what refuses it. `held` is closed when the response has ended."""
         self._held = held
-        self._task = asyncio.create_task(self._make(), name="run")
-        self._task.add_done_callback(self._let_go)
+        self._task = asyncio.create_task(self._execute(), name="run")
+        self._task.add_done_callback(self._release)
         try:
             await asyncio.shield(self._accepted)
         except asyncio.CancelledError:
@@ -159,7 +159,7 @@ class Run:
             self._stopping = True
             self._task.cancel()
 
-    def _let_go(self, _task: asyncio.Task[None]) -> None:
+    def _release(self, _task: asyncio.Task[None]) -> None:
         """Also of a task that was cancelled before its first line."""
         self._held.close()
         if not self._accepted.done():
@@ -250,15 +250,15 @@ class Run:
             self._kept.clear()
             await self._kept.wait()
 
-    def _lose(self) -> None:
+    def _on_lost(self) -> None:
         if self._journal.continuation is not None:
             self.lost = True
             self.leave()
 
-    def _recall(self, events: Sequence[Event]) -> None:
+    def _replay(self, events: Sequence[Event]) -> None:
         """What was told at the worker that was lost."""
         for event in events:
-            self._encoder.recall(event)
+            self._encoder.replay(event)
 
     async def _settle(self) -> None:
         """Something of the answer is about to be told: from here on it cannot be begun again."""
@@ -267,18 +267,18 @@ class Run:
         except Exception as error:  # the boundary: nothing is told until its end is stored, which tries this again
             log.warning("a response of the queue is told later: %r", error)
         else:
-            self._tell_held()
+            self._emit_held_back()
 
-    def _tell_held(self) -> None:
-        if held := self._released():
+    def _emit_held_back(self) -> None:
+        if held := self._held_back_frames():
             self._publish(held)
 
-    def _released(self) -> list[bytes]:
+    def _held_back_frames(self) -> list[bytes]:
         """The frames of what was held back until now, to be told."""
         held, self._unsettled = self._unsettled or (), None
-        return self._spelled(held)
+        return self._encoded(held)
 
-    async def _make(self) -> None:
+    async def _execute(self) -> None:
         status = "refused"
         try:
             finished = await self._run_turn()
@@ -289,7 +289,7 @@ class Run:
             if not self._accepted.done():
                 await self._withdraw()
             if not self._left:
-                await self._keep_half()
+                await self._store_partial()
         except Exception as error:
             if self._accepted.done():
                 raise
@@ -320,8 +320,8 @@ class Run:
                 self._journal.continuation = Continuation(self._job, self._marks, lambda: self._unsettled is None)
             if self._interrupted is not None:
                 turn = replace(turn, tells_place=False)
-                return await self._services.agent.go_on(
-                    turn, trace, self, self._interrupted.checkpoint, self._marks, self._recall
+                return await self._services.agent.resume(
+                    turn, trace, self, self._interrupted.checkpoint, self._marks, self._replay
                 )
             marks = self._marks if self._journal.continuation else None
             await learn_turns(self._services, turn)
@@ -333,10 +333,10 @@ class Run:
             return TurnFinished("failed", (), Usage(), error_code="server_error", error_message=BROKE)
 
     def _tell(self, events: Sequence[Event]) -> None:
-        if frames := self._spelled(events):
+        if frames := self._encoded(events):
             self._publish(frames)
 
-    def _spelled(self, events: Sequence[Event]) -> list[bytes]:
+    def _encoded(self, events: Sequence[Event]) -> list[bytes]:
         frames: list[bytes] = []
         for event in events:
             frames += self._encoder.frames(event)
@@ -368,7 +368,7 @@ class Run:
         with self._ledger.trace.span("flush"):
             snapshot = self.turn.snapshot(finished)
             record = replace(record_of(self.turn, snapshot, finished.output), remembered=finished.remembered)
-            held = self._released()
+            held = self._held_back_frames()
             end = self._encoded_end(snapshot)
             events = self._journal.batch(held + end, skipped=int(self._encoder.tells_trace))
             try:
@@ -400,11 +400,11 @@ class Run:
         self._journal.end = ResponseEnd(record_of(self.turn, snapshot, finished.output), kept=False)
         return finished, snapshot
 
-    async def _keep_half(self) -> None:
+    async def _store_partial(self) -> None:
         """Keep what was told before the answer was stopped: a person goes on from there."""
         if not (self._accepted.done() or self.in_background):
             return
-        self._tell_held()
+        self._emit_held_back()
         half = completed_items(self._encoder.output)
         self.snapshot = self.turn.snapshot(TurnFinished("cancelled", half, Usage()))
         record = record_of(self.turn, self.snapshot, half)

@@ -215,7 +215,7 @@ class RunningStore:
                     "update responses set worker = null where tenant_id = $1 and id = any($2)", tenant_id, ended
                 )
             if told := [*ended, *(held & set(followed) - set(ended))]:
-                await tell_news(connection, *told)
+                await notify_readers(connection, *told)
         return held
 
     async def read(self, tenant_id: UUID, response_id: str, after: int) -> EventPage:
@@ -344,7 +344,7 @@ class RunningStore:
                 if row["conversation_id"] is not None:
                     items = (*map(from_payload, row["input"]), *said)
                     await append_items(connection, tenant_id, row["conversation_id"], items, response_id)
-            await tell_news(connection, response_id)
+            await notify_readers(connection, response_id)
 
     async def forget(self, days: float) -> None:
         """Delete the events of responses that ended longer ago; the responses themselves stay."""
@@ -376,7 +376,7 @@ def _batch_facts(batch: Batch, followed: Collection[str]) -> bytes:
     return orjson.dumps({"id": batch.response_id, "number": batch.number, "last": batch.last, "told": told})
 
 
-async def tell_news(connection: Connection, *response_ids: str) -> None:
+async def notify_readers(connection: Connection, *response_ids: str) -> None:
     """To those who follow these responses, once the transaction is done."""
     await connection.execute(
         "select pg_notify($1, news) from unnest($2::text[]) as news", CHANNEL, [f"{NEWS} {id}" for id in response_ids]

@@ -26,7 +26,7 @@ class ChatChoice:
     index: int = 0
     _calls: dict[str, int] = field(default_factory=dict)  # item id -> index among the shown calls
 
-    def tell(self, event: Event) -> list[Choice]:
+    def events_of(self, event: Event) -> list[Choice]:
         """The pieces that an event becomes. The end of a turn is told by `conclude`."""
         logprobs = event.logprobs if isinstance(event, TextDelta) else ()
         return [self._piece(delta, logprobs=logprobs) for delta in self._deltas(event)]

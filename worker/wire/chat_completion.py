@@ -83,7 +83,7 @@ class ChunkEncoder:
             return [self._text.filled(event.text)]
         if isinstance(event, Queued):  # the choices wait together: one of them tells
             return [] if self._narrator.index else [sse.encode_data(self._completion.waiting(event))]
-        return [sse.encode_data(self._completion.chunk(piece)) for piece in self._narrator.tell(event)]
+        return [sse.encode_data(self._completion.chunk(piece)) for piece in self._narrator.events_of(event)]
 
     def last(self, finished: TurnFinished) -> list[bytes]:
         if finished.status == "failed":

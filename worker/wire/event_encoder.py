@@ -50,7 +50,7 @@ class EventEncoder:
         """What is told of a response that waits for a worker."""
         return self._numbered(self._opening[:-1])
 
-    def tell(self, event: Event) -> list[WireEvent]:
+    def events_of(self, event: Event) -> list[WireEvent]:
         """The events that this one becomes. The end of a turn is told by `conclude`, once it is stored."""
         return self._numbered(self._narrate(event))
 
@@ -61,7 +61,7 @@ class EventEncoder:
             number, self._next_number = self._next_number, self._next_number + 1
             template = self._templates.get(event.item_id) or self._template(event)
             return [template.numbered(event.text, number)]
-        return [sse.encode(each) for each in self.tell(event)]
+        return [sse.encode(each) for each in self.events_of(event)]
 
     def _template(self, event: TextDelta | ReasoningDelta) -> sse.Template:
         if isinstance(event, TextDelta):
@@ -71,7 +71,7 @@ class EventEncoder:
         [spelled] = self._frame.dialect.spelled(delta)
         return self._templates.setdefault(event.item_id, sse.Template(sse.encode(spelled)))
 
-    def recall(self, event: Event) -> None:
+    def replay(self, event: Event) -> None:
         """What was told before, by a worker that died."""
         for _ in self._narrate(event):
             pass

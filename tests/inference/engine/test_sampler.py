@@ -221,12 +221,12 @@ def test_penalties_count_what_was_drawn() -> None:
 def test_likelihoods_are_told_after_bias_and_before_temperature() -> None:
     sampler = Sampler(Sampling(temperature=0, top_logprobs=2, logit_bias={3: 100.0}))
     assert sampler.draw(ROW) == 3
-    (told,) = sampler.told([b"a", b"b", b"c", b"d"])
+    (told,) = sampler.logprobs_of([b"a", b"b", b"c", b"d"])
     assert (told.token, [token for token, _ in told.top]) == (b"d", [b"d", b"a"])
     assert abs(told.logprob) < 1e-6 and told.top[0][1] == told.logprob
     plain = Sampler(Sampling(temperature=0.1, top_logprobs=4))
     plain.draw(ROW)
-    (told,) = plain.told([b"a", b"b", b"c", b"d"])
+    (told,) = plain.logprobs_of([b"a", b"b", b"c", b"d"])
     assert np.allclose([logprob for _, logprob in told.top], ROW, atol=1e-6)
 
 
@@ -238,7 +238,7 @@ def test_a_token_that_cannot_come_has_a_number_too() -> None:
 def test_nothing_is_told_unasked() -> None:
     sampler = Sampler(Sampling())
     sampler.draw(ROW)
-    assert sampler.told([b"a", b"b", b"c", b"d"]) == ()
+    assert sampler.logprobs_of([b"a", b"b", b"c", b"d"]) == ()
 
 
 def test_the_row_is_left_as_it_was() -> None:

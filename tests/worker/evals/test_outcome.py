@@ -13,7 +13,7 @@ from worker.errors import StartError
 from worker.evals.answer import Answer, Usage
 from worker.evals.case import Case, Defaults
 from worker.evals.eval_runner import fingerprint
-from worker.evals.outcome import Given, Outcome, Result
+from worker.evals.outcome import GradedAnswer, Outcome, Result
 from worker.evals.recording import as_json, read_recorded
 from worker.evals.report import markdown, picture, table
 
@@ -22,7 +22,7 @@ def results(scores: Sequence[float], first_ms: float = 100.0, text: str = "Red."
     return [
         Result.of(
             *(f"case-{i}", "colours" if i % 2 else None, "f"),
-            [Given(Answer(text, took=Usage(first_ms + i, 200.0, 10, 0, 5)), {"exact": score})],
+            [GradedAnswer(Answer(text, took=Usage(first_ms + i, 200.0, 10, 0, 5)), {"exact": score})],
         )
         for i, score in enumerate(scores)
     ]
@@ -66,7 +66,7 @@ def test_times_of_two_runs_are_not_compared() -> None:
 
 
 def test_repetitions_of_a_case_are_one_case() -> None:
-    given = [Given(Answer("a"), {"exact": 1.0}), Given(Answer("b"), {"exact": 0.0})]
+    given = [GradedAnswer(Answer("a"), {"exact": 1.0}), GradedAnswer(Answer("b"), {"exact": 0.0})]
     assert Result.of("x", None, "f", given).score == 0.5
 
 
@@ -85,7 +85,7 @@ def test_a_report_quotes_answers_as_text_and_its_picture_is_whole() -> None:
 
 def test_a_run_that_was_written_is_compared_with_only_while_its_cases_are_the_same(tmp_path: Path) -> None:
     case = Case.model_validate({"input": "a", "expect": {"exact": "b"}}).with_defaults(Defaults(), "x")
-    result = Result.of("x", None, fingerprint(case), [Given(Answer("b"), {"exact": 1.0})])
+    result = Result.of("x", None, fingerprint(case), [GradedAnswer(Answer("b"), {"exact": 1.0})])
     path = tmp_path / "run.json"
     path.write_bytes(orjson.dumps(as_json(Outcome(("old", None), [result], None, 0.05))))
     assert read_recorded(path, [case]) == ("old", [result])

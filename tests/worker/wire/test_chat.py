@@ -29,7 +29,7 @@ def chunks_of(events: list[Event], **body: Any) -> list[dict[str, Any]]:
     (narrator,) = completion.narrators()
     finished = events[-1]
     assert isinstance(finished, TurnFinished)
-    pieces = [piece for event in events for piece in narrator.tell(event)] + [narrator.conclude(finished)]
+    pieces = [piece for event in events for piece in narrator.events_of(event)] + [narrator.conclude(finished)]
     return [*map(completion.chunk, pieces), *completion.usage([finished])]
 
 

@@ -50,7 +50,7 @@ def turn_of(**body: Any) -> Turn:
 
 def narrated(frame: ResponseFrame, events: list[Event]) -> list[WireEvent]:
     narrator = EventEncoder(frame)
-    told = [wire for event in events for wire in narrator.tell(event)]
+    told = [wire for event in events for wire in narrator.events_of(event)]
     finished = events[-1]
     assert isinstance(finished, TurnFinished)
     output = [public_item(item, frame.request.with_results, frame.dialect) for item in finished.output]
@@ -218,7 +218,7 @@ def test_a_call_that_could_not_be_read_is_incomplete_to_callers() -> None:
 def test_an_answer_that_breaks_off_is_remembered_as_far_as_it_was_told() -> None:
     narrator = EventEncoder(frame())
     for event in told(SEARCH, ANSWER)[:6]:
-        narrator.tell(event)
+        narrator.events_of(event)
     search, half = narrator.output
     assert search == SEARCH
     assert isinstance(half, Message)
