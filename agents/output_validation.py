@@ -1,6 +1,7 @@
-"""What a finished step must have beyond what its grammar held: the answer in its format, arguments of strict functions.
+"""Validates a finished step beyond its grammar: an answer in its format, arguments of strict functions, and defects that
+show in an answer by themselves: a reason for another model to take over.
 
-Only what is noted as unheld in a schema is looked at.
+Only what a schema notes as unenforced is validated.
 """
 
 from __future__ import annotations

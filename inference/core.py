@@ -40,7 +40,7 @@ class Priority(IntEnum):
     INTERACTIVE = 0  # a user is waiting
     STANDARD = 1
     BATCH = 2
-    AHEAD = 3  # no client waits for it yet: see `LanguageModel.read_ahead`
+    AHEAD = 3  # no client waits for it yet: see `LanguageModel.prefill_ahead`
 
 
 class Finish(StrEnum):

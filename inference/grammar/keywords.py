@@ -25,7 +25,7 @@ KEYWORDS: dict[str, frozenset[str]] = {
     "null": frozenset(),
 }
 EMPTY: dict[str, object] = {"uniqueItems": False, "propertyNames": {"type": "string"}}  # so set, they say nothing
-# What no grammar holds is noted under this key, for a look at the finished text: see `unheld`.
+# What no grammar holds is noted under this key, for a look at the finished text: see `unenforced`.
 UNENFORCED = "x-unheld"
 LENGTH_MAX = 20_000  # of what is counted: each place within is a state of its own
 

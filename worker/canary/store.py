@@ -32,7 +32,7 @@ class CanaryStore:
         self._database = database
 
     async def start(self, proposal: Proposal, by: Actor, auditor: UUID) -> Canary:
-        """Raises Taken."""
+        """Raises AlreadyExists."""
         async with self._database.tenant(auditor) as connection:
             try:
                 row = await connection.fetchrow(

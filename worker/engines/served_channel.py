@@ -18,7 +18,7 @@ WAITING_BYTES_MAX = 64 * 2**20
 
 
 class SharedReply:
-    """Where the answer to one request goes. A `worker.engines.token_stream.Outlet`."""
+    """Where the answer to one request goes. A `worker.engines.token_stream.TokenSink`."""
 
     __slots__ = ("_channel", "_number", "traceparent")
 

@@ -39,7 +39,7 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Pulse {len(self._streams)} streams>"
+        return f"<Heartbeat {len(self._streams)} streams>"
 
     @property
     def streams(self) -> Sequence[Stream]:

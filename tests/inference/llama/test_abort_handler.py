@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ALONE = "from inference.llama.library import lib; from inference.llama import last_words as w; w._install(); "
+ALONE = "from inference.llama.library import lib; from inference.llama import abort_handler as w; w._install(); "
 
 
 @pytest.mark.parametrize(("how", "reason"), [("abort", "ggml.cu:7: the GPU fell off the bus"), ("terminate", "")])
