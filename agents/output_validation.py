@@ -1,7 +1,7 @@
-"""Validates a finished step beyond its grammar: an answer in its format, arguments of strict functions, and defects that
-show in an answer by themselves: a reason for another model to take over.
+"""Validates a finished step beyond its grammar: the format of an answer, the arguments of strict functions, and defects
+that show in an answer by itself, which are a reason for another model to take over.
 
-Only what a schema notes as unenforced is validated.
+Of a schema, only the keywords that no grammar enforces are validated.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Canaries:
         return [await self._account(canary) for canary in list(self._live.values())]
 
     async def begin(self, proposal: Proposal, by: Actor) -> dict[str, Any]:
-        """Have it answer its share of conversations, here at once and elsewhere within seconds. Raises AlreadyExists."""
+        """Start it on its share of conversations, here at once and elsewhere within seconds. Raises AlreadyExists."""
         assert self._store is not None and self._auditor is not None
         canary = await self._store.start(proposal, by, await self._auditor())
         await self._learn()
