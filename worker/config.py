@@ -54,13 +54,13 @@ class Group(StrEnum):
     SERVER = "Server"
     DATABASE = "Database"
     MODELS = "Models"
-    ENGINES = "Engines of their own"
+    ENGINES = "Separate engines"
     COMPUTATION = "Computation"
     MEMORY = "Memory"
     LIMITS = "Limits"
     TELEMETRY = "Telemetry"
     JWT = "JSON Web Tokens"
-    OIDC = "Sign-in by OpenID Connect"
+    OIDC = "Single sign-on (OpenID Connect)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +85,15 @@ class Config:
 
     home: Annotated[
         Path,
-        About(Group.SERVER, "folder for the database, the secret, the local API key and pulled models", every=True),
+        About(Group.SERVER, "folder for the database, the secret, the local API key and downloaded models", every=True),
     ] = HOME
     host: Annotated[str, About(Group.SERVER, "address to listen on")] = "127.0.0.1"
     workers: Annotated[
         int,
         About(
             Group.SERVER,
-            "worker processes on the port; two or more share an engine that is a process of its own, unless --engines "
-            "names others",
+            "worker processes on the port; two or more share one engine in a process of its own, unless --engines"
+            " names engines",
             least=1,
             most=WORKERS_MAX,
         ),
@@ -109,13 +109,16 @@ class Config:
     port: Annotated[int, About(Group.SERVER, "port to listen on; 0 picks a free one", least=0, most=65535)] = 8080
     ready_file: Annotated[
         Path | None,
-        About(Group.SERVER, "file to write as JSON once the worker accepts requests: its URL, an API key and more"),
+        About(
+            Group.SERVER,
+            "file that the worker writes as JSON once it accepts requests, with its URL, an API key and more",
+        ),
     ] = None
     log_level: Annotated[
-        str, About(Group.SERVER, "lowest level of messages to log: debug, info, warning or error", every=True)
+        str, About(Group.SERVER, "minimum level of log messages: debug, info, warning or error", every=True)
     ] = "warning"
     drain_s: Annotated[
-        float, About(Group.SERVER, "seconds that running answers get to finish when the worker is stopped", least=0)
+        float, About(Group.SERVER, "seconds that running answers get to finish when the worker stops", least=0)
     ] = 20.0
     agents: Annotated[
         Path | None,
@@ -125,7 +128,7 @@ class Config:
         Path | None,
         About(
             Group.SERVER,
-            "folder to read into the sample store `docs` at every start; empty for none",
+            "folder to ingest into the sample store `docs` at every start; empty for none",
             fallback="the documentation of this project",
         ),
     ] = PROJECT / "docs"
@@ -133,7 +136,7 @@ class Config:
         str | None,
         About(
             Group.DATABASE,
-            "URL of a Postgres server with pgvector; the variable DATABASE_URL is read as well",
+            "URL of a Postgres server with pgvector; the variable DATABASE_URL works too",
             fallback="an embedded server in the home folder",
             every=True,
         ),
@@ -142,8 +145,8 @@ class Config:
         str | None,
         About(
             Group.DATABASE,
-            "URL of the same server past a pooler such as pgbouncer in transaction mode, to which --database-url leads "
-            "then; for migrations, locks and notifications",
+            "URL of the server itself if --database-url points to a pooler such as pgbouncer in transaction mode;"
+            " for migrations, locks and notifications",
             fallback="none, --database-url is the server itself",
             every=True,
         ),
@@ -152,9 +155,9 @@ class Config:
         str | None,
         About(
             Group.DATABASE,
-            "URL of a read-only copy of that server, from which traces, latencies and searches of conversations are "
-            "read; what it lacks yet is missing there for so long",
-            fallback="none, all is read from the server itself",
+            "URL of a read replica, which serves traces, latencies and the search of conversations; its data may "
+            "lag behind",
+            fallback="none, everything is read from the primary",
             every=True,
         ),
     ] = field(default=None, repr=False)
@@ -162,7 +165,7 @@ class Config:
         int,
         About(
             Group.DATABASE,
-            "connections to the database that a worker keeps at most, besides one that listens",
+            "maximum number of database connections per worker, besides the one for notifications",
             least=1,
             most=100,
         ),
@@ -171,7 +174,7 @@ class Config:
         str | None,
         About(
             Group.DATABASE,
-            "secret that signs sessions and hashes API keys, the same for all workers of a database",
+            "secret that signs sessions and hashes API keys; must be the same for all workers on a database",
             fallback="generated and kept in the home folder",
             every=True,
         ),
@@ -180,7 +183,7 @@ class Config:
         str | None,
         About(
             Group.DATABASE,
-            "another secret that counts but signs nothing: the one that --secret replaces, or that will replace it",
+            "second secret that is accepted but signs nothing: the one that --secret replaces, or that will replace it",
             fallback="none",
             every=True,
         ),
@@ -197,7 +200,7 @@ class Config:
         Path | None,
         About(
             Group.MODELS,
-            "TOML file that defines several models, their aliases and routes, in place of --model",
+            "TOML file that defines several models with their aliases and routes, instead of --model",
             fallback="models.toml in the home folder; without such a file, one model",
         ),
     ] = None
@@ -205,7 +208,7 @@ class Config:
         str | None,
         About(
             Group.MODELS,
-            "further names of models and agents, such as gpt-4o=demo-chat, separated by commas",
+            "aliases of models and agents, such as gpt-4o=demo-chat, separated by commas",
             fallback="none",
         ),
     ] = None
@@ -213,8 +216,8 @@ class Config:
         Path | None,
         About(
             Group.MODELS,
-            "draft for speculative decoding: a GGUF file or a name of a model with the same vocabulary, "
-            "or lookup to draft from the text so far",
+            "draft model for speculative decoding: a GGUF file or a name of a model with the same vocabulary, or "
+            "lookup to draft from the prompt and the answer so far",
             fallback="no speculation",
         ),
     ] = None
@@ -222,7 +225,7 @@ class Config:
         int,
         About(
             Group.MODELS,
-            "maximum length of a draft in tokens; the worker drafts fewer when fewer pay off; 0 turns speculation off",
+            "maximum length of a draft in tokens; the worker drafts fewer if fewer pay off; 0 turns speculation off",
             least=0,
             most=DRAFT_TOKENS_MAX,
         ),
@@ -231,7 +234,7 @@ class Config:
         int,
         About(
             Group.MODELS,
-            "minimum length of a draft in tokens, even when it does not pay off; for measurements",
+            "minimum length of a draft in tokens, even if it does not pay off; for measurements",
             least=0,
             most=DRAFT_TOKENS_MAX,
         ),
@@ -249,7 +252,7 @@ class Config:
         str | None,
         About(
             Group.MODELS,
-            "further embedding models, separated by commas, for the stores that name them",
+            "additional embedding models, separated by commas, for stores that use them",
             fallback="none",
             every=True,
         ),
@@ -258,7 +261,7 @@ class Config:
         Path | None,
         About(
             Group.MODELS,
-            "cross-encoder that rereads the passages found: a GGUF file or a model name",
+            "cross-encoder that reranks the passages found: a GGUF file or a model name",
             fallback="none",
             every=True,
         ),
@@ -267,8 +270,8 @@ class Config:
         int,
         About(
             Group.MODELS,
-            "megabytes of host memory for answers that are given again to the very same prompt of the same tenant; 0 "
-            "generates each",
+            "megabytes of host memory for reusing answers to identical prompts of the same tenant; 0 turns the "
+            "cache off",
             least=0,
         ),
     ] = 0
@@ -276,29 +279,30 @@ class Config:
         float,
         About(
             Group.MODELS,
-            "cosine of two questions from which the answer to one is given to the other, of the same tenant and after "
-            "the same conversation, within half of --answer-cache-mb; `firsttoken eval cache` fits it; 0: never",
+            "cosine similarity of two questions of the same tenant, after the same conversation, from which they "
+            "share an answer; takes half of --answer-cache-mb; choose it with `firsttoken eval cache`; 0 turns it"
+            " off",
             least=0,
             most=1,
         ),
     ] = 0.0
-    hub: Annotated[str, About(Group.MODELS, "URL of the hub that `firsttoken models pull` downloads from")] = (
+    hub: Annotated[str, About(Group.MODELS, "URL of the model hub that `firsttoken models pull` downloads from")] = (
         "https://huggingface.co"
     )
     engines: Annotated[
         str | None,
         About(
             Group.ENGINES,
-            "engines that compute the answers in the place of this process, separated by commas: unix:PATH or an "
-            "http(s) URL each; --model is then read for its vocabulary only",
-            fallback="none, the worker computes them itself",
+            "engines that compute the answers instead of this process, separated by commas: unix:PATH or an "
+            "http(s) URL each; the worker then reads only the vocabulary from --model",
+            fallback="none, the worker computes the answers itself",
         ),
     ] = None
     listen: Annotated[
         str | None,
         About(
             Group.ENGINES,
-            "where `firsttoken engine` listens: unix:PATH or HOST:PORT",
+            "address on which `firsttoken engine` listens: unix:PATH or HOST:PORT",
             fallback="the socket engine.sock in the home folder",
         ),
     ] = None
@@ -306,13 +310,13 @@ class Config:
         Path | None,
         About(
             Group.ENGINES,
-            "file with the token that an engine shares with its workers; one that listens to a network needs it",
+            "file with the token that an engine shares with its workers; required if the engine listens on a network",
             fallback="none",
         ),
     ] = None
     engine_token: Annotated[
         str | None,
-        About(Group.ENGINES, "the token itself, in the place of the file; best given as the variable", fallback="none"),
+        About(Group.ENGINES, "the token itself, instead of the file; best set as the variable", fallback="none"),
     ] = field(default=None, repr=False)
     threads: Annotated[
         int,
@@ -327,37 +331,39 @@ class Config:
         str,
         About(
             Group.COMPUTATION,
-            "where the KV cache of layers on the GPU is: gpu, or host, which leaves room for more layers; the CPU then "
-            "computes their attention",
+            "memory for the KV cache of GPU layers: gpu, or host, which leaves room for more layers but computes "
+            "their attention on the CPU",
         ),
     ] = GPU
     gpu_split: Annotated[
         str,
         About(
             Group.COMPUTATION,
-            "how a model is divided among several GPUs: layer, row (CUDA only), none (the first GPU takes it all), or "
-            "with proportions as in layer:3,1",
+            "how a model is split among several GPUs: layer, row (CUDA only), none (everything on the first GPU),"
+            " or with proportions as in layer:3,1",
         ),
     ] = LAYER
     load_mode: Annotated[
         str,
         About(
             Group.COMPUTATION,
-            "how a model file gets into memory: mmap, mlock (mapped, and never swapped out), read (a copy), or auto",
+            "how a model file is loaded: mmap, mlock (mapped and never swapped out), read (copied), or auto",
         ),
     ] = AUTO
     kv_layout: Annotated[
         str,
-        About(Group.COMPUTATION, "layout of the KV cache: streams, unified, or auto for what is faster here"),
+        About(
+            Group.COMPUTATION, "layout of the KV cache: streams, unified, or auto for the faster one on this machine"
+        ),
     ] = AUTO
     flash_attention: Annotated[
-        str, About(Group.COMPUTATION, "flash attention: on, off, or auto for what is faster here")
+        str, About(Group.COMPUTATION, "flash attention: on, off, or auto for whichever is faster on this machine")
     ] = AUTO
     gap_ms: Annotated[
         int,
         About(
             Group.COMPUTATION,
-            "target for the milliseconds between two tokens of an answer while prompts are computed",
+            "target for the milliseconds between two tokens of an answer while prompts are prefilled",
             least=1,
         ),
     ] = 100
@@ -374,7 +380,7 @@ class Config:
         int,
         About(
             Group.MEMORY,
-            "tokens that a conversation may hold; 0 for the model's own limit, at most 8192, less if memory is short",
+            "maximum tokens per conversation; 0 for the model's own limit, at most 8192, less if memory is short",
             least=0,
         ),
     ] = 0
@@ -382,7 +388,7 @@ class Config:
         int | None,
         About(
             Group.MEMORY,
-            "generations that run at once; the others wait in the queue",
+            "generations that run at once; others wait in the queue",
             fallback="8, fewer if memory is short",
             least=1,
             most=128,
@@ -392,7 +398,7 @@ class Config:
         int | None,
         About(
             Group.MEMORY,
-            "conversations that stay in the KV cache in addition to those that run",
+            "conversations kept in the KV cache in addition to the running ones",
             fallback="8, fewer if memory is short",
             least=0,
             most=128,
@@ -402,8 +408,8 @@ class Config:
         str,
         About(
             Group.MEMORY,
-            "type of keys and values: f16, q8_0 (half the memory), q4_0 (a quarter, worse answers), or auto for f16 if "
-            "it fits; all but f16 need flash attention",
+            "type of keys and values: f16, q8_0 (half the memory), q4_0 (a quarter, worse answers), or auto for "
+            "f16 if it fits; all but f16 need flash attention",
         ),
     ] = AUTO
     parked_mb: Annotated[
@@ -419,20 +425,25 @@ class Config:
         int,
         About(
             Group.MEMORY,
-            "megabytes of disk for conversations that host memory has no room for, kept across restarts; 0 keeps none",
+            "megabytes of disk for conversations that do not fit in host memory, kept across restarts; 0 keeps none",
             least=0,
         ),
     ] = 2048
     queue: Annotated[
-        int, About(Group.LIMITS, "generations that may wait for a stream; the next one gets status 429", least=1)
+        int,
+        About(
+            Group.LIMITS, "maximum number of generations in the queue; beyond that, requests get status 429", least=1
+        ),
     ] = 64
-    turns: Annotated[int, About(Group.LIMITS, "turns in progress at once; the next one gets status 429", least=1)] = 64
+    turns: Annotated[
+        int, About(Group.LIMITS, "maximum number of turns in progress; beyond that, requests get status 429", least=1)
+    ] = 64
     tenant_turns: Annotated[
         int,
         About(
             Group.LIMITS,
-            "turns in progress at once per tenant, and as many of the class batch beside them; the next one gets "
-            "status 429",
+            "maximum number of turns in progress per tenant, with as many of the class batch in addition; beyond "
+            "that, requests get status 429",
             least=1,
         ),
     ] = 32
@@ -440,8 +451,8 @@ class Config:
         str,
         About(
             Group.LIMITS,
-            "what happens to a request whose first token is expected too late for its surface, unless its header says: "
-            "refuse or wait",
+            "what happens to a request that is predicted to miss the TTFT target of its surface, unless its "
+            "header says: refuse or wait",
         ),
     ] = WAIT
     background: Annotated[
@@ -450,7 +461,7 @@ class Config:
     ] = 4
     batch_lines: Annotated[
         int,
-        About(Group.LIMITS, "lines of batches in progress at once; 0 leaves all batches to other workers", least=0),
+        About(Group.LIMITS, "batch lines in progress at once; 0 leaves all batches to other workers", least=0),
     ] = 4
     body_bytes: Annotated[int, About(Group.LIMITS, "maximum size of a request body in bytes", least=1024)] = 4 * 2**20
     file_mb: Annotated[int, About(Group.LIMITS, "maximum size of an uploaded file in megabytes", least=1)] = 64
@@ -458,18 +469,19 @@ class Config:
         int,
         About(
             Group.LIMITS,
-            "megabytes of requests in progress (bodies, files, messages that wait); the next one gets status 429",
+            "megabytes of buffered requests (bodies, files, waiting messages); beyond that, requests get status 429",
             least=1,
         ),
     ] = 256
     tenant_request_mb: Annotated[
-        int, About(Group.LIMITS, "megabytes of requests in progress per tenant; the next one gets status 429", least=1)
+        int,
+        About(Group.LIMITS, "megabytes of buffered requests per tenant; beyond that, requests get status 429", least=1),
     ] = 128
     connections: Annotated[
         int | None,
         About(
             Group.LIMITS,
-            "open connections; a new one takes the place of the one that has waited longest for a request",
+            "maximum number of open connections; beyond that, a new one replaces the one that has been idle longest",
             fallback="256 less than the limit of open files (ulimit -n), at most 4096",
             least=1,
         ),
@@ -478,13 +490,13 @@ class Config:
         int | None,
         About(
             Group.LIMITS,
-            "open connections per address; behind a reverse proxy all have the same one",
+            "maximum number of open connections per address; behind a reverse proxy all have the same address",
             fallback="half of --connections",
             least=1,
         ),
     ] = None
     header_s: Annotated[
-        float, About(Group.LIMITS, "seconds that the headers of a request may take to arrive", least=0.1)
+        float, About(Group.LIMITS, "seconds within which the headers of a request must arrive", least=0.1)
     ] = 10.0
     body_s: Annotated[
         float,
@@ -495,7 +507,7 @@ class Config:
         ),
     ] = 15.0
     tenant_files_mb: Annotated[
-        int, About(Group.LIMITS, "total size of the uploaded files of a tenant in megabytes", least=1)
+        int, About(Group.LIMITS, "maximum total size of the uploaded files of a tenant in megabytes", least=1)
     ] = 1024
     targets: Annotated[
         str,
@@ -508,14 +520,19 @@ class Config:
         float,
         About(
             Group.TELEMETRY,
-            "share of answers that are to be in time; the burn rates in the metrics tell how fast the rest is used up",
+            "objective for the share of answers on time; the burn rates in the metrics refer to it",
             least=0.5,
             most=0.9999,
         ),
     ] = goodput.OBJECTIVE
     trace_days: Annotated[float, About(Group.TELEMETRY, "days for which traces are kept", least=0.01)] = 7.0
     tenant_traces: Annotated[
-        int, About(Group.TELEMETRY, "traces that are kept of each tenant, of about 5 KB each; the oldest go", least=1)
+        int,
+        About(
+            Group.TELEMETRY,
+            "maximum number of traces kept per tenant, about 5 KB each; the oldest are deleted first",
+            least=1,
+        ),
     ] = 100_000
     event_days: Annotated[
         float, About(Group.TELEMETRY, "days for which a stored response can be streamed again", least=0.01)
@@ -525,41 +542,45 @@ class Config:
         str | None,
         About(
             Group.TELEMETRY,
-            "URL of an OpenTelemetry collector that gets all traces and metrics, by OTLP over HTTP",
+            "URL of an OpenTelemetry collector that receives all traces and metrics, by OTLP over HTTP",
             fallback="none",
         ),
     ] = None
     otlp_headers: Annotated[
-        str | None, About(Group.TELEMETRY, "headers for that collector: name=value, separated by commas")
+        str | None, About(Group.TELEMETRY, "HTTP headers for that collector: name=value, separated by commas")
     ] = field(default=None, repr=False)
-    jwt_secret: Annotated[str | None, About(Group.JWT, "accept tokens that are signed with HS256 and this secret")] = (
-        field(default=None, repr=False)
+    jwt_secret: Annotated[str | None, About(Group.JWT, "accept tokens signed with HS256 and this secret")] = field(
+        default=None, repr=False
     )
     jwt_jwks_url: Annotated[
-        str | None, About(Group.JWT, "accept tokens that are signed with RS256 or ES256 and a key from this JWKS URL")
+        str | None, About(Group.JWT, "accept tokens signed with RS256 or ES256 and a key from this JWKS URL")
     ] = None
-    jwt_issuer: Annotated[str | None, About(Group.JWT, "issuer (iss) that a token must name")] = None
-    jwt_audience: Annotated[str | None, About(Group.JWT, "audience (aud) that a token must name")] = None
+    jwt_issuer: Annotated[str | None, About(Group.JWT, "required issuer (iss) of a token")] = None
+    jwt_audience: Annotated[str | None, About(Group.JWT, "required audience (aud) of a token")] = None
     jwt_tenant_claim: Annotated[str, About(Group.JWT, "claim of a token that names its tenant")] = "sub"
 
     oidc_issuer: Annotated[
-        str | None, About(Group.OIDC, "URL of the provider at which people of an organisation sign in", fallback="none")
+        str | None, About(Group.OIDC, "URL of the OpenID Connect provider of your organisation", fallback="none")
     ] = None
-    oidc_client_id: Annotated[str | None, About(Group.OIDC, "what the provider calls this worker")] = None
-    oidc_client_secret: Annotated[str | None, About(Group.OIDC, "what it gave for that; public clients have none")] = (
-        field(default=None, repr=False)
-    )
-    oidc_tenant_claim: Annotated[str, About(Group.OIDC, "claim of the ID token that names a person's tenant")] = "sub"
+    oidc_client_id: Annotated[str | None, About(Group.OIDC, "client id of this worker at the provider")] = None
+    oidc_client_secret: Annotated[
+        str | None, About(Group.OIDC, "client secret from the provider; public clients have none")
+    ] = field(default=None, repr=False)
+    oidc_tenant_claim: Annotated[str, About(Group.OIDC, "claim of the ID token that names the person's tenant")] = "sub"
     oidc_operator: Annotated[
         str | None,
-        About(Group.OIDC, "claim=value of who sees the latencies of all tenants, as groups=ops", fallback="nobody"),
+        About(
+            Group.OIDC,
+            "claim=value of people who may see the latencies of all tenants, such as groups=ops",
+            fallback="nobody",
+        ),
     ] = None
     oidc_url: Annotated[
         str | None,
         About(
             Group.OIDC,
-            "public URL of the worker, behind a proxy; the provider sends back to its /sign-in/organisation/callback",
-            fallback="as the browser asked for it",
+            "public URL of the worker behind a proxy; the provider redirects to its /sign-in/organisation/callback",
+            fallback="the URL in the browser",
         ),
     ] = None
 
