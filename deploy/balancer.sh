@@ -6,7 +6,7 @@ PATH="$PATH:/usr/sbin:/usr/local/sbin"
 command -v haproxy && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing haproxy for the tests of the balancers" >&2
+    echo "installing HAProxy for the load balancer tests" >&2
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
     # Its service is not wanted: each test starts its own.
@@ -18,5 +18,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     fi
 fi
 
-echo "The tests of the balancers need haproxy. Debian: apt-get install haproxy; macOS: brew install haproxy." >&2
+echo "The load balancer tests need HAProxy. Debian: apt-get install haproxy; macOS: brew install haproxy." >&2
 exit 1

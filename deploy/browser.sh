@@ -12,7 +12,7 @@ find_browser() {
 find_browser && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing Chromium for the tests of the pages" >&2
+    echo "installing Chromium for the web page tests" >&2
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
     install="apt-get install -y --no-install-recommends fonts-dejavu-core"
@@ -24,6 +24,6 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     fi
 fi
 
-echo "The tests of the pages need Chromium on PATH. Debian: apt-get install chromium; macOS: brew install chromium;" >&2
-echo "or put a link named chromium to any Chrome on PATH." >&2
+echo "The web page tests need Chromium on PATH. Debian: apt-get install chromium; macOS: brew install chromium;" >&2
+echo "or put a link named chromium to any Chrome into a folder on PATH." >&2
 exit 1

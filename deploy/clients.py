@@ -43,13 +43,13 @@ def install(folder: Path = FOLDER, cache: Path | None = None) -> None:
 
 
 def _download(folder: Path, kept: Path) -> None:
-    print("installing the npm packages of the tests", file=sys.stderr, flush=True)
+    print("installing the npm packages for the tests", file=sys.stderr, flush=True)
     with TemporaryDirectory(dir=kept.parent) as scratch:
         made = Path(scratch) / "made"
         made.mkdir()
         for name in PINS:
             shutil.copy(folder / name, made)
-        failure = "The npm packages of the tests could not be installed (is the registry of npm reachable?)"
+        failure = "The npm packages for the tests could not be installed (is the npm registry reachable?)"
         Log(kept.parent / "npm.log").run([str(NODE), str(NPM), *INSTALL, f"--prefix={made}"], failure)
         shutil.rmtree(kept, ignore_errors=True)
         made.rename(kept)

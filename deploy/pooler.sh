@@ -6,7 +6,7 @@ PATH="$PATH:/usr/sbin:/usr/local/sbin"
 command -v pgbouncer && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing pgbouncer for the tests of the database" >&2
+    echo "installing pgbouncer for the database tests" >&2
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
     # Its service is not wanted: each test starts its own.
@@ -18,5 +18,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     fi
 fi
 
-echo "The tests of the database need pgbouncer. Debian: apt-get install pgbouncer; macOS: brew install pgbouncer." >&2
+echo "The database tests need pgbouncer. Debian: apt-get install pgbouncer; macOS: brew install pgbouncer." >&2
 exit 1

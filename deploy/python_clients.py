@@ -44,7 +44,7 @@ def _download(lock: Path, kept: Path) -> None:
     print(f"installing the Python packages of {lock.stem} for the tests", file=sys.stderr, flush=True)
     with TemporaryDirectory(dir=kept.parent) as scratch:
         made = Path(scratch) / "made"
-        failure = f"The packages of {lock.stem} could not be installed (is the registry of pip reachable?)"
+        failure = f"The packages of {lock.stem} could not be installed (is the Python package index reachable?)"
         command = [sys.executable, "-m", "pip", *INSTALL, f"--target={made}", f"--requirement={lock}"]
         Log(kept.parent / f"pip-{lock.stem}.log").run(command, failure)
         shutil.rmtree(kept, ignore_errors=True)

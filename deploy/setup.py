@@ -84,7 +84,7 @@ def _set_up(*, dev: bool, force: bool) -> None:
         except SetupFailed as error:
             if insisted or backend is Backend.CPU:
                 raise
-            print(f"{error}\nno build for {backend} works here: trying the next best", flush=True)
+            print(f"{error}\nno build for {backend} works on this machine: trying the next one", flush=True)
     for line in () if insisted else advice(vendors, backend):
         print(line, flush=True)
     replace(stamp, backend=str(backend)).write(path)
@@ -111,7 +111,7 @@ def _install_working_wheel(
         _install(wheel, log, dev=dev)
         refusal, printed = _self_test()
         if refusal is not None:
-            print(f"the {name} build of llama.cpp fails its self-test here ({refusal})", flush=True)
+            print(f"the {name} build of llama.cpp fails its self-test on this machine ({refusal})", flush=True)
             continue
         said = praise(name, printed, choices.backend)
         if not (insisted or computes_on(choices.backend, printed)):
@@ -141,7 +141,7 @@ def wheel_of(version: str, recipe: Recipe, cpu: Cpu, choices: Choices, log: Log)
     folder = cache_folder() / "wheels" / cache_key(version, recipe, cpu, compiler)
     if (wheel := cached_wheel(folder)) is not None:
         return wheel
-    print(f"fetching the source of llama-cpp-python {version} (80 MB)", flush=True)
+    print(f"downloading the source of llama-cpp-python {version} (80 MB)", flush=True)
     return build_wheel(PYTHON, version, recipe, backend, folder, log)
 
 
@@ -206,7 +206,7 @@ def verdict(status: int, errors: str) -> str | None:
 
 def _make_environment(*, anew: bool) -> None:
     """Also completes one that was interrupted."""
-    print(f"making {ENVIRONMENT}", flush=True)
+    print(f"creating {ENVIRONMENT}", flush=True)
     try:
         venv.create(ENVIRONMENT, clear=anew, with_pip=True, symlinks=True)
     except (subprocess.CalledProcessError, ImportError):

@@ -113,7 +113,7 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
     if answer is None or answer.status == 500:
         log.error("%s %s failed, request %s", *told, exc_info=error)
     elif answer.status > 500 and answer.code != OVERLOADED and not isinstance(error, Interrupted):  # what is away
-        log.warning("%s %s had to be refused, request %s: %r", *told, error)
+        log.warning("%s %s was refused, request %s: %r", *told, error)
     if request.get(PREPARED):  # the answer has begun: all that is left is to break the connection
         raise ConnectionAbortedError("the answer broke off") from error
     if answer is None:

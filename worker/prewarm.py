@@ -89,11 +89,11 @@ async def prefill_shared_prefixes(
         except TimeoutError:
             unread += 1
         except (InvalidTurn, InvalidTemplate) as error:  # its clients get this error
-            log.warning("the prompt prefix of agent %s is not shared: %s", name, error)
+            log.warning("the prompt prefix of agent %s cannot be shared: %s", name, error)
         except InferenceError as error:
             log.warning("the prompt of agent %s was not prefilled: %s", name, error)
     if unread:
-        log.info("the prompts of %d agents take longer than %.0f s to read: they follow later", unread, within_s)
+        log.info("the prompts of %d agents take longer than %.0f s to prefill: they follow later", unread, within_s)
 
 
 async def _is_read(reading: Generation) -> bool:

@@ -34,10 +34,10 @@ class Ready:
     def banner(self, seconds: float, home: Path, who: str = "") -> str:
         elsewhere = "" if home == HOME.expanduser() else f" --home {quote(str(home))}"
         return f"""
-Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Ctrl-C stops it.
+Firsttoken {self.version} is ready after {seconds:.1f} s{who}. Press Ctrl-C to stop it.
 
   Chat     {self.chat_url}
-           signs one browser in, once; for another one: {_command()} link{elsewhere}
+           signs in one browser, once; for a new link: {_command()} link{elsewhere}
   Latency  {self.ops_url}
   API      curl {self.url}/v1/responses -H 'Content-Type: application/json' \\
              -H 'Authorization: Bearer {self.api_key}' -d '{{"input": "Hello!"}}'

@@ -52,10 +52,10 @@ class Reloader:
                 changed = await self._read()
             except Exception as error:  # the boundary: whatever it was, it is told, and the next one is read
                 trace = None if isinstance(error, FORESEEN) else error
-                log.error("models.toml is not read again, and all models stay: %s", error, exc_info=trace)
+                log.error("models.toml was not reloaded; all models stay as they are: %s", error, exc_info=trace)
             else:
                 told = f"{', '.join(changed)} changed" if changed else "no model changed"
-                log.warning("models.toml is read again in %.1f s: %s", monotonic() - began, told)
+                log.warning("models.toml was reloaded in %.1f s: %s", monotonic() - began, told)
 
     async def _read(self) -> list[str]:
         if self.reload is None:

@@ -152,7 +152,7 @@ async def _read_samples(services: Services) -> None:
             loaders=services.loaders,
         )
     except (RetrievalError, InferenceError) as error:  # its model is not here: all other stores may be fine
-        log.warning("the sample knowledge base is not up to date: %s", error)
+        log.warning("the sample store is not up to date: %s", error)
         return
     for unread in report.errors:
-        log.warning("not in the sample knowledge base: %s %s", unread.path, unread.reason)
+        log.warning("not in the sample store: %s %s", unread.path, unread.reason)

@@ -12,7 +12,7 @@ LOOK_S = 0.25  # between two looks at what cannot call for itself
 
 def notice(drain_s: float) -> str:
     """For who sees a process go on that was told to stop."""
-    return f"Stopping: what is in progress may finish within {drain_s:g} s. Ctrl-C again ends it now."
+    return f"Stopping. Running answers get up to {drain_s:g} s to finish. Press Ctrl-C again to end them now."
 
 
 class StopSignals:

@@ -114,7 +114,7 @@ class Supervised:
     def well(self) -> None:
         """It has done what it is for."""
         if self.vitals.is_down:
-            log.info("%s works again", self.part)
+            log.info("%s is up again", self.part)
         if self.vitals.failures:
             self.vitals = self.vitals.well()
         if self._silent_s is not None and not self._limit.expired():
@@ -153,7 +153,7 @@ class Supervised:
 
     def _gone(self, _task: asyncio.Task[None]) -> None:
         if not self._over:
-            log.error("%s was ended from outside", self.part)
+            log.error("%s was cancelled unexpectedly", self.part)
             self.vitals = replace(self.vitals.failed(time.time()), failures=DOWN_FAILURES)
 
 

@@ -115,7 +115,7 @@ class Telemetry:
             if self._due("forget", FORGET_EVERY_S):
                 await self.traces.forget(days=self._trace_days, per_tenant=self._tenant_traces)
         except DATABASE_AWAY as error:
-            log.warning("old traces could not be tidied up: %r", error)
+            log.warning("old traces could not be deleted: %r", error)
 
     def _due(self, act: str, every_s: float) -> bool:
         now = time.monotonic()

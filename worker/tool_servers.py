@@ -46,7 +46,7 @@ class ToolServers:
             return
         for tool in tools:
             if tool.name in self._own:
-                log.warning("the MCP tool %s is skipped: the worker already has a tool of that name", tool.name)
+                log.warning("the MCP tool %s is skipped: the worker already has a tool with that name", tool.name)
             else:
                 self._toolbox.put(tool)
 

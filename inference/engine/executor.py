@@ -114,7 +114,7 @@ class Executor:
         if len(work) == 1:
             self._fail(work[0], error)
             return
-        log.warning("a step of %d requests failed and is retried in halves: %s", len(work), error)
+        log.warning("a step with %d requests failed and is retried in halves: %s", len(work), error)
         rest = [each for each in work if self._undo(each, error)]
         half = (len(rest) + 1) // 2
         for part in (rest[:half], rest[half:]):

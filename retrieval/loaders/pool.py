@@ -87,7 +87,7 @@ class LoaderPool:
         try:
             reader = self._begun()
         except OSError as error:
-            log.warning("no process for a document: %s", error)
+            log.warning("no process could be started to read a document: %s", error)
             return Ended(b"", None)
         running = asyncio.get_running_loop().run_in_executor(self._threads, reader.run, job, data)
         running.add_done_callback(partial(self._let_go, reader, self._server))
@@ -111,7 +111,7 @@ class LoaderPool:
             self._drop_server("does not say how its readers end")
 
     def _drop_server(self, reason: str) -> None:
-        log.warning("the fork server of the document readers %s; another one takes its place", reason)
+        log.warning("the fork server of the document readers %s; it is replaced", reason)
         if self._server:
             self._server.kill()
             self._server.close()
@@ -164,7 +164,7 @@ def judged(ended: Ended) -> Read:
     try:
         return _parsed(ended.answer)
     except ValueError as error:  # a ValidationError is one
-        log.warning("a document reader gave an answer that makes no sense: %s", type(error).__name__)
+        log.warning("a document reader sent an invalid result: %s", type(error).__name__)
         raise UnreadableFile(BROKEN) from None
 
 

@@ -59,7 +59,7 @@ def test_a_registry_that_cannot_be_reached_is_one_clear_line(
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm"))
     monkeypatch.setenv("npm_config_fetch_retries", "0")
-    with pytest.raises(SetupFailed, match="is the registry of npm reachable"):
+    with pytest.raises(SetupFailed, match="is the npm registry reachable"):
         clients.install(folder, tmp_path / "cache")
     assert not (folder / "node_modules").exists()
 

@@ -15,7 +15,7 @@ def test_a_command_is_told_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "bin/firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
     (tmp_path / "firsttoken").touch(mode=0o755)
-    assert "for another one: firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
+    assert "for a new link: firsttoken link\n" in ready.banner(1.0, HOME.expanduser())
 
 
 def test_the_command_for_another_link_names_a_home_of_its_own() -> None:

@@ -51,7 +51,7 @@ async def test_whatever_goes_wrong_is_told_and_the_next_file_is_read(
     reloader.ask()
     await finished(reloader)
     (told,) = caplog.records
-    assert "all models stay: no" in told.getMessage()
+    assert "all models stay as they are: no" in told.getMessage()
     assert bool(told.exc_info) is isinstance(error, ZeroDivisionError)
     reloader.ask()
     await finished(reloader)

@@ -192,7 +192,7 @@ async def test_a_second_signal_ends_everything_at_once_and_as_clean(http: aiohtt
                 pass
             worker.process.send_signal(signal.SIGINT)
             await _until_draining(http, ready)
-            assert "Stopping: what is in progress may finish within 300 s. Ctrl-C again" in worker.log.read_text()
+            assert "Stopping. Running answers get up to 300 s to finish. Press Ctrl-C again" in worker.log.read_text()
             worker.process.send_signal(signal.SIGINT)
             signalled = time.monotonic()
             rest = await response.content.read()

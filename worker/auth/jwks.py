@@ -90,7 +90,7 @@ class Jwks:
             async with aiohttp.ClientSession(timeout=timeout) as client, client.get(self.url) as response:
                 self._keys = parse(await _read(response))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            log.warning("the keys at %s could not be fetched, the old ones stay: %r", self._shown, error)
+            log.warning("the keys at %s could not be fetched; the previous ones stay in use: %r", self._shown, error)
             return False
         return True
 

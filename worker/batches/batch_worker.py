@@ -194,7 +194,7 @@ class BatchWorker:
             await self._try(lambda: batches.leave(claim))
             raise
         except NotFound:
-            log.info("%s was deleted, or is in other hands", claim.batch_id)
+            log.info("%s was deleted, or belongs to another worker", claim.batch_id)
 
     async def _check(self, claim: BatchClaim, batch: Batch) -> None:
         """Whatever is wrong with the input becomes the batch's errors."""

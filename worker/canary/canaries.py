@@ -81,7 +81,7 @@ class Canaries:
             async with asyncio.timeout(CLOSE_S):
                 await self._store_waiting()
         except DATABASE_AWAY as error:
-            log.warning("what became of the last answers on trial is lost: %r", error)
+            log.warning("the results of the last canary answers are lost: %r", error)
 
     def choose(
         self, usual: Definition, agent_registry: AgentRegistry, model: str, tenant_id: UUID, conversation: str
@@ -193,7 +193,7 @@ class Canaries:
     def _lacks(self, canary: Canary) -> None:
         if canary.name not in self._lacking:
             self._lacking.add(canary.name)
-            log.warning("canary %s: this worker has no agent %s, and takes no part", canary.name, canary.treatment)
+            log.warning("canary %s: this worker has no agent %s and does not take part", canary.name, canary.treatment)
 
     async def _judge(self, canary: Canary) -> None:
         assert self._store is not None and self._auditor is not None

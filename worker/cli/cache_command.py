@@ -29,8 +29,8 @@ async def evaluate_cache(config: Config, *, files: Sequence[Path], wrong: float,
     found = fit(questions, wrong)
     if not found.fitted.repeated or not found.held_out.repeated:
         raise StartError(
-            f"of {len(suite.cases)} cases too few ask the same in other words: add some with the same `expect`, and "
-            "without tools"
+            f"too few of the {len(suite.cases)} cases ask the same question in other words: add some with the same "
+            "`expect`, and without tools"
         )
     if as_json:
         told = {"threshold": found.value, "embedder": name}
@@ -38,11 +38,13 @@ async def evaluate_cache(config: Config, *, files: Sequence[Path], wrong: float,
         print(orjson.dumps({**told, **{half: _told(hits) for half, hits in halves.items()}}).decode())
         return
     if found.value is None:
-        raise StartError(f"at no similarity {1 - wrong:.0%} of the hits are right: leave the semantic cache off")
+        raise StartError(
+            f"no similarity threshold makes {1 - wrong:.0%} of the hits correct: leave the semantic cache off"
+        )
     print(f"--semantic-cache {found.value:g}    # similarity by {name}")
     for half, hits in (("fitted on", found.fitted), ("held out", found.held_out)):
         print(
-            f"{half:<10} {hits.questions} questions, {hits.repeated} of them asked in another way too: {hits.hits} "
+            f"{half:<10} {hits.questions} questions, {hits.repeated} of them with paraphrases: {hits.hits} "
             f"hits, {hits.wrong} of them wrong ({hits.wrong_share:.1%}); {hits.found_share:.0%} of what could be given "
             "was"
         )

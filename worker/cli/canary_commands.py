@@ -35,8 +35,8 @@ async def start_canary(
             await store.start(proposal, command_actor(), auditor)
         except AlreadyExists as error:
             raise StartError(f"canary {name} cannot be started: {error} (see `firsttoken canary status`)") from None
-    print(f"{treatment} answers {share:.0%} of the conversations of {_of(agent)} within seconds, at all workers.")
-    print(f"Compare with `firsttoken canary status {name}`. What is worse is rolled back without being asked.")
+    print(f"{treatment} will answer {share:.0%} of the conversations of {_of(agent)} on all workers within seconds.")
+    print(f"To compare: `firsttoken canary status {name}`. If the treatment is worse, it is rolled back automatically.")
 
 
 async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> None:
@@ -55,13 +55,13 @@ async def show_canaries(config: Config, *, name: str | None, as_json: bool) -> N
 
 async def promote_canary(config: Config, *, name: str) -> None:
     canary = await _change(config, name, State.PROMOTED)
-    print(f"{canary.treatment} answers all conversations of {_of(canary.agent)}.")
-    print(f"Make it so in the file of --agents, then end this with `firsttoken canary abort {name}`.")
+    print(f"{canary.treatment} now answers all conversations of {_of(canary.agent)}.")
+    print(f"To make it permanent, change the file of --agents, then end this with `firsttoken canary abort {name}`.")
 
 
 async def abort_canary(config: Config, *, name: str) -> None:
     canary = await _change(config, name, State.ABORTED)
-    print(f"{_of(canary.agent)} answers for itself again.")
+    print(f"{_of(canary.agent)} answers all of its conversations again.")
 
 
 async def _change(config: Config, name: str, after: State) -> Canary:
@@ -82,7 +82,7 @@ def report(canary: Canary, evidence: Evidence) -> list[str]:
     control, treated = (evidence.conversations(treated=kind) for kind in (False, True))
     lines = [
         f"{canary.name}: {canary.treatment} for {canary.share:.0%} of {_of(canary.agent)}, {_state(canary)}",
-        f"{control} conversations of the control, {treated} of the treatment",
+        f"{control} conversations in the control group, {treated} in the treatment group",
         HEAD,
         *(_row(each) for each in findings(evidence, canary.margins)),
     ]
@@ -113,7 +113,7 @@ def _state(canary: Canary) -> str:
 
 
 def _of(agent: str) -> str:
-    return f"agent {agent}" if agent else "requests that name no agent"
+    return f"agent {agent}" if agent else "requests without an agent"
 
 
 def missing(name: str) -> StartError:

@@ -116,7 +116,7 @@ async def migrate_database(config: Config) -> None:
     Home(config.home).prepare()
     async with open_owner_dsn(config) as (owner_dsn, _):
         applied = await migrate(owner_dsn)
-    print("\n".join(f"applied {version}" for version in applied) or "nothing to do")
+    print("\n".join(f"applied {version}" for version in applied) or "the database is up to date")
 
 
 async def ingest_files(

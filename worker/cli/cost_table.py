@@ -39,7 +39,7 @@ def table(by: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{row['tool_ms'] / 1e3:7.1f}  {row['cost']:10.4g}  {'-' if thousand is None else f'{thousand:.4g}':>10}"
         )
     if not any(row["cost"] for row in rows):
-        lines += ["", "Nothing has a price yet: set engine_second and others in [prices] of agents.toml."]
+        lines += ["", "Nothing has a price yet: set engine_second and others under [prices] in agents.toml."]
     return lines
 
 

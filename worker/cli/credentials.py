@@ -51,7 +51,7 @@ async def create_key(
         id, key = await keys.create(
             tenant_id, name, scopes=granted, expires_at=expires_at, bounds=bounds, by=command_actor()
         )
-    print(f"{key}\n\n{id} of tenant {tenant}. Store it now: it is not shown again.")
+    print(f"{key}\n\n{id} of tenant {tenant}. Save the key now: it is not shown again.")
 
 
 async def keys_of(config: Config, tenant: str) -> list[ApiKey]:
@@ -75,7 +75,7 @@ async def list_keys(config: Config, *, tenant: str) -> None:
         scopes = ",".join(sorted(key.scopes)) or "-"
         made = key.created_at.strftime(TIME_FORMAT)
         bounds = "".join(f"  {bound}={_shown(value)}" for bound, value in key.bounds.items())
-        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<21} made {made}  {used:<21}  {key.name}{bounds}")
+        print(f"{key.id}  {key.hint}…  {key.state:<8} {scopes:<21} created {made}  {used:<21}  {key.name}{bounds}")
     if not found:
         print(f"tenant {tenant} has no keys")
 
@@ -103,7 +103,7 @@ async def list_sessions(config: Config, *, tenant: str) -> None:
     for session in found:
         used = _used(session.last_used_at)
         made, ends = session.created_at.strftime(TIME_FORMAT), session.expires_at.strftime(TIME_FORMAT)
-        print(f"{session.id}  made {made}  {used:<21}  ends {ends}  {session.address or '-'}  {session.agent}")
+        print(f"{session.id}  created {made}  {used:<21}  expires {ends}  {session.address or '-'}  {session.agent}")
     if not found:
         print(f"no browser of tenant {tenant} is signed in")
 
@@ -124,8 +124,8 @@ async def rotate_secret(config: Config) -> None:
             await note(connection, tenant_id, command_actor(), Act.SECRET_ROTATED, secret.marks[0])
             file.rotate()
     print(
-        f"Two secrets count now, and the new one signs in {SIGNS_AFTER_S:.0f} s. What the old one made stays valid"
-        " until `firsttoken secret drop`. Sessions end within 30 days, and keys move to the new one when they are used."
+        f"Both secrets are valid now, and the new one signs from {SIGNS_AFTER_S:.0f} s on. The old one stays valid"
+        " until `firsttoken secret drop`. Sessions expire within 30 days, and keys move to the new one when used."
     )
 
 
@@ -136,14 +136,14 @@ async def drop_secret(config: Config, *, force: bool) -> None:
         count = await keys.of_other_secrets()
         if count and not force:
             raise StartError(
-                f"{count} keys were not used since the rotation and would end with the old secret: use or revoke them, "
-                "or drop it all the same with --force"
+                f"{count} keys have not been used since the rotation and would stop working: use or revoke them, "
+                "or drop the secret anyway with --force"
             )
         tenant_id = await keys.tenant(LOCAL_TENANT)
         async with database.tenant(tenant_id) as connection:
             await note(connection, tenant_id, command_actor(), Act.SECRET_DROPPED, secret.marks[-1], keys=count)
             file.drop()
-    print("the old secret does not count any more")
+    print("the old secret is no longer valid")
 
 
 async def show_audit(config: Config, *, tenant: str, limit: int, as_json: bool) -> None:
@@ -170,8 +170,8 @@ async def _opened(config: Config) -> AsyncIterator[tuple[Database, Secret]]:
 def _secret_file(config: Config) -> SecretFile:
     if config.secret:
         raise StartError(
-            "the secret is that of --secret: give the new one to all workers as --secret-before, then exchange the "
-            "two, and leave the old one out when nothing needs it any more"
+            "the secret comes from --secret: give the new one to all workers as --secret-before, then swap the "
+            "two, and remove the old one when nothing needs it any more"
         )
     return SecretFile(Home(config.home))
 
@@ -200,6 +200,6 @@ def _address_of_worker(config: Config) -> str:
         return str(orjson.loads(Home(config.home).ready_file.read_bytes())["url"])
     except (OSError, ValueError, LookupError, TypeError):  # none, or something else stands there
         raise StartError(
-            "no worker has started with this home folder: start one with `firsttoken serve`, "
-            "or give its address with --url"
+            "no worker was ever started with this home folder: start one with `firsttoken serve`, "
+            "or give its URL with --url"
         ) from None

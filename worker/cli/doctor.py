@@ -63,7 +63,7 @@ async def _findings(config: Config) -> AsyncIterator[Finding]:
             config = next(iter(own.values()))
         engine = examine(engine_config(config), Calibrations(Home(config.home).calibrations))
     except (InvalidModels, StartError) as error:
-        yield Finding("models", Level.PROBLEM, str(error), "correct the file, or choose another one with --models")
+        yield Finding("models", Level.PROBLEM, str(error), "fix the file, or choose another one with --models")
         return
     except ModelNotLoaded as error:
         yield Finding("model", Level.PROBLEM, str(error), "choose another with --model")
@@ -112,14 +112,14 @@ def models_finding(configs: Mapping[str, Config]) -> Finding:
         try:
             allowance = here(engine_config(config))
         except (ModelNotLoaded, CannotServe) as error:
-            return Finding("models", Level.PROBLEM, f"{name}: {error}", "correct its table in models.toml")
+            return Finding("models", Level.PROBLEM, f"{name}: {error}", "fix its table in models.toml")
         needs[name], room = allowance.need.total + allowance.need.parked_max, allowance.room
     listed = ", ".join(f"{name} {in_words(size)}" for name, size in needs.items())
     numbers = {f"{name}_bytes": float(size) for name, size in needs.items()}
     if needs and sum(needs.values()) > room.host + room.gpu:
-        text = f"{listed}: more than may be used at once, so they take each other's place; {room}"
-        return Finding("models", Level.WARNING, text, "load fewer at the start, or give them less context", numbers)
-    return Finding("models", Level.OK, listed or "all of them are computed by engines elsewhere", numbers=numbers)
+        text = f"{listed}: together they do not fit into memory, so they replace each other; {room}"
+        return Finding("models", Level.WARNING, text, "load fewer at startup, or give them less context", numbers)
+    return Finding("models", Level.OK, listed or "all of them run on remote engines", numbers=numbers)
 
 
 def _line(finding: Finding) -> str:

@@ -88,7 +88,7 @@ class Download:
                         reason = str(error) or type(error).__name__
                         raise StartError(
                             f"{self._url} could not be downloaded ({reason}); "
-                            f"{in_words(_size(file))} are kept: try again later"
+                            f"{in_words(_size(file))} are kept: run the command again to resume"
                         ) from error
                     await asyncio.sleep(max(pause_s, error.pause_s if isinstance(error, _Cut) else 0.0))
                     pause_s = min(2 * pause_s, PAUSE_MAX_S)
@@ -143,7 +143,7 @@ class Download:
                 f"{self._url} asks for a login (status {status}): download it with a browser into {self._target.parent}"
             )
         return StartError(
-            f"{self._url} is not available (status {status}): it was renamed or removed, or --hub is wrong"
+            f"{self._url} is not available (status {status}): it was renamed or deleted, or --hub is wrong"
         )
 
 
@@ -172,7 +172,7 @@ def _alone(part: Path) -> Iterator[BinaryIO]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StartError(f"{part} is being downloaded by another process: wait for it") from None
+            raise StartError(f"another process is downloading {part}: wait until it has finished") from None
         try:
             yield file
         finally:

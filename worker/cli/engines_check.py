@@ -36,7 +36,7 @@ async def engine_findings(config: Config) -> AsyncIterator[Finding]:
             model = await asyncio.to_thread(load, [url], transport, str, config.context)
             try:
                 if not number:
-                    yield Finding("model", Level.OK, f"{model.name}, of which the vocabulary and the template are used")
+                    yield Finding("model", Level.OK, f"{model.name}, only its vocabulary and chat template are used")
                 yield await _engine(url, model, transport)
             finally:
                 await model.close()
@@ -61,12 +61,12 @@ async def _engine(url: str, model: RemoteModel, transport: EngineTransport) -> F
             await generation.stream(lambda _: None)
     except (InferenceError, TimeoutError) as error:
         reason = str(error) or f"no token within {ANSWER_S:.0f} s"
-        return Finding("engine", Level.PROBLEM, f"{url}: it does not answer a request: {reason}", "see its log")
+        return Finding("engine", Level.PROBLEM, f"{url}: it does not answer requests: {reason}", "see its log")
     answer_ms = (time.perf_counter() - began) * 1e3
     text = f"{url}: {model.context_length} tokens of context, {hop_ms:.1f} ms away, a token after {answer_ms:.0f} ms"
     numbers = {"hop_ms": hop_ms, "first_token_ms": answer_ms, "context_tokens": float(model.context_length)}
     if hop_ms > SLOW_MS:
-        return Finding("engine", Level.WARNING, text, "put workers and engines into one network", numbers)
+        return Finding("engine", Level.WARNING, text, "move workers and engines into the same network", numbers)
     return Finding("engine", Level.OK, text, numbers=numbers)
 
 
@@ -75,4 +75,4 @@ def _todo(reason: str) -> str:
         return "give both the same --token-file"
     if "vocabulary" in reason:
         return "give both the same --model"
-    return "start it with `firsttoken engine --listen`, and look whether its address can be reached from here"
+    return "start it with `firsttoken engine --listen`, and check that its address is reachable from here"

@@ -58,7 +58,7 @@ async def evaluate_retrieval(
     print(_json(evaluation, resolved) if as_json else _text(evaluation, resolved.questions))
     if resolved.errors:
         print("\n".join(resolved.errors), file=sys.stderr)
-        raise StartError(f"{len(resolved.errors)} of {len(lines)} lines match nothing in the store {store}")
+        raise StartError(f"{len(resolved.errors)} of {len(lines)} lines match nothing in store {store}")
 
 
 def _text(evaluation: Evaluation, questions: list[Question]) -> str:
@@ -70,7 +70,7 @@ def _text(evaluation: Evaluation, questions: list[Question]) -> str:
         "",
         f"{len(questions)} questions, {evaluation.tokens:.0f} tokens of passages each, "
         f"{evaluation.skipped} stages over their budget",
-        f"{len(missed)} questions whose answer was not among the passages given to the model",
+        f"{len(missed)} questions whose answer was not in the passages that the model gets",
         *(f"  {questions[index].text}" for index in missed[:MISSED_SHOWN_MAX]),
         *(["  ..."] if len(missed) > MISSED_SHOWN_MAX else []),
     ]

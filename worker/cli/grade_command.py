@@ -45,14 +45,14 @@ async def grade_canary(
         found = await store.ungraded(tenant_id, canary, limit)
         cases = [(unit, case, answer) for unit, answer in found if (case := _case(answer, asking)) is not None]
         if not cases:
-            raise StartError(f"tenant {tenant} has no stored answers of canary {name} that are not graded yet")
+            raise StartError(f"tenant {tenant} has no ungraded stored answers of canary {name}")
         async with open_side(http, asked, config, Suite(())) as asker:
             grader, scores = Judge(asker), list[float]()
             for unit, case, answer in tqdm(cases, unit=" answers", disable=None):
                 score = await grader.judged(case, Answer(said_in(answer)))
                 await store.vote([(canary.id, unit, Vote(False, "graded", 1 - score))])  # stored under its own kind
                 scores.append(score)
-    print(f"{len(scores)} answers graded, {sum(scores):.0f} of them right: see `firsttoken canary status {name}`")
+    print(f"{len(scores)} answers graded, {sum(scores):.0f} of them correct: see `firsttoken canary status {name}`")
 
 
 def _case(answer: Answered, criterion: str) -> Case | None:

@@ -62,5 +62,5 @@ def _table(bytes_per_token: dict[str, int], found: dict[str, Comparison]) -> str
         facts = (f"{each.perplexity_after:.3f}", f"{each.agreement:.1%}", f"{each.divergence:.4f}")
         rows.append((kind, str(bytes_per_token[kind]), *facts))
     lines = [f"{name:<8}" + "".join(f"{cell:>14}" for cell in cells) for name, *cells in rows]
-    note = f"Over {first.tokens} tokens; divergence from {F16} in nats. Choose one with --kv-type."
+    note = f"Measured over {first.tokens} tokens; divergence from {F16} in nats. Choose a type with --kv-type."
     return "\n".join([*lines, "", note])

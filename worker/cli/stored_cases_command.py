@@ -34,8 +34,7 @@ from worker.latency.accepted_answers import WHYS, Why, accepted_answers
 from worker.traces import Traces
 
 READ_FIRST = (
-    "Addresses, numbers and keys were taken out; names cannot be told from other words: read the {} "
-    "before you hand them on."
+    "Addresses, numbers and keys were redacted, but names cannot be recognised: read the {} before you share them."
 )
 
 
@@ -45,8 +44,8 @@ async def write_cases(config: Config, *, tenant: str, rated: str, limit: int, ju
         found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
     cases = [case for answer in found if (case := case_of(answer, judged)) is not None]
     which = "stored answers" if rated == "any" else f"answers that were rated {rated}"
-    _print(cases, found, f"tenant {tenant} has no {which} that a case can be made of")
-    print(f"{len(cases)} cases of {len(found)} answers. {READ_FIRST.format('cases')}", file=sys.stderr)
+    _print(cases, found, f"tenant {tenant} has no {which} that can become a case")
+    print(f"{len(cases)} cases from {len(found)} answers. {READ_FIRST.format('cases')}", file=sys.stderr)
 
 
 async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], limit: int) -> None:
@@ -55,7 +54,7 @@ async def export_answers(config: Config, *, tenant: str, why: Sequence[Why], lim
         found = await accepted_answers(database, tenant_id, why or WHYS, limit)
     told = [example for answer in found if (example := example_of(answer)) is not None]
     examples = list({orjson.dumps(example): example for example in told}.values())  # who asks the same weighs no more
-    _print(examples, found, f"tenant {tenant} has no accepted answers that a model can be trained on")
+    _print(examples, found, f"tenant {tenant} has no accepted answers to train on")
     print(f"{len(examples)} of {len(found)} accepted answers. {READ_FIRST.format('lines')}", file=sys.stderr)
 
 
@@ -74,7 +73,7 @@ async def replay(
     """Prints what spans took then and now. Raises StartError."""
     asked = eval_target("--model", candidate, key_file)
     if isinstance(asked, Recording):
-        raise StartError("--model must be asked anew: name a model, or NAME@URL of a server")
+        raise StartError("--model must be a model, or NAME@URL of a server")
     async with open_tenant(config, tenant) as (database, tenant_id):
         found = await answered(database, tenant_id, None if rated == "any" else rated, limit)
         traces = Traces(database)
@@ -85,7 +84,7 @@ async def replay(
         if (case := _case(answer, searches=not isinstance(asked, LocalWorker))) is not None
     ]
     if not turns:
-        raise StartError(f"tenant {tenant} has no stored answers that can be asked again")
+        raise StartError(f"tenant {tenant} has no stored answers that can be replayed")
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(session())
         asker = await stack.enter_async_context(open_side(http, asked, config, Suite(())))

@@ -49,9 +49,9 @@ async def evaluate_suite(
     other = eval_target("--against", against, key_files[1]) if against is not None else None
     judges = eval_target("--judge", judge, key_files[2]) if judge is not None else None
     if isinstance(one, Recording):
-        raise StartError("--model must be asked anew: give the earlier run as --against")
+        raise StartError("--model must be a model or a server: give the earlier run as --against")
     if suite.asks_judge and judges is None:
-        raise StartError("some cases are to be judged by a model: name one with --judge")
+        raise StartError("some cases need a judge model: name one with --judge")
     async with AsyncExitStack() as stack:
         known = (
             await asyncio.to_thread(read_recorded, other.path, suite.cases) if isinstance(other, Recording) else None
@@ -92,7 +92,7 @@ async def open_side(
             await asker.check()
             yield asker
         case _:
-            raise StartError("a judge is a model that is asked: no recorded run can be one")
+            raise StartError("--judge must be a model or a server, not a recorded run")
 
 
 def _key(config: Config, url: str, key_file: Path | None) -> str:
@@ -111,11 +111,11 @@ def _key(config: Config, url: str, key_file: Path | None) -> str:
 def _notes(one: Sequence[Result], other: Sequence[Result] | None, repeated: int) -> list[str]:
     notes = []
     if failed := sum(result.failed for result in one):
-        notes.append(f"{failed} cases of {len(one)} got no answer from the model: they score 0.")
+        notes.append(f"{failed} of {len(one)} cases got no answer from --model: they score 0.")
     if other is not None and (failed := sum(result.failed for result in other)):
-        notes.append(f"{failed} cases of {len(other)} got no answer on the other side: they score 0 there.")
+        notes.append(f"{failed} of {len(other)} cases got no answer from --against: they score 0 there.")
     if repeated > len(one):
-        notes.append(f"{repeated} answers in all: some cases are asked more than once.")
+        notes.append(f"{repeated} answers in total: some cases are repeated.")
     return notes
 
 

@@ -88,7 +88,7 @@ class Child:
     async def _pause(self, end: str) -> None:
         pause_s = retry_s(self._vitals.failures, random.random(), RESTART_MAX_S)
         why = f": {self._failure}" if self._failure else ""
-        log.warning("%s %s%s; it is begun again in %.1f s", self.name, end, why, pause_s)
+        log.warning("%s %s%s; it restarts in %.1f s", self.name, end, why, pause_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._stopping.wait()
@@ -149,7 +149,7 @@ class Child:
                     self._was_ready = True
             except (ConnectionError, TimeoutError):
                 if time.monotonic() - heard_at > HANGS_S:
-                    log.error("%s has not answered for %.0f s and is killed", self.name, HANGS_S)
+                    log.error("%s has not responded for %.0f s and is killed", self.name, HANGS_S)
                     process.kill()
                     return
             if self._ready_at == float("inf") and time.monotonic() - began > STARTS_S:
@@ -182,5 +182,5 @@ class Child:
 
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            log.error("%s does not end and is killed", self.name)
+            log.error("%s does not stop and is killed", self.name)
             self._process.kill()

@@ -191,7 +191,7 @@ class Crew:
             self._again.clear()
             leaving += await self._exchange_engines()
             for worker in self.workers:
-                log.warning("%s makes room for its successor", worker.name)
+                log.warning("%s drains for its replacement", worker.name)
                 if not await self._relieved(worker):
                     break
         for engine in leaving:
@@ -224,7 +224,7 @@ class Crew:
                 await self._begin(child)
             left = self._models.take([each for each, _ in begun])
         except (StartError, OSError) as error:
-            log.error("models.toml is not read again, and all models stay: %s", error)
+            log.error("models.toml was not reloaded; all models stay as they are: %s", error)
             for _, child in begun:
                 await self._end(child)
             return []

@@ -265,7 +265,7 @@ async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) ->
     try:
         await model.start()
         if model.failed:
-            log.warning("none of the engines answers yet: turns are refused until one does")
+            log.warning("no engine is reachable yet: turns are refused until one is")
         watch = supervisor.start("engines", model.watch)
         yield model
     finally:

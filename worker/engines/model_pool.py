@@ -144,7 +144,7 @@ class ModelPool:
                 if model.is_unused and monotonic() - model.used_at >= UNUSED_S:
                     break
                 await asyncio.sleep(LOOK_S)
-            log.info("the model %s of before is unloaded: its answers are finished", model.name)
+            log.info("the previous version of model %s is unloaded: its answers are finished", model.name)
         finally:
             await self.discard(model)
 
@@ -215,7 +215,7 @@ class ModelPool:
             return False
         del self._loaded[gives_way.model]
         self.unloads += 1
-        log.info("the model %s is unloaded: another one needs its memory", gives_way.model.name)
+        log.info("the model %s is unloaded: another model needs its memory", gives_way.model.name)
         await gives_way.model.unload()
         return True
 

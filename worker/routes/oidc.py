@@ -113,5 +113,5 @@ def _redirect_uri(request: web.Request, services: Services) -> str:
 
 def _refused(error: Exception) -> web.Response:
     """Why is for the log alone: the page tells whom to ask."""
-    log.warning("a sign-in by OpenID Connect came to nothing: %s", error)
+    log.warning("a sign-in with OpenID Connect failed: %s", error)
     return web.Response(status=303, headers={"Location": REFUSED, "Cache-Control": "no-store"})

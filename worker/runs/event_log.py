@@ -196,6 +196,8 @@ class EventLog:
         count = sum(len(journal.frames) - journal.stored for journal in self._waiting.values())
         if count <= WAITING_MAX:
             return
-        log.error("the database was away for too long: %d events of %d responses are lost", count, len(self._waiting))
+        log.error(
+            "the database was unavailable for too long: %d events of %d responses are lost", count, len(self._waiting)
+        )
         for journal in self._waiting.values():
             journal.drop()

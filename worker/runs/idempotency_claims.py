@@ -29,7 +29,7 @@ class IdempotencyClaims:
         """
         if len(self._unsettled) >= UNSETTLED_MAX:
             self._unsettled.pop(next(iter(self._unsettled)))
-            log.error("an idempotency key could not be given back for too long: it stays in use")
+            log.error("an idempotency key could not be released in time and stays in use")
         self._unsettled[claim] = tenant_id, key, answered
         with suppress(*DATABASE_AWAY):
             async with asyncio.timeout(SETTLE_S):

@@ -240,7 +240,7 @@ class Runs:
         except NoCapacity:
             return True
         except CannotResume as reason:
-            log.info("%s cannot go on: %s", taken.response_id, reason)
+            log.info("%s cannot be resumed: %s", taken.response_id, reason)
             return False
         if interrupted is None:
             return False
@@ -254,11 +254,11 @@ class Runs:
         try:
             run = await self._resume(taken, interrupted)
         except CannotResume as reason:
-            log.info("%s cannot go on: %s", taken.response_id, reason)
+            log.info("%s cannot be resumed: %s", taken.response_id, reason)
         except Exception:  # the boundary: whatever keeps it from going on ends it
-            log.exception("%s cannot go on", taken.response_id)
+            log.exception("%s cannot be resumed", taken.response_id)
         else:
-            log.info("%s goes on here behind event %d", taken.response_id, len(interrupted.events) - 1)
+            log.info("%s is resumed here after event %d", taken.response_id, len(interrupted.events) - 1)
             await run.wait()
             return
         with suppress(*DATABASE_AWAY):  # it is in these hands: the next look sees to it

@@ -265,7 +265,7 @@ class Run:
         try:
             await settle(self._services, self.turn)
         except Exception as error:  # the boundary: nothing is told until its end is stored, which tries this again
-            log.warning("a response of the queue is told later: %r", error)
+            log.warning("a queued response is announced later: %r", error)
         else:
             self._emit_held_back()
 
@@ -310,7 +310,7 @@ class Run:
             async with asyncio.timeout(ABANDON_S):
                 await withdraw(self._services, self.turn)
         except DATABASE_AWAY as error:
-            log.warning("a response that was refused is removed later: %r", error)
+            log.warning("a refused response is deleted later: %r", error)
 
     async def _run_turn(self) -> TurnFinished:
         """What the turn raises before it is accepted refuses it."""
@@ -329,7 +329,7 @@ class Run:
         except Exception:  # the boundary: once a turn was accepted, whatever breaks it must still end it well
             if not self._accepted.done():
                 raise
-            log.exception("a turn broke")
+            log.exception("a turn failed unexpectedly")
             return TurnFinished("failed", (), Usage(), error_code="server_error", error_message=BROKE)
 
     def _tell(self, events: Sequence[Event]) -> None:

@@ -100,7 +100,7 @@ class DiskTier:
             return
         self.ready.set()
         if self._owner is not None:
-            log.info("conversations are not kept on disk while another one has %s", self._folder)
+            log.info("conversations are not kept on disk while another worker uses %s", self._folder)
             self._reader.submit(self._follow)
 
     def match(self, tokens: Sequence[int], scope: CacheScope) -> Found | None:
@@ -224,7 +224,7 @@ class DiskTier:
             self._discard(found.name, error)
             return None
         except MemoryError:
-            log.warning("a conversation is computed again: there is no memory for what %s has of it", found.name)
+            log.warning("a conversation is prefilled again: there is no memory to load %s", found.name)
             return None
         with self._lock:
             self._index.use(found.name)

@@ -237,7 +237,7 @@ async def test_a_server_that_was_killed_is_replaced(pool: LoaderPool, caplog: py
     await asyncio.to_thread(wait_until_dead, first)
     assert await is_read(pool)
     assert server_of(pool) != first
-    assert "died; another one takes its place" in caplog.text
+    assert "died; it is replaced" in caplog.text
 
 
 async def test_a_server_that_answers_no_more_is_replaced(pool: LoaderPool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,4 +130,4 @@ def test_a_worker_whose_disk_ran_full_stops_in_time_and_its_next_start_says_why(
         fill(home)  # its end left some room
         assert "free some space" in complaint("migrate", "--home", str(home))
         filler.unlink()
-        assert firsttoken("migrate", "--home", str(home)).stdout == "nothing to do\n"
+        assert firsttoken("migrate", "--home", str(home)).stdout == "the database is up to date\n"

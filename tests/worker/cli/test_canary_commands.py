@@ -40,7 +40,7 @@ def test_a_canary_is_started_compared_promoted_and_ended(home: str) -> None:
     assert "new answers 20% of the conversations of agent support" in started.stdout, started.stderr
     told = json.loads(firsttoken("canary", "status", "trial", "--json", "--home", home).stdout)
     assert (told["state"], told["verdict"], told["measures"][1]["margin"]) == ("running", "go on", 0.1)
-    assert "new answers all conversations" in firsttoken("canary", "promote", "trial", "--home", home).stdout
+    assert "new now answers all conversations" in firsttoken("canary", "promote", "trial", "--home", home).stdout
     assert "agent support answers for itself again" in firsttoken("canary", "abort", "trial", "--home", home).stdout
     assert "canary trial is aborted" in complaint("canary", "promote", "trial", "--home", home)
 
@@ -62,7 +62,7 @@ def test_the_report_stands_both_kinds_side_by_side() -> None:
     answers = [Answer(bool(i % 2), bool(i % 2), None, 200.0, 20.0, 300) for i in range(40)]
     title, counts, _, failed, late, *_, decision = report(canary, Evidence(answers))
     assert title == "trial: new for 20% of agent support, running"
-    assert counts == "20 conversations of the control, 20 of the treatment"
+    assert counts == "20 conversations in the control group, 20 in the treatment group"
     assert failed.split()[:3] == ["failed", "0.0%", "100.0%"] and failed.endswith("worse")
     assert late.split()[:3] == ["late", "-", "-"] and late.endswith("open")
     assert decision == "roll back: failed is worse by more than 0.02, after 20 pairs"

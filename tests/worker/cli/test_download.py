@@ -117,7 +117,7 @@ async def test_an_unreachable_hub_is_named(target: Path) -> None:
     assert not part_of(target).exists()
 
 
-@pytest.mark.parametrize(("status", "what"), [(404, "renamed or removed"), (401, "login"), (403, "browser")])
+@pytest.mark.parametrize(("status", "what"), [(404, "renamed or deleted"), (401, "login"), (403, "browser")])
 async def test_a_refusal_is_final_and_says_what_to_do(hub: Hub, target: Path, status: int, what: str) -> None:
     hub.statuses = [status, 500, 500]
     assert what in await refusal(hub, target)

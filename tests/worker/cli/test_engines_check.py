@@ -91,7 +91,7 @@ async def test_an_engine_that_takes_no_request_and_one_that_is_not_there_are_pro
     paths = {"/health": web.Response, "/v1/models": models(vocabulary)}
     async with engine(tmp_path, paths) as url:
         _, mute, nobody = await findings(tmp_path, f"{url},unix:{tmp_path}/nobody.sock")
-    assert "does not answer a request" in mute.text and mute.level is Level.PROBLEM
+    assert "does not answer requests" in mute.text and mute.level is Level.PROBLEM
     assert "there is no connection to it" in nobody.text and nobody.level is Level.PROBLEM
 
 

@@ -67,7 +67,7 @@ def test_a_usage_fits_on_a_screen() -> None:
 def test_who_says_nothing_is_told_what_can_be_said() -> None:
     done = firsttoken()
     assert (done.returncode, done.stdout) == (2, "")
-    assert "start the worker" in done.stderr and "firsttoken COMMAND --help" in " ".join(done.stderr.split())
+    assert "start a worker" in done.stderr and "firsttoken COMMAND --help" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,15 @@ def test_a_broken_data_folder_is_named(make_home: Callable[[], Path]) -> None:
     control.write_bytes(b"")
     assert "Postgres did not start" in complaint("serve", "--home", str(home), "--port", "0")
     control.write_bytes(content)
-    assert firsttoken("migrate", "--home", str(home)).stdout == "nothing to do\n"  # repaired, it works again
+    assert (
+        firsttoken("migrate", "--home", str(home)).stdout == "the database is up to date\n"
+    )  # repaired, it works again
 
 
 def test_migrations_are_applied_once(home: str) -> None:
     first, second = firsttoken("migrate", "--home", home), firsttoken("migrate", "--home", home)
     assert first.returncode == second.returncode == 0
-    assert second.stdout == "nothing to do\n"
+    assert second.stdout == "the database is up to date\n"
 
 
 def test_a_key_has_the_bounds_that_it_was_made_with(home: str) -> None:
@@ -185,7 +187,7 @@ def test_sessions_are_listed_and_one_that_is_not_there_is_named(home: str) -> No
 def test_the_secret_is_rotated_once_and_the_audit_log_tells_who_did_it(make_home: Callable[[], Path]) -> None:
     home = str(make_home())
     key = firsttoken("keys", "create", "laptop", "--home", home).stdout.split("\n")[0]
-    assert "Two secrets count now" in firsttoken("secret", "rotate", "--home", home).stdout
+    assert "Both secrets are valid now" in firsttoken("secret", "rotate", "--home", home).stdout
     assert "secret drop" in complaint("secret", "rotate", "--home", home)
     assert "wait" in complaint("secret", "drop", "--home", home)
     file = Path(home, "secret")

@@ -54,14 +54,14 @@ def test_a_running_worker_gets_another_model_and_a_mistake_changes_nothing(worke
             assert time.monotonic() < give_up_at, worker.log.read_text()
         answer = client.post("/v1/responses", json={"input": "Hello!", "max_output_tokens": 4, "model": "best"})
         assert answer.status_code == 200, answer.text
-    assert "models.toml is read again" in worker.log.read_text()
+    assert "models.toml was reloaded" in worker.log.read_text()
 
 
 def test_without_a_file_or_a_worker_it_says_so(make_home: Callable[[], Path]) -> None:
     home = make_home()
     assert "there is no models.toml" in complaint("reload", "--home", str(home))
     (home / "models.toml").write_text(SMALL)
-    assert "no worker of this home folder is running" in complaint("reload", "--home", str(home))
+    assert "no worker is running with this home folder" in complaint("reload", "--home", str(home))
 
 
 @pytest.mark.parametrize(

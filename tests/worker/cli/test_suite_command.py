@@ -99,7 +99,7 @@ def test_two_configurations_are_started_and_asked_in_turns(tmp_path: Path) -> No
     [
         (["--model", "demo-chat --colour red"], "unrecognized arguments: --colour red"),
         (["--model", "x@http://127.0.0.1:9"], "http://127.0.0.1:9: nobody answers there"),
-        (["--model", "run.json"], "--model must be asked anew"),
+        (["--model", "run.json"], "--model must be a model or a server"),
         (["--model", "x y@http://there"], "--model must be a model with settings"),
         (["--model", "'x"], "--model: No closing quotation"),
         (["--model", "demo-chat", "--against", "away.json"], "there is no file away.json"),

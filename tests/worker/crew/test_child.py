@@ -151,6 +151,6 @@ async def test_one_that_fails_later_is_tried_ever_more_rarely(
     child = child_of(FAILS.replace("sys.exit(1)", "import time; time.sleep(0.3); sys.exit(1)"), answers)
     async with kept(child):
         await until(lambda: len(answers.told) >= 6)
-    said = [record.getMessage() for record in caplog.records if "begun again" in record.message]
-    assert said[0].startswith("worker-1 ended with exit code 1: the reason; it is begun again in 0.0 s")
+    said = [record.getMessage() for record in caplog.records if "it restarts" in record.message]
+    assert said[0].startswith("worker-1 ended with exit code 1: the reason; it restarts in 0.0 s")
     assert child._vitals.failures >= 2

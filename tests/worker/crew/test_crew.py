@@ -247,5 +247,5 @@ def test_what_prevents_a_start_is_said_in_one_line(settings: tuple[str, ...], sa
         check=False,
     )
     # A worker that is quicker than the engine says so before.
-    (line,) = [line for line in done.stderr.splitlines() if "none of the engines answers yet" not in line]
+    (line,) = [line for line in done.stderr.splitlines() if "no engine is reachable yet" not in line]
     assert done.returncode == 1 and line.startswith("firsttoken: ") and said in line

@@ -84,7 +84,7 @@ async def test_a_model_whose_engine_failed_is_opened_anew_and_gets_its_folder_ba
         assert (state(model), model.failed, model.is_idle) == ("not_loaded", None, True)
         await model.load()
         assert state(model) == "loaded"
-        assert "while another one has" not in caplog.text
+        assert "while another worker uses" not in caplog.text
         await read(model)
     finally:
         await model.close()
