@@ -31,7 +31,7 @@ class _Part(BaseModel):
 
 
 class Comparison(_Part):
-    """One attribute against a value: equal, ordered (numbers, or texts by their characters), or one of a list."""
+    """Compares an attribute with a value: equality, order (numbers, or strings by code point), or membership."""
 
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
     key: Annotated[str, StringConstraints(min_length=1, max_length=KEY_CHARS_MAX)]
@@ -55,7 +55,7 @@ class Comparison(_Part):
 
 
 class Compound(_Part):
-    """All of the filters ("and"), or at least one of them ("or")."""
+    """All filters match ("and"), or at least one ("or")."""
 
     type: Literal["and", "or"]
     filters: Annotated[list[Filter], Field(min_length=1, max_length=PARTS_MAX)]

@@ -122,7 +122,10 @@ def document(operations: Iterable[Operation], version: str) -> Schema:
         "paths": paths,
         "components": {
             "schemas": {**schemas.get("$defs", {}), "Error": ERROR},
-            "responses": {"4XX": _error("What was asked cannot be done."), "503": _error("Try again in a moment.")},
+            "responses": {
+                "4XX": _error("The request was refused."),
+                "503": _error("The server is temporarily unavailable. Retry after the time in `retry-after`."),
+            },
             "securitySchemes": {
                 BEARER: {"type": "http", "scheme": "bearer", "description": "An API key (ft_…) or a JWT."}
             },

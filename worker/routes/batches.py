@@ -46,7 +46,7 @@ async def create(request: web.Request) -> web.Response:
 
 @RouteDocs(query=PAGE)
 async def list_batches(request: web.Request) -> web.Response:
-    """The newest first, which is the only order of the contract."""
+    """Newest first, the only supported order."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     page = PageQuery.parse(request.query)
     batches = await services.batches.list(tenant_id, after=page.after, limit=page.limit + 1)
@@ -60,7 +60,7 @@ async def retrieve(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """Again without harm; what is over otherwise cannot be cancelled any more."""
+    """Idempotent. A batch that has ended otherwise cannot be cancelled."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     batch = await services.batches.cancel(tenant_id, path_id(request, "batch"))
     if batch.status not in ("cancelling", "cancelled"):

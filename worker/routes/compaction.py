@@ -28,7 +28,7 @@ def routes() -> list[web.RouteDef]:
 
 @RouteDocs(CompactRequest)
 async def create(request: web.Request) -> web.Response:
-    """Nothing is stored: the caller carries what comes out."""
+    """Nothing is stored: send the output back as the input of the next request."""
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
         body = parse(CompactRequest, request[BODY])

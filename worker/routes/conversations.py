@@ -75,7 +75,7 @@ async def list_conversations(request: web.Request) -> web.Response:
 
 @RouteDocs(query=PAGE)
 async def search(request: web.Request) -> web.Response:
-    """Conversations in which all words of `query` begin a word, the newest first; there are no further pages."""
+    """Find conversations that contain all words of `query` as prefixes, newest first, on a single page."""
     words, page = search_words(request.query), PageQuery.parse(request.query)
     found = await request.app[SERVICES].search.find(request[PRINCIPAL].tenant_id, words, page.limit)
     return json_response(list_object([found_object(each) for each in found], has_more=False))
@@ -83,7 +83,7 @@ async def search(request: web.Request) -> web.Response:
 
 @RouteDocs(tells=(JSON, "text/markdown"))
 async def export(request: web.Request) -> web.Response:
-    """The whole conversation as a file: `format` is markdown, to read, or json, with every item."""
+    """The whole conversation as a file: `format` is markdown (for reading) or json (with every item)."""
     store, tenant_id = _store(request)
     conversation_id, form = _conversation_id(request), request.query.get("format", "markdown")
     if form not in ("markdown", "json"):
@@ -151,7 +151,7 @@ async def list_items(request: web.Request) -> web.Response:
 
 @RouteDocs(BranchChoice)
 async def branch(request: web.Request) -> web.Response:
-    """Go back to an item, so that another version follows it, or go on with a version that is there."""
+    """Go back to an item, so that another version follows it, or switch to an existing version."""
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
     body = parse(BranchChoice, request[BODY])

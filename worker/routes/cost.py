@@ -22,7 +22,7 @@ def routes() -> list[web.RouteDef]:
 
 @RouteDocs(query=WindowQuery.parameters())
 async def cost(request: web.Request) -> web.Response:
-    """By surface, model and agent: sums, what a thousand answers cost, and how soon they begin."""
+    """Totals by surface, model and agent, with the cost per thousand answers and their time to first token."""
     query = WindowQuery.model_validate(dict(request.query))
     services = request.app[SERVICES]
     await services.telemetry.flush()

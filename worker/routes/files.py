@@ -71,7 +71,7 @@ async def retrieve(request: web.Request) -> web.Response:
 
 @RouteDocs(query={"form": {"enum": ["text"]}}, tells=(BYTES, PLAIN))
 async def content(request: web.Request) -> web.StreamResponse:
-    """A file as it was sent; or, with `form=text` and for files that were read from a disk, its extracted text."""
+    """The file as it was uploaded. With `form=text`, and for files ingested from disk, its extracted text."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
     file = await services.uploads.get(tenant_id, file_id)
@@ -89,7 +89,7 @@ async def content(request: web.Request) -> web.StreamResponse:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """From every store that it is in, too."""
+    """Delete the file, also from every vector store that contains it."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     file_id = path_id(request, "file")
     await services.file_queue.delete_file(tenant_id, file_id, also=noted(request, Act.FILE_DELETED, file_id))

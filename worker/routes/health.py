@@ -31,7 +31,7 @@ async def live(request: web.Request) -> web.Response:
 
 
 async def look(request: web.Request) -> web.Response:
-    """`ready`, for whoever can be told apart: a worker that stops waits for balancers that look again and again."""
+    """Whether the worker is ready. A worker that stops waits for balancers that check regularly."""
     answer = await ready(request)
     request.app[CHECKERS].asked(remote_of(request))
     return answer

@@ -183,7 +183,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def state(request: web.Request) -> web.Response:
-    """What the worker does right now, for all tenants together."""
+    """What the worker is doing now, for all tenants."""
     services = request.app[SERVICES]
     return json_response(
         {
@@ -209,7 +209,7 @@ async def summary(request: web.Request) -> web.Response:
 
 @RouteDocs(query=WindowQuery.parameters())
 async def series(request: web.Request) -> web.Response:
-    """The same over time, and the answers that came late as single points."""
+    """The summary over time, with late answers as single points."""
     query = WindowQuery.model_validate(dict(request.query))
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     await services.telemetry.flush()
@@ -227,7 +227,7 @@ async def series(request: web.Request) -> web.Response:
 
 @RouteDocs(query=ComparisonQuery.parameters())
 async def comparison(request: web.Request) -> web.Response:
-    """Each span's median and 95th percentile here and there, and whether the difference is more than chance."""
+    """The median and 95th percentile of each span on both sides, and whether the difference is significant."""
     query = ComparisonQuery.model_validate(dict(request.query))
     services = request.app[SERVICES]
     await services.telemetry.flush()
@@ -237,7 +237,7 @@ async def comparison(request: web.Request) -> web.Response:
 
 @RouteDocs(query=TracesQuery.parameters())
 async def list_traces(request: web.Request) -> web.Response:
-    """The questions are told to their own tenant alone, if the credential may read them."""
+    """Questions are included only for the caller's own tenant, and only if the credential may read them."""
     query = TracesQuery.model_validate(dict(request.query))
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     await services.telemetry.flush()
@@ -259,8 +259,9 @@ async def list_traces(request: web.Request) -> web.Response:
 
 @RouteDocs(query=TraceQuery.parameters())
 async def get_trace(request: web.Request) -> web.Response:
-    """With what is usual on its surface; with the question and the tool calls for its own tenant. With `format=otlp` as
-    a collector of OpenTelemetry takes it, without any text.
+    """One trace with the usual values of its surface and, for its own tenant, with the question and the tool calls.
+
+    With `format=otlp`, in the format of OpenTelemetry, without any text.
     """
     query = TraceQuery.model_validate(dict(request.query))
     services, principal = request.app[SERVICES], request[PRINCIPAL]
@@ -300,7 +301,7 @@ def _target(services: Services, surface: str) -> dict[str, float] | None:
 
 @RouteDocs(query=AuditQuery.parameters())
 async def list_audit(request: web.Request) -> web.Response:
-    """The newest first. `before` is the position of the last one seen."""
+    """Newest first. `before` is the position of the last entry seen."""
     query = AuditQuery.model_validate(dict(request.query))
     audit = request.app[SERVICES].authenticator.audit
     notes = await audit.list(request[PRINCIPAL].tenant_id, limit=query.limit + 1, before=query.before)

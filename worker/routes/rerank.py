@@ -55,7 +55,7 @@ def routes() -> list[web.RouteDef]:
 
 @RouteDocs(RerankRequest)
 async def create(request: web.Request) -> web.Response:
-    """By an embedding model or the cross-encoder, as passages are reranked before an answer."""
+    """Rerank documents with the cross-encoder or an embedding model, in the same way as passages before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
     body = parse(RerankRequest, request[BODY])
     texts = [document.text for document in body.documents]

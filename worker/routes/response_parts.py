@@ -32,14 +32,14 @@ def routes() -> list[web.RouteDef]:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """Stop a response, whichever worker makes it, and show it as it ended. One that has ended stays as it is."""
+    """Cancel a response at whichever worker generates it, and return its final state. A finished one is unchanged."""
     body = await request.app[RUNS].cancel(request[PRINCIPAL].tenant_id, path_id(request, "response"))
     return json_response(public_response(body))
 
 
 @RouteDocs(Feedback)
 async def rate(request: web.Request) -> web.Response:
-    """Kept in the metadata of the response, and shown with its trace."""
+    """Store a rating. It appears in the metadata of the response and with its trace."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
     body = parse(Feedback, request[BODY])
     await services.responses.annotate(tenant_id, id, body.notes)
@@ -53,7 +53,7 @@ async def rate(request: web.Request) -> web.Response:
 
 @RouteDocs(query=PAGE | INCLUDE)
 async def input_items(request: web.Request) -> web.Response:
-    """The request's own items; what stood before them belongs to other responses."""
+    """The items of the request itself; earlier items belong to other responses."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     query = PageQuery.parse(request.query)
     record = await services.responses.get(tenant_id, path_id(request, "response"))
@@ -64,7 +64,7 @@ async def input_items(request: web.Request) -> web.Response:
 
 @RouteDocs(ResponseRequest)
 async def input_tokens(request: web.Request) -> web.Response:
-    """How many tokens the model would read first, without the passages of a file search: those are not known yet."""
+    """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     body = parse(ResponseRequest, request[BODY])
     model = check_model(body.model, services)

@@ -166,7 +166,7 @@ async def _follow(request: web.Request, response_id: str, after: int) -> web.Str
 
 
 async def delete(request: web.Request) -> web.Response:
-    """One that is being made is stopped first."""
+    """Delete the response. One in progress is cancelled first."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     response_id = path_id(request, "response")
     await request.app[RUNS].cancel(tenant_id, response_id)

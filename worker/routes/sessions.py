@@ -48,7 +48,7 @@ async def list_sessions(request: web.Request) -> web.Response:
 
 
 async def end_own(request: web.Request) -> web.Response:
-    """Sign out everywhere: all sessions of the person that asks, this browser's too. Raises ApiError 403."""
+    """Sign out everywhere: end all sessions of the signed-in person, including this browser's. Raises ApiError 403."""
     principal, sessions = request[PRINCIPAL], request.app[SERVICES].authenticator.sessions
     own = _own(await sessions.list(principal.tenant_id), principal)
     if not own:
@@ -61,7 +61,7 @@ async def end_own(request: web.Request) -> web.Response:
 
 
 async def end(request: web.Request) -> web.Response:
-    """Sign a browser out: what it is being answered ends as well. Raises ApiError 403, 404."""
+    """Sign a browser out and cancel its answers in progress. Raises ApiError 403, 404."""
     principal, sessions = request[PRINCIPAL], request.app[SERVICES].authenticator.sessions
     id = path_id(request, "session")
     this = principal.via == "session" and id in (CURRENT, principal.subject)

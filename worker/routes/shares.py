@@ -40,7 +40,7 @@ async def retrieve(request: web.Request) -> web.Response:
 
 
 async def revoke(request: web.Request) -> web.Response:
-    """Nothing happens where there is no link."""
+    """Revoke the link. Idempotent."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "conversation")
     await services.conversations.get(tenant_id, id)
     await services.shares.revoke(tenant_id, id, also=noted(request, Act.CONVERSATION_UNSHARED, id))
@@ -48,7 +48,7 @@ async def revoke(request: web.Request) -> web.Response:
 
 
 async def open_link(request: web.Request) -> web.Response:
-    """For whoever has the link: guesses cost an address what wrong keys cost it."""
+    """Read a shared conversation. Wrong tokens count towards the limit for wrong credentials of an address."""
     services = request.app[SERVICES]
     async with services.authenticator.throttle.checking(remote_of(request)):
         shared = await services.shares.open(path_id(request, "shared conversation", "token"))

@@ -62,7 +62,7 @@ async def add(request: web.Request) -> web.Response:
 
 @RouteDocs(query=PAGE | {"filter": {"type": "string"}})
 async def list_files(request: web.Request) -> web.Response:
-    """Of a store, or of one batch; `filter` names a status."""
+    """The files of a store or of one batch; `filter` is a status."""
     services, tenant_id, store_id = await _opened(request)
     batch_id = path_id(request, "batch", "batch_id") if "batch_id" in request.match_info else None
     status = request.query.get("filter")

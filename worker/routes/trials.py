@@ -31,7 +31,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def list_canaries(request: web.Request) -> web.Response:
-    """With the agents that may be tried, for who may try them."""
+    """All canaries and, for callers who may start one, the agents that can be tried."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
     data = await services.canaries.accounts() if principal.is_operator else []
     return json_response(

@@ -107,7 +107,7 @@ async def delete(request: web.Request) -> web.Response:
 
 @RouteDocs(StoreSearch)
 async def search(request: web.Request) -> web.Response:
-    """The passages of all queries together, best first; one that two of them find counts once."""
+    """The passages of all queries, best first, without duplicates."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
     body = parse(StoreSearch, request[BODY])
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))

@@ -17,7 +17,7 @@ Share = Annotated[float, Field(gt=0, lt=1, strict=False)]
 
 
 class CanaryStart(Strict):
-    """Without an `agent`, the conversations of requests that name none."""
+    """Without `agent`, the canary covers requests that name no agent."""
 
     name: Name
     agent: Agent = ""

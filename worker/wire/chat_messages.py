@@ -42,7 +42,7 @@ class SpeakerMessage(Strict):
 
 
 class AssistantMessage(Echoed):
-    """What a completion said before comes back. Its thoughts are not read: models think anew."""
+    """A message from an earlier completion. Its reasoning is ignored: models reason anew."""
 
     role: Literal["assistant"]
     content: SaidContent | None = None

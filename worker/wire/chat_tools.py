@@ -50,7 +50,7 @@ class AllowedTools(Strict):
 
 
 class ChatToolChoice(Strict):
-    """none, auto, required, one function, or a list of functions to which the answer is held."""
+    """none, auto, required, one function, or a list of allowed functions."""
 
     type: Annotated[str, only("function", "mode", "allowed_tools")]
     mode: Literal["none", "auto", "required"] | None = None

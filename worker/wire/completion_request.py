@@ -51,8 +51,8 @@ def _each(prompt: Prompt) -> list[str | list[int]]:
 
 
 class CompletionRequest(GenerationParameters):
-    """`parse_special` is llama-server's: whether marks of control tokens in a text are these tokens. They are unless it
-    is false: whoever writes a prompt by hand writes them too."""
+    """`parse_special`, as in llama-server: whether marks of control tokens in the text become control tokens. They do
+    unless it is false, because a prompt written by hand contains them as well."""
 
     EFFORT_PARAM: ClassVar = "reasoning_effort"
     VERBOSITY_PARAM: ClassVar = "verbosity"

@@ -29,7 +29,7 @@ class ItemsCreate(Strict):
 
 
 class BranchChoice(Strict):
-    """`item_id`: the version to go on with; `after`: the item to go back to, null for the beginning."""
+    """`item_id`: an item of the version to switch to; `after`: the item to go back to, or null for the beginning."""
 
     item_id: Id | None = None
     after: Id | None = None

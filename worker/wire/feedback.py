@@ -14,7 +14,7 @@ RATING, COMMENT = "firsttoken:rating", "firsttoken:comment"
 
 
 class Feedback(Strict):
-    """A rating of null takes the feedback back."""
+    """A rating of null removes the feedback."""
 
     rating: Literal["up", "down"] | None
     comment: Annotated[str, StringConstraints(max_length=limits.METADATA_VALUE_MAX)] | None = None

@@ -40,7 +40,7 @@ class AnyJson(Strict):
 
 
 class NamedSchema(Strict):
-    """Answers are held to the schema whether `strict` or not: nothing is gained by breaking it."""
+    """Answers always match the schema, with or without `strict`."""
 
     name: Name
     body: AnswerSchema = Field(alias="schema")
@@ -49,7 +49,7 @@ class NamedSchema(Strict):
 
 
 class SchemaFormat(NamedSchema):
-    """As /v1/responses has it."""
+    """The format of /v1/responses."""
 
     type: Literal["json_schema"]
 
@@ -67,7 +67,7 @@ class SchemaFormat(NamedSchema):
 
 
 class NestedSchemaFormat(Strict):
-    """As chat completions have it."""
+    """The format of chat completions."""
 
     type: Literal["json_schema"]
     json_schema: NamedSchema

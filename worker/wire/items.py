@@ -30,7 +30,7 @@ class MessageItem(Strict):
 
 
 class AnswerItem(MessageItem, Echoed):
-    """A message of an earlier answer."""
+    """A message from an earlier answer."""
 
     role: Literal["assistant"]
 
@@ -41,7 +41,7 @@ class ReasoningPart(Echoed):
 
 
 class ReasoningItem(Echoed):
-    """Thoughts of an earlier answer. Summaries and sealed thoughts are those of other servers and are not read."""
+    """Reasoning from an earlier answer. Summaries and encrypted reasoning of other servers are ignored."""
 
     type: Literal["reasoning"]
     id: Id | None = None
@@ -81,7 +81,7 @@ class FunctionCallOutputItem(Strict):
 
 
 class FileSearchCallItem(Echoed):
-    """A search of an earlier answer. Its results were that answer's own and are not read again."""
+    """A file search from an earlier answer. Its results are not used again."""
 
     type: Literal["file_search_call"]
     id: Id | None = None
@@ -93,7 +93,7 @@ class FileSearchCallItem(Echoed):
 
 
 class CompactionItem(Echoed):
-    """A summary that this server made and sealed for the caller's tenant."""
+    """A summary that this server created and sealed for the caller's tenant."""
 
     type: Literal["compaction"]
     encrypted_content: Annotated[str, StringConstraints(min_length=1, max_length=limits.SEALED_CHARS_MAX)]
@@ -105,7 +105,7 @@ class CompactionItem(Echoed):
 
 
 class ItemReference(Strict):
-    """An item that is stored here, in a conversation or in the output of a response."""
+    """A reference to an item that is stored in a conversation or in the output of a response."""
 
     type: Literal["item_reference"]
     id: Id

@@ -36,7 +36,7 @@ class TextBlock(Lenient):
 
 
 class ToolResultBlock(Lenient):
-    """What the caller's function returned."""
+    """The result of a function that the caller ran."""
 
     type: Literal["tool_result"]
     tool_use_id: CallId
@@ -57,7 +57,7 @@ class ThinkingBlock(Echoed):
 
 
 class RedactedThinkingBlock(Echoed):
-    """Thoughts of another server, which only that server can read."""
+    """Encrypted reasoning of another server, which only that server can read."""
 
     type: Literal["redacted_thinking"]
 
@@ -152,7 +152,7 @@ def said(parts: Sequence[Any], between: str = "\n") -> str:
 
 
 class GivenMessage(Lenient):
-    """What the user says, with the results of the calls before it; or a word of the system in between."""
+    """A message from the user, with the results of earlier tool calls; or a system message in between."""
 
     role: Literal["user", "system"]
     content: GivenContent
@@ -174,7 +174,7 @@ class GivenMessage(Lenient):
 
 
 class SaidMessage(Lenient):
-    """What the model answered before."""
+    """An earlier answer of the model."""
 
     role: Literal["assistant"]
     content: SaidContent

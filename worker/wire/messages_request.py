@@ -37,7 +37,7 @@ OutputTokens: TypeAlias = Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX
 
 
 class Thinking(Lenient):
-    """Whether the model thinks. For how long is its own choice."""
+    """Whether the model reasons before it answers. A budget has no effect."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int | None, without_effect("thinking.budget_tokens")] = None
@@ -58,7 +58,7 @@ class OutputConfig(Lenient):
 
 
 class MessagesInput(GenerationParameters, Lenient):
-    """What the model reads."""
+    """The prompt of the model."""
 
     model_config = ConfigDict(extra="ignore")
     EFFORT_PARAM: ClassVar = "output_config.effort"

@@ -26,7 +26,7 @@ def _enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
 
 
 class CustomTool(Lenient):
-    """With `strict` its arguments are held to the schema."""
+    """With `strict`, the arguments always match the schema."""
 
     name: ToolName
     description: Description | None = None

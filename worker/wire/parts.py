@@ -28,7 +28,7 @@ SUFFIXES = {**MEDIA_TYPES, "text/plain": ".txt"}  # by the media type in a data 
 
 
 class TextPart(Strict):
-    """Text that somebody wrote."""
+    """A piece of text."""
 
     type: Literal["input_text", "text"]
     text: Text
@@ -37,7 +37,7 @@ class TextPart(Strict):
 
 
 class SaidPart(Echoed):
-    """Text of an earlier answer, with its annotations and the like."""
+    """Text from an earlier answer, with its annotations."""
 
     type: Literal["output_text", "text"]
     text: Text
@@ -53,7 +53,7 @@ class RefusalPart(Echoed):
 
 
 class FilePart(Strict):
-    """A file of which the model reads the text: one that comes along, or one that is kept here."""
+    """A file whose text the model reads: included in the request, or stored on this server."""
 
     type: Literal["input_file"]
     filename: Annotated[str, StringConstraints(min_length=1, max_length=limits.FILENAME_CHARS_MAX)] | None = None

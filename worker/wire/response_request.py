@@ -68,7 +68,7 @@ class StreamOptions(Strict):
 
 
 class ContextManagement(Strict):
-    """The conversation is made short first, when its prompt is longer than this many tokens."""
+    """The conversation is compacted first if its prompt is longer than this number of tokens."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Field(ge=1, le=limits.OUTPUT_TOKENS_MAX)] | None = None

@@ -18,8 +18,8 @@ Model = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class TokenizeRequest(Strict):
-    """llama-server calls the text `content` and adds nothing to it; vLLM calls it `prompt` and adds the tokens that the
-    model wants at its ends, or has `messages`."""
+    """`content` is llama-server's name for the text and adds no special tokens. `prompt` is vLLM's name and adds the
+    special tokens that the model expects at both ends; vLLM also takes `messages`."""
 
     model: Model | None = None
     content: Text | None = None

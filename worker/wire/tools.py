@@ -49,7 +49,7 @@ def enforceable(strict: bool | None, info: ValidationInfo) -> bool | None:
 
 
 class FunctionToolParam(Strict):
-    """A function that the caller runs. With `strict` its arguments are held to the schema."""
+    """A function that the caller runs. With `strict`, its arguments always match the schema."""
 
     type: Literal["function"]
     name: Name
@@ -81,7 +81,7 @@ class RankingOptions(Strict):
 
 
 class FileSearchTool(Strict):
-    """Search in these vector stores (ids or names) before the answer."""
+    """Search these vector stores (ids or names) before the answer."""
 
     type: Literal["file_search"]
     vector_store_ids: Annotated[
@@ -121,7 +121,7 @@ class FileSearchTool(Strict):
 
 
 class ServerTool(Strict):
-    """A tool that this server runs by itself, inside the answer."""
+    """A tool that the server runs during the answer."""
 
     type: Annotated[str, StringConstraints(pattern=r"^firsttoken:[a-z0-9_]{1,64}$")]
 
@@ -187,7 +187,7 @@ def check_given(names: Iterable[str], info: ValidationInfo) -> None:
 
 
 class ToolReference(Strict):
-    """Names one of the request's tools: a function by `name`, others by their type."""
+    """A reference to one of the request's tools: a function by `name`, others by type."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
     name: Name | None = None
@@ -199,7 +199,7 @@ class ToolReference(Strict):
 
 
 class ToolChoice(Strict):
-    """auto, none, required, one tool, or a list of tools to which the answer is held."""
+    """auto, none, required, one tool, or a list of allowed tools."""
 
     type: Annotated[str, StringConstraints(min_length=1, max_length=80)]
     name: Name | None = None

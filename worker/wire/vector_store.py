@@ -27,7 +27,7 @@ FileAttributes = Annotated[Attributes, Field(max_length=ATTRIBUTES_MAX)]
 
 
 class ChunkingStrategy(Strict):
-    """Passages are cut by the structure of a document: the sizes of a static strategy are not acted upon."""
+    """Documents are split by their structure: the sizes of a static strategy are ignored."""
 
     type: Annotated[str, only("auto")] = "auto"
 
@@ -59,7 +59,7 @@ class FileDescribe(Strict):
 
 
 class BatchCreate(Strict):
-    """`file_ids`, all with the same attributes, or `files`, each with its own."""
+    """Either `file_ids`, all with the same attributes, or `files`, each with its own."""
 
     file_ids: Annotated[list[Id], Field(min_length=1, max_length=FILES_MAX)] | None = None
     files: Annotated[list[FileAdd], Field(min_length=1, max_length=FILES_MAX)] | None = None

@@ -42,5 +42,7 @@ def test_a_similarity_is_chosen_at_which_the_same_question_is_known_in_other_wor
 
 def test_cases_that_nobody_asks_in_other_words_tell_nothing(tmp_path: Path, make_home: Callable[[], Path]) -> None:
     home = str(make_home())
-    assert "too few ask the same in other words" in complaint("eval", "cache", suite(tmp_path, 1), "--home", home)
+    assert "cases ask the same question in other words" in complaint(
+        "eval", "cache", suite(tmp_path, 1), "--home", home
+    )
     assert "too few" in complaint("eval", "cache", cases(tmp_path, SUM), "--home", home)

@@ -37,11 +37,14 @@ def test_a_canary_is_started_compared_promoted_and_ended(home: str) -> None:
         *("canary", "start", "trial", "--agent", "support", "--treatment", "new", "--share", "0.2"),
         *("--margin", "late=0.1", "--home", home),
     )
-    assert "new answers 20% of the conversations of agent support" in started.stdout, started.stderr
+    assert "new will answer 20% of the conversations of agent support" in started.stdout, started.stderr
     told = json.loads(firsttoken("canary", "status", "trial", "--json", "--home", home).stdout)
     assert (told["state"], told["verdict"], told["measures"][1]["margin"]) == ("running", "go on", 0.1)
     assert "new now answers all conversations" in firsttoken("canary", "promote", "trial", "--home", home).stdout
-    assert "agent support answers for itself again" in firsttoken("canary", "abort", "trial", "--home", home).stdout
+    assert (
+        "agent support answers all of its conversations again"
+        in firsttoken("canary", "abort", "trial", "--home", home).stdout
+    )
     assert "canary trial is aborted" in complaint("canary", "promote", "trial", "--home", home)
 
 
