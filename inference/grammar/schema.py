@@ -1,9 +1,9 @@
 """A JSON schema in the words of llguidance, which makes the grammar.
 
 Every keyword is either enforced, known to say nothing about the value, noted for validation of the finished text
-(`unenforced`), or refused with its place in the schema; what would take unbounded work or memory is refused as well. What
-a grammar of the result lets through fits the schema but for what is noted. The reverse does not hold: properties come in
-the order of the schema, without ones that it does not name, and texts of a format are of its plain sort.
+(`unenforced`), or refused with its place in the schema; what would take unbounded work or memory is refused as well.
+What a grammar of the result lets through fits the schema but for what is noted. The reverse does not hold: properties
+come in the order of the schema, without ones that it does not name, and texts of a format are of its plain sort.
 
 The walk is linear in the schema, and stands still where llguidance would go deeper than a thread's stack.
 """
