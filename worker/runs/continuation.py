@@ -11,7 +11,8 @@ from agents.checkpoint import Marks
 
 @dataclass(slots=True)
 class Continuation:
-    """The `job` once, then the marks of the turn, while `is_told`: nothing is stored of a response that is held back."""
+    """The `job` once, then the marks of the turn, while `is_told`: nothing is stored of a response that is held
+    back."""
 
     job: dict[str, Any]
     marks: Marks

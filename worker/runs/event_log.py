@@ -165,7 +165,8 @@ class EventLog:
                 journal.on_lost()
 
     async def _begun_again(self, journal: Journal) -> bool:
-        """Whether its row had been lost in a crash of Postgres, which loses the latest inserts, and is inserted again."""
+        """Whether its row had been lost in a crash of Postgres, which loses the latest inserts, and is inserted
+        again."""
         if journal.begun is None:
             return False
         try:

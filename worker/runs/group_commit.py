@@ -40,7 +40,8 @@ class GroupCommit(Generic[T]):
         return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._under_way)} tenants>"
 
     async def put(self, tenant_id: UUID, item: T) -> bool:
-        """Whether the item was written. Raises what `do` raises. A caller that is cancelled may find it written or not."""
+        """Whether the item was written. Raises what `do` raises. A caller that is cancelled may find it written or
+        not."""
         place = _Place(item, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(tenant_id, deque()).append(place)
         self._go_on(tenant_id)

@@ -24,8 +24,8 @@ class IdempotencyClaims:
         self._unsettled: dict[UUID, tuple[UUID, str, bool]] = {}
 
     async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> None:
-        """The request has ended. `answered`: its key stays used; otherwise there is no answer, and the next request with
-        the key counts as the first. Never raises: it may not be known whether the key was claimed at all.
+        """The request has ended. `answered`: its key stays used; otherwise there is no answer, and the next request
+        with the key counts as the first. Never raises: it may not be known whether the key was claimed at all.
         """
         if len(self._unsettled) >= UNSETTLED_MAX:
             self._unsettled.pop(next(iter(self._unsettled)))

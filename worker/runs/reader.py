@@ -20,7 +20,8 @@ POLL_S = 2.0
 
 
 class Reader:
-    """Sends the frames of a run while its client has room for them. The run keeps all frames: nothing is buffered here."""
+    """Sends the frames of a run while its client has room for them. The run keeps all frames: nothing is buffered
+    here."""
 
     def __init__(self, run: Run, stream: Stream, number: int) -> None:
         self._run = run

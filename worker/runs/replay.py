@@ -40,8 +40,8 @@ def events_after(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tu
 
 
 def closing_events(body: Mapping[str, Any], ended: Mapping[str, Any], stored: Sequence[WireEvent]) -> list[WireEvent]:
-    """The events by which another worker ends a response whose own worker is gone: `body` is the response when it began,
-    `ended` the response now. If no event was stored, the opening events come first, as they were sent.
+    """The events by which another worker ends a response whose own worker is gone: `body` is the response when it
+    began, `ended` the response now. If no event was stored, the opening events come first, as they were sent.
     """
     number = stored[-1]["sequence_number"] if stored else -1
     opening = [] if stored else [wire.response(kind, dict(body)) for kind in ("created", "in_progress")]
