@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-# Reference counting frees nearly everything that a request leaves behind, so scanning young objects finds little: at the
-# default of 700 it takes a tenth of a busy event loop. At this number a scan stays under about two milliseconds.
+# Reference counting frees nearly everything that a request leaves behind, so scans of young objects find little: at
+# the default of 700 they take a tenth of a busy event loop. At this number a scan takes less than about 2 ms.
 YOUNG_MAX = 10_000
 YOUNG_LOOKS, MIDDLE_LOOKS = 10, 10  # scans of each generation before the next older one is scanned; Python's defaults
 

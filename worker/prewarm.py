@@ -26,7 +26,7 @@ from worker.auth.principal import NOBODY
 TENANT_MAX = 4
 # Typing starts right after the focus, and each request costs a query.
 PAUSE_S = 1.0
-# At start: a small model prefills the instructions of a dozen agents in it; a start does not wait longer for a large one.
+# At start: enough for a small model to prefill the instructions of a dozen agents. A large one continues later.
 BEGINNINGS_S = 10.0
 
 # A tenant's conversation; None for one that does not exist yet.
