@@ -58,7 +58,7 @@ NOTHING_LEFT = "I could not finish that because the tool budget is used up."
 
 
 class Agent:
-    """`turns` are those in progress. One that is interrupted fails, with what it said so far."""
+    """`turns` are the turns in progress. One that is interrupted fails and keeps its output so far."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Agent:
         answers: AnswerCache | None = None,
         similar: SemanticCache | None = None,
     ) -> None:
-        """`answers` are given again, `similar` ones to similar questions; None: each is generated."""
+        """`answers` are reused for identical prompts, `similar` ones for similar questions; None: no cache."""
         model_registry = model if isinstance(model, ModelRegistry) else ModelRegistry.of(model)
         self._router = Router(model_registry)
         self._names_models = len(model_registry.candidates) > 1
@@ -80,7 +80,7 @@ class Agent:
         self.turns = InFlight()
 
     async def run(self, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None) -> TurnFinished:
-        """Write the events of one turn to the sink and return the last one. `marks` get to know where it stands.
+        """Write the events of one turn to the sink and return the last one. `marks` record its checkpoints.
 
         Raises before the first event only: InvalidTurn, StoreNotFound, PromptTooLong, QueueFull, Late, EngineStopped,
         Interrupted, and what `sink.open` raises.
@@ -105,10 +105,10 @@ class Agent:
         marks: Marks,
         recall: Callable[[Sequence[Event]], None],
     ) -> TurnFinished:
-        """`run` a turn behind its bookmark. `recall` gets the events that were told before, as far as what follows
-        depends on them.
+        """Resume a turn from its checkpoint, otherwise like `run`. `recall` gets the earlier events that later ones
+        depend on.
 
-        Raises CannotResume besides; also where a model that is here does not write what was told.
+        Also raises CannotResume, for instance where the model of this worker spells the tokens differently.
         """
         with ExitStack() as held:
             with self.turns.track():
@@ -146,7 +146,7 @@ class Agent:
         )
 
     async def _recall(self, progress: Progress, candidate: Candidate, checkpoint: Checkpoint) -> list[Event]:
-        """Bring the turn to its newest step, and that to where it stood. Returns what was told of both."""
+        """Restore the turn and its newest step from the checkpoint. Returns the events that were sent of both."""
         turn, written = progress.turn, checkpoint.written
         asked = turn.sampling.at_most(progress.budget.remaining_tokens)
         sampling = await self._constrained(asked, progress, candidate, checkpoint.thinking)
@@ -235,7 +235,7 @@ class Agent:
             return progress.failed(error)
 
     async def _go_on(self, progress: Progress, sink: EventSink) -> None:
-        """Step by step, until the model answers or nothing is left of the budget."""
+        """Run steps until the model answers or the budget is exhausted."""
         while True:
             if not progress.step.ended:
                 await self._run_step(progress, sink)
@@ -261,13 +261,13 @@ class Agent:
             trace=progress.trace,
         )
         candidate = progress.same(self._router.candidate(decision.model))
-        if decision.is_trial:  # from here on the turn has it, whatever models there are by then
+        if decision.is_trial:  # the turn keeps it from here on, even if the models are reloaded
             progress.same(self._router.candidate(decision.fallback))
         progress.step = await self._begin(progress, candidate, decision)
         self._mark(progress)
 
     async def _run_step(self, progress: Progress, sink: EventSink) -> None:
-        """To its end; one on trial until it is kept, or another model has taken it over."""
+        """Run the step to its end; a step on trial until it is kept, or another model has taken it over."""
         step = progress.step
         if step.trial is None:
             return await step.run(sink)
@@ -288,15 +288,15 @@ class Agent:
             await asyncio.gather(running, return_exceptions=True)
 
     async def _hedge(self, progress: Progress, other: Candidate, hedge: Prefetch) -> None:
-        """Have the other model read the prompt as it is. Nothing is left out of it to fit there: what the first model
-        has would be missing in its answer."""
+        """Prefill the prompt on the other model as it is. It is not shortened to fit there: the answer would lack what
+        the first model had."""
         with suppress(InferenceError):
             prompt = await self._encode(self._segments(progress, other), other, progress.turn.salt)
             if len(prompt) + other.answer_tokens <= other.model.context_length:
                 hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
 
     async def _take_over(self, progress: Progress, step: Step, other: Candidate, sink: EventSink) -> bool:
-        """Whether the other model does the step. Where it cannot, the first one goes on."""
+        """Whether the other model takes the step over. Where it cannot, the first one continues."""
         taken = None
         try:
             taken = await self._begin(progress, other)
@@ -321,7 +321,7 @@ class Agent:
             span.attributes |= {**step.trial.attributes, "model": progress.step.candidate.name, "took_over": took_over}
 
     async def _validate_output(self, progress: Progress) -> None:
-        """Raises SchemaUnmet for an answer that is complete and breaks what no grammar holds."""
+        """Raises SchemaUnmet for a complete answer that violates a part of its schema that no grammar enforces."""
         step, turn = progress.step, progress.turn
         if step.generation.finish is Finish.STOP and needs_validation(turn):
             await asyncio.to_thread(validate, turn, step.reply.items)
@@ -338,7 +338,8 @@ class Agent:
     def learn(
         self, turn: Turn, unknown: Mapping[bytes, Candidate], turns: Iterable[tuple[bytes, tuple[int, ...]]]
     ) -> None:
-        """Take the tokens that were found of them: who wrote what was said last has the conversation in its cache."""
+        """Take the tokens that were found for them: the model that wrote the last turn has the conversation in its
+        cache."""
         newest = {candidate.name: digest for digest, candidate in unknown.items()}  # they come oldest first
         for digest, ids in turns:
             candidate = unknown[digest]
@@ -358,8 +359,8 @@ class Agent:
         return (await self._prompt(progress, likely))[1]
 
     async def warm(self, turn: Turn) -> Generation | None:
-        """Prefill what precedes the next question, where that helps; this turn has no question yet. A model that is not
-        loaded begins to be.
+        """Prefill what precedes the next question, where that helps; this turn has no question yet. Starts to load a
+        model that is not loaded.
 
         Raises InvalidTurn, InvalidTemplate.
         """
@@ -418,9 +419,9 @@ class Agent:
         """
         searching = asyncio.create_task(self._find(turn, trace))
         try:
-            await asyncio.sleep(0)  # lets it send its first query
+            await asyncio.sleep(0)  # lets the search send its first query
             if self._retriever and question(turn):
-                with suppress(TextTooLong):  # something may be left out of it
+                with suppress(TextTooLong):  # it may be shortened
                     prefix = await self._prefix(turn, likely)
                     ahead.read(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
             return await searching
@@ -543,7 +544,7 @@ class Agent:
         )
 
     async def _prompt(self, progress: Progress, candidate: Candidate) -> tuple[list[Segment], list[int]]:
-        """The next step's prompt and its token ids, shortened until an answer fits, where anything may be left out."""
+        """The prompt of the next step and its token ids, shortened where allowed until an answer fits."""
         model = candidate.model
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
@@ -569,9 +570,9 @@ class Agent:
         return self._render(progress.turn, messages, candidate)
 
     async def _shorten(self, progress: Progress, excess: int, room: int, count: Callable[[str], int]) -> bool:
-        """Leave out the oldest turns where the caller allows it, or else a passage. False: nothing may be left out.
+        """Drop the oldest turns where the caller allows it, otherwise a passage. False: nothing can be dropped.
 
-        `excess` and `room` are in what `count` counts.
+        `excess` and `room` are in the unit of `count`.
         """
         if progress.turn.truncates:
             shorter = await asyncio.to_thread(shortened, progress.turn, excess, room, count)
@@ -667,8 +668,8 @@ def _item_event(index: int, item: Item) -> Event:
 
 
 def _fallback(progress: Progress) -> str:
-    """In the place of an answer that would be empty: a call that nobody asked for, where it is all that was written, is
-    better than an answer of nothing."""
+    """Replaces an answer that would be empty: where a call that was not asked for is all that was written, its text is
+    better than no answer."""
     step = progress.step
     unread = step.candidate.dialect.unthought(step.reply.written, thought=step.reply.thought)
     return NOTHING_LEFT if progress.concluding else unread

@@ -1,4 +1,4 @@
-"""Answers that need not be generated again: to the very same prompt, or to a similar question."""
+"""Looks up cached answers: to the identical prompt, or to a similar question."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from retrieval.passage import Passage
 
 @dataclass(frozen=True, slots=True)
 class LookupQuery:
-    """The next step of a turn: all that its answer follows from. `steps` were taken before it."""
+    """The next step of a turn: everything that its answer depends on. `steps` is the number of steps before it."""
 
     turn: Turn
     offer: AvailableTools
@@ -35,7 +35,7 @@ class LookupQuery:
     on_trial: bool = False
 
     def key(self, prompt: Sequence[int]) -> bytes | None:
-        """Of the answer to this prompt; None where it is not to be given again."""
+        """The cache key of this prompt; None where its answer must not be reused."""
         turn = self.turn
         strict = [function.strict for function in turn.functions]
         schema = turn.answer_format.schema if turn.answer_format else None
@@ -45,7 +45,7 @@ class LookupQuery:
 
     @property
     def question(self) -> str | None:
-        """What a person asks, where nothing but an answer can follow from it."""
+        """The question, where the step can only result in an answer."""
         last = self.turn.input[-1] if self.turn.input else None
         if self.offer.callable or self.steps or self.turn.prompt:
             return None
@@ -58,14 +58,14 @@ class LookupQuery:
         return repr((assemble(turn, self.output, self.passages), self.offer.schemas, turn.switches))
 
     def seconds(self, answer: CachedAnswer) -> float:
-        """That it would take to generate."""
+        """The time that generating it would take."""
         speed = self.candidate.speed
         return len(self.prompt) * speed.read_s + len(answer.ids) * speed.write_s
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSlot:
-    """Where an answer is kept once it was generated: under which key, for which question."""
+    """Where a generated answer will be cached: under which key, and for which question."""
 
     key: bytes | None = None
     asked: SemanticQuery | None = None
@@ -76,7 +76,7 @@ class CacheSlot:
 
 @dataclass(frozen=True, slots=True)
 class AnswerLookup:
-    """`same` are given again, `similar` ones to similar questions; None: each is generated."""
+    """`same` caches answers to identical prompts, `similar` those to similar questions; None: no cache."""
 
     same: AnswerCache | None = None
     similar: SemanticCache | None = None
@@ -91,7 +91,7 @@ class AnswerLookup:
         return (None, CacheSlot(key, asked)) if found is None else (found, CacheSlot())
 
     def keep(self, shelf: CacheSlot, generation: Generation, text: str) -> None:
-        """To be given again."""
+        """Cache an answer."""
         if not shelf or generation.finish is None:
             return
         answer = CachedAnswer(text, tuple(generation.ids), generation.finish, generation.stop_string)

@@ -1,7 +1,7 @@
-"""Where a turn stands: marks that are kept beside its events, and the bookmark that another worker reads out of them.
+"""Checkpoints of a turn: marks that are stored with its events, from which another worker restores its state.
 
-With a bookmark a turn goes on behind the last event that was kept, as it would have gone on where it was lost. Marks
-are JSON. Each says of what place it tells, so reading one twice changes nothing, and one that is missing is noticed.
+From a checkpoint, a turn resumes behind the last stored event exactly as its lost worker would have continued it. Marks
+are JSON. Each contains its position, so that reading one twice changes nothing, and a missing one is noticed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class CannotResume(Exception):
-    """What was kept of a turn is not enough to go on with it here, exactly. For the log."""
+    """What is stored of a turn is not enough to resume it exactly on this worker. The message is for the log."""
 
 
 class SentItems(Protocol):
-    """What of a reply was told as items."""
+    """The items of a reply that were sent."""
 
     @property
     def told(self) -> Sequence[Item]: ...
@@ -39,7 +39,7 @@ class SentItems(Protocol):
 
 
 class StepState(Protocol):
-    """A step as far as its marks need to know."""
+    """The state of a step that its marks record."""
 
     @property
     def generation(self) -> Generation: ...
@@ -59,7 +59,7 @@ class SourceState(Protocol):
 
 
 class TurnState(Protocol):
-    """A turn in progress."""
+    """The state of a turn that its marks record."""
 
     @property
     def context(self) -> SourceState: ...
@@ -73,7 +73,7 @@ class TurnState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A step, what was asked of its model, and how the turn stood."""
+    """A step, its model and prompt, and the state of the turn at its start."""
 
     step: StepState
     model: str
@@ -83,7 +83,7 @@ class Begun:
 
 @dataclass(slots=True)
 class Kept:
-    """How far a turn is told by marks."""
+    """How much of a turn is recorded in marks."""
 
     steps: int = 0
     items: int = 0
@@ -92,7 +92,7 @@ class Kept:
 
 
 class Marks:
-    """What is new of a turn since its marks were kept. `stored` returns once all that was told so far is."""
+    """Records what is new in a turn since its last stored marks. `stored` returns once all events sent so far are."""
 
     def __init__(self, stored: Callable[[], Awaitable[None]]) -> None:
         self.stored = stored
@@ -101,7 +101,7 @@ class Marks:
         self._kept = self._taken = Kept()
 
     def begin(self, turn: TurnState, step: StepState, model: str, prompt: Sequence[int], *, thinking: bool) -> None:
-        """The next step of the turn, or another model's in the place of one that was on trial."""
+        """Begin the next step of the turn, or that of the model that takes over a step on trial."""
         facts = {
             "thinking": thinking,
             "output": len(turn.output),
@@ -114,7 +114,7 @@ class Marks:
         self._begun.append(Begun(step, model, prompt, facts))
 
     def take(self) -> list[dict[str, Any]]:
-        """All that is new. Taken again until it is `kept`."""
+        """The marks for all that is new; returned again until `keep` confirms that they are stored."""
         turn, kept = self._turn, self._kept
         if turn is None:
             return []
@@ -136,7 +136,7 @@ class Marks:
         return marks
 
     def keep(self) -> None:
-        """What was taken last is kept. Only the newest step can still be told of."""
+        """The marks that were taken last are stored. Only the newest step can still change."""
         self._kept = self._taken
 
 
@@ -157,8 +157,8 @@ def _written(number: int, step: StepState, since: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """A turn at the beginning of its newest step, and what that has `written` since: the tokens, the ids of the items
-    that were `told`, and how many characters of the last one."""
+    """The state of a turn at the start of its newest step, and the progress of that step: the tokens `written`, the ids
+    of the items that were sent (`told`), and the characters sent of the last one."""
 
     model: str = ""
     prompt: Sequence[int] = ()
@@ -216,7 +216,7 @@ class Checkpoint:
 
 
 def _put(row: list[T], place: int, values: Sequence[T]) -> None:
-    """Raises CannotResume where some are missing before them."""
+    """Raises CannotResume where entries before `place` are missing."""
     if place > len(row):
         raise CannotResume(f"{place - len(row)} entries are missing")
     row[place : place + len(values)] = values

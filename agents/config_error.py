@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with what operators wrote, in words for them. Pure."""
+"""Messages for errors that pydantic finds in configuration files, for operators. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in progress: blocks of code that can be waited for, and ended before they are done."""
+"""Work in flight: blocks of code that can be awaited and interrupted."""
 
 from __future__ import annotations
 

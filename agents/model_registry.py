@@ -21,17 +21,17 @@ VERSIONS = count()
 
 
 class OnDemand(Protocol):
-    """Of a model whose engine comes and goes."""
+    """A model whose engine is loaded on demand."""
 
     @property
     def is_loaded(self) -> bool: ...
 
     def in_use(self) -> AbstractContextManager[None]:
-        """It stays loaded, or becomes loaded, and then stays, until the block is left."""
+        """It stays loaded, once it is, until the end of the block."""
         ...
 
     def foresee(self) -> None:
-        """Start to load it, where that does no harm: somebody may be about to need it."""
+        """Start to load it in advance, where that evicts nothing that is in use."""
         ...
 
     async def load(self) -> None:
@@ -61,7 +61,7 @@ class Candidate:
 
     @property
     def own_price(self) -> float | None:
-        """Of a second of its engine, where it has one of its own."""
+        """The price of a second of its engine, where it has one of its own."""
         return self.engine_second if self.is_priced else None
 
     @cached_property
@@ -70,7 +70,7 @@ class Candidate:
 
     @cached_property
     def call_tokens(self) -> tuple[int, ...]:
-        """Those that begin a call, as far as one token does."""
+        """The tokens that begin a call, for marks that are a single token."""
         marks = self.dialect.call_marks
         spelled = [self.model.tokenize(mark, add_special=False, parse_special=True) for mark in marks]
         return tuple(ids[0] for ids in spelled if len(ids) == 1)
@@ -105,25 +105,25 @@ class ModelRegistry:
         self.default = default or next(iter(candidates))
 
     def replace(self, other: ModelRegistry) -> None:
-        """From now on offer what the other one does. Turns that have chosen a model go on with it."""
+        """Replace the contents by those of the other registry. Turns that have chosen a model keep it."""
         self.candidates, self.routes, self.default = other.candidates, other.routes, other.default
 
     @classmethod
     def of(cls, model: LanguageModel) -> ModelRegistry:
-        """Of a worker with one model."""
+        """The registry of a worker with one model."""
         return cls({model.name: Candidate(model)})
 
     @property
     def names(self) -> list[str]:
-        """What a request may name, what it gets without naming any first."""
+        """The names that a request may use, the default first."""
         return list(dict.fromkeys((self.default, *self.candidates, *self.routes)))
 
     def route(self, name: str | None) -> Policy:
-        """That of a name of this lineup; of any other one, the default."""
+        """The route of a name; the default for unknown names."""
         asked = name or ""
         named = asked if asked in self.routes or asked in self.candidates else self.default
         return self.routes[named] if named in self.routes else Fixed(model=named)
 
     def best(self, name: str | None) -> Candidate:
-        """The model that answers where there is no choice."""
+        """The model that answers where no route chooses."""
         return self.candidates[named_by(self.route(name))[-1]]

@@ -1,4 +1,4 @@
-"""Telling a reader who asked for it how many requests go before this one, while it waits for the model."""
+"""Reports the position in the queue, while a request waits for the model, to clients that ask for it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agents.events import EventSink, Queued
 from agents.step import Step
 from inference.trace import now_ns
 
-# Most requests get their place with the next step: they are not told of a queue that is gone when they read of it.
+# Most requests are admitted by the next step: a position that is outdated when it arrives is not reported.
 AFTER_S = 0.1
-EVERY_S = 0.5  # at most so often: a place changes whenever an answer ends, faster than anybody reads
+EVERY_S = 0.5  # at most this often: a position changes whenever a response ends
 
 
 @contextmanager
 def report_position(step: Step, sink: EventSink) -> Iterator[None]:
-    """Write where it stands, and again when that has changed, until it begins or the block is left."""
+    """Report the position, and each change of it, until the generation begins or the block ends."""
     telling = asyncio.create_task(_report(step, sink), name="place in the queue")
     try:
         yield
@@ -37,7 +37,7 @@ async def _report(step: Step, sink: EventSink) -> None:
 
 
 def _left_ms(step: Step) -> float | None:
-    """Until the first token, as it was expected when the request came."""
+    """The time left until the first token, as it was forecast when the request arrived."""
     generation = step.generation
     if generation.forecast is None:
         return None

@@ -29,7 +29,7 @@ class Reply:
     broken: dict[str, str] = field(default_factory=dict)  # call_id -> why the call can never run
     exact: bool = True  # the items contain exactly the generated text
     verbatim: bool = False  # white space at both ends is a part of the text
-    known: Sequence[tuple[str, str]] = ()  # the id, and the call_id, of its first items, which were told before
+    known: Sequence[tuple[str, str]] = ()  # the id and call_id of its first items, which were sent before
     _open: Message | Reasoning | FunctionCall | None = None  # without its text
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def open_chars(self) -> int:
-        """Characters told of the item that is not finished."""
+        """Characters sent of the unfinished item."""
         return sum(map(len, self._texts)) if self._open else 0
 
     @property
@@ -57,7 +57,7 @@ class Reply:
 
     @property
     def written(self) -> str:
-        """As the model wrote it, with what the parser took out. Known only where nothing may be called."""
+        """The text as the model wrote it, including what the parser removed. Known only where no tool may be called."""
         return "".join(self._written)
 
     @property

@@ -1,5 +1,5 @@
-"""Answers that are given again to a similar question: of the same tenant, after the very same conversation, from the
-same passages, on the same model.
+"""The semantic cache: answers are reused for similar questions of the same tenant, after the identical conversation,
+with the same passages, on the same model.
 
 How similar two questions must be is fitted on cases (`firsttoken eval cache`). Some hits are generated all the same and
 compared with what would have been given: that tells how often it would have been wrong.

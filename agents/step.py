@@ -1,4 +1,4 @@
-"""One step of a turn: a generation, the items it becomes, the tools that start while it still runs, and its spans."""
+"""One step of a turn: a generation, the items it becomes, the tools that start while it runs, and its spans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agents.toolbox import Toolbox, ToolResult
 from inference.core import Delta, Finish, Generation, Hop, Priority, Steps, Verdict
 from inference.trace import Attribute, Span, Trace, now_ns
 
-# The shortest wait that is worth a prefill: about as long as it takes to build a prompt and to run a small step.
+# The shortest wait that is worth a prefill: about as long as building a prompt and running a small step take.
 MOMENT_S = 0.005
 LOST = "the worker that ran this call was lost; whether it was carried out is not known, so it was not repeated"
 
@@ -31,7 +31,8 @@ Pending: TypeAlias = asyncio.Task[ToolResult] | ToolResult
 class RunningCalls:
     """The server-side calls of one step: each starts as soon as its arguments are complete, all run concurrently.
 
-    Where the turn may go on at another worker, what must not be run twice starts once it is `stored` that it will be.
+    Where another worker may resume the turn, a call that must not run twice starts only after it is `stored` that it
+    will run.
     """
 
     toolbox: Toolbox
@@ -40,11 +41,11 @@ class RunningCalls:
     budget: Budget
     pending: list[tuple[FunctionCall, Pending]] = field(default_factory=list)  # in the order of the calls
     stored: Callable[[], Awaitable[None]] | None = None
-    answered: int = 0  # of the first ones the results were told before
-    lost: bool = False  # those that come now were begun at a worker that was lost
+    answered: int = 0  # the results of this many first calls were sent before
+    lost: bool = False  # the calls that come now were started by a lost worker
 
     def start(self, call: FunctionCall) -> None:
-        """Start a complete call. Where it may not run, its result is the reason."""
+        """Start a complete call. If it may not run, its result is the reason."""
         limits, remaining_s = self.budget.limits, self.budget.remaining_s(now_ns())
         if call.name not in self.offered:
             self.refuse(call, f"there is no tool named '{call.name}'")
@@ -89,7 +90,7 @@ class StepSpans:
     model: str = ""  # where there are several
     priority: Priority = Priority.STANDARD
     told_prefill: bool = False
-    place: int | None = None  # in the queue, as the reader was told it first
+    place: int | None = None  # in the queue, as first reported to the client
     _prefill: Span | None = None
     _decoded: bool = False
 
@@ -164,7 +165,7 @@ class StepSpans:
 
 @dataclass(slots=True)
 class Step:
-    """One on `trial` is held back until it is kept, or another one takes it over; `decided` is set by then."""
+    """A step on `trial` is held back until it is kept or another model takes it over; then `decided` is set."""
 
     candidate: Candidate
     generation: Generation
@@ -174,15 +175,15 @@ class Step:
     offer: AvailableTools
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
-    shelf: CacheSlot = field(default_factory=CacheSlot)  # where its answer is kept, if it is
-    heard: list[str] = field(default_factory=list)  # the text as it was generated, where it is kept
-    flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # of an answer on trial; why it has one
-    is_whole: bool = False  # all that was generated was heard
+    shelf: CacheSlot = field(default_factory=CacheSlot)  # where its answer is cached, if it is
+    heard: list[str] = field(default_factory=list)  # the generated text, where it is cached
+    flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # the defect of an answer on trial, or ""
+    is_whole: bool = False  # all of the generation was received
     ended: bool = False
-    fed: int = 0  # tokens of the generation that it has
+    fed: int = 0  # tokens of the generation that were processed
     reasoning_tokens: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
-    prompt: Sequence[int] = ()  # for whoever has to go on with it
+    prompt: Sequence[int] = ()  # for another model or worker that continues it
     thinking: bool = False  # the prompt ends within a thought
     _waiting: list[Event] = field(default_factory=list)
     _timer: asyncio.TimerHandle | None = None
@@ -222,8 +223,8 @@ class Step:
         return events
 
     def replay(self, texts: Sequence[str]) -> list[Event]:
-        """Come to where the step stood when its worker was lost, by the texts of the tokens that it had. The events are
-        those that were told."""
+        """Restore the step of a lost worker from the texts of the tokens that it had generated. Returns the events that
+        were sent."""
         events: list[Event] = []
         for text in texts:
             events += self._started(self.reply.feed(text))
@@ -232,7 +233,7 @@ class Step:
         return events
 
     def keep(self, reason: str, sink: EventSink) -> None:
-        """Go on with it although it was not kept: nobody can take it over."""
+        """Keep the step although its trial failed: no other model can take it over."""
         if self.trial is not None:
             self.trial.keep(reason, now_ns())
         if events := self._released():
@@ -240,7 +241,7 @@ class Step:
 
     @property
     def is_kept(self) -> bool:
-        """It is not on trial any more."""
+        """Whether it is not, or no longer, on trial."""
         return self.trial is None or (self.trial.verdict is not None and self.trial.verdict.keeps)
 
     def _tried(self, delta: Delta, trial: Trial) -> list[Event]:
@@ -253,7 +254,7 @@ class Step:
         return self._released()
 
     def _judge(self, delta: Delta, events: Sequence[Event], trial: Trial) -> bool:
-        """Whether it is decided now."""
+        """Whether the trial is decided by this delta."""
         now = now_ns()
         for event in events:
             match event:
@@ -267,7 +268,7 @@ class Step:
         return (trial.verdict or trial.feed(delta.text, delta.tokens, delta.logprobs, now)) is not None
 
     def _judge_whole(self) -> None:
-        """An answer that ended on trial can be looked at as a whole."""
+        """An answer that ended during its trial is judged as a whole."""
         if self.trial is not None and self.trial.verdict is None and self.generation.finish is Finish.STOP:
             self._check_defects(self.trial, now_ns(), is_whole=True)
 
@@ -279,14 +280,14 @@ class Step:
             trial.broke(now, reason)
 
     def _released(self) -> list[Event]:
-        """What was held back, if it may be told."""
+        """The events that were held back, if they may be sent."""
         if not self.is_kept or not self._waiting:
             return []
         waiting, self._waiting = self._waiting, []
         return self._started(waiting)
 
     def _expire(self, sink: EventSink) -> None:
-        """No more may be waited for, or there is no more."""
+        """The trial has no more time, or the generation has ended."""
         if self.trial is None or self.trial.verdict is not None:
             return
         self.trial.over(now_ns())
@@ -295,7 +296,7 @@ class Step:
             sink.write(events)
 
     def end(self, *, fallback: str = "") -> list[Event]:
-        """The last events of the step; none the second time."""
+        """The last events of the step. Idempotent: none the second time."""
         if self.ended:
             return []
         self.ended = True
@@ -331,7 +332,7 @@ class Step:
 
 
 def _batch(name: str, steps: Steps) -> dict[str, Attribute]:
-    """Over how many steps of the engine, with how many requests in each on average; nothing where it does not tell."""
+    """The number of engine steps and the mean batch size; empty where the engine does not report them."""
     return {name: steps.count, "batch": round(steps.batch, 1)} if steps.count else {}
 
 

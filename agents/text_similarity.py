@@ -1,4 +1,4 @@
-"""How much two texts have in common, and what in a question must never differ. Pure."""
+"""The similarity of two texts, and the particulars in which similar questions must not differ. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deltas on their way to the coroutine that streams an answer, wherever its tokens are computed."""
+"""The deltas of a generation, for the coroutine that streams it, wherever its tokens are computed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from inference.core import Delta, Finish
 
 
 class DeltaStream:
-    """What all generations share. Only the event loop reads and writes it.
+    """The base of all generations. For the event loop only.
 
-    Deltas are pushed to the one that streams; without one they wait, and may be iterated over.
+    Deltas are pushed to the receiver of `stream`; without one they are queued, and can be iterated over.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class DeltaStream:
         self._receive: Callable[[Delta], None] | None = None
         self._changed = asyncio.Event()
         self._error: Exception | None = None
-        self._due = False  # somebody will call `flush`
+        self._due = False  # a call of `flush` is scheduled
         self.ids: list[int] = []
         self.finish: Finish | None = None
 
@@ -48,7 +48,7 @@ class DeltaStream:
             await self._changed.wait()
 
     def flush(self) -> None:
-        """Push what is there."""
+        """Push the queued deltas as one."""
         self._due = False
         if self._receive is not None and self._deltas and self._error is None:
             delta = self._deltas.popleft()
@@ -57,13 +57,13 @@ class DeltaStream:
                 self._deltas.clear()
             try:
                 self._receive(delta)
-            except Exception as error:  # it belongs to the coroutine that streams, not to who delivers
+            except Exception as error:  # raised in the coroutine that streams, not in the caller
                 self._error = error
         if self._receive is None or self.finish is not None or self._error is not None:
             self._changed.set()
 
 
 def joined(*deltas: Delta) -> Delta:
-    """Neighbouring deltas as one."""
+    """Merge consecutive deltas."""
     logprobs = tuple(logprob for delta in deltas for logprob in delta.logprobs)
     return Delta("".join([delta.text for delta in deltas]), sum(delta.tokens for delta in deltas), logprobs)

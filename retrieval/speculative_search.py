@@ -1,7 +1,8 @@
-"""Retrieval for a question that is still being written, kept for a moment: who asks just this is answered from it.
+"""Speculative search: retrieval for a question that is still being typed. If the same question is then sent, the result
+is used.
 
-It runs below everything else: only while nobody waits for an answer, one for each person, and what is written next ends
-it.
+It has the lowest priority: it runs only while no request waits for an answer, once per user, and the next keystroke
+cancels it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class SpeculativeSearch:
         return await self._retriever.retrieve(query, trace, left_ms)
 
     async def _foreseen(self, kept: _Kept, trace: Trace, budget_ms: float) -> list[Passage] | None:
-        """None where it is of no use, or not in time."""
+        """None where the result is of no use, or not in time."""
         found = None
         try:
             if kept.until_s > time.monotonic():

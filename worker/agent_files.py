@@ -1,4 +1,4 @@
-"""The agents and models that this worker serves: where their files are, and whether they are valid."""
+"""Reads and checks the configuration files of agents and models, and prints the agents."""
 
 from __future__ import annotations
 

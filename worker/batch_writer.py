@@ -1,4 +1,4 @@
-"""Writing behind: what is noted while answers are made is stored in batches beside them."""
+"""Write-behind: what is noted during responses is stored in batches beside them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from contextlib import suppress
 
 from worker.supervisor import Part, Supervised, Supervisor, Well
 
-GATHER_S = 0.25  # how long a batch collects: one commit for a busy moment
-HURRY_S = 0.01  # where somebody waits for it
-UNDER_WAY_S = 2.0  # for a batch that is being stored when the worker stops: what is taken from a queue would be lost
+GATHER_S = 0.25  # how long a batch gathers: one commit for a busy moment
+HURRY_S = 0.01  # where a request waits for it
+UNDER_WAY_S = 2.0  # for a batch that is being stored when the worker stops: it would be lost
 
 
 class NotStored(Exception):
-    """What waits could not be stored. It stays, or is dropped and counted: whose it is has seen to that."""
+    """What waits could not be stored. The owner has kept it, or dropped and counted it."""
 
 
 class BatchWriter:
-    """Calls `store` a moment after `notify`, in a task of its own. `store` stores all that waits and says whether
-    that was anything; when it raises, it is called again.
+    """Calls `store` a moment after `notify`, in a task of its own. `store` stores everything that waits and returns
+    whether there was anything; when it raises, it is called again.
     """
 
     def __init__(self, part: Part, store: Callable[[], Awaitable[bool]]) -> None:
@@ -40,7 +40,7 @@ class BatchWriter:
             self._hurried.set()
 
     async def flush(self) -> bool:
-        """Store what waits now; whether that was anything. Raises what `store` raises."""
+        """Store what waits now; returns whether there was anything. Raises what `store` raises."""
         async with self._writing:
             return await self._store()
 
@@ -62,7 +62,7 @@ class BatchWriter:
             try:
                 stored = await self.flush()
             except BaseException:
-                self._notified.set()  # what waits is stored by whoever takes over
+                self._notified.set()  # the next run of this task stores what waits
                 raise
             if stored:
                 well()

@@ -1,4 +1,4 @@
-"""Embeddings as the public contract tells them: unit vectors of the inputs of one request."""
+"""Computes the response to an embeddings request: unit vectors of its inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.services import Services
 from worker.time_slice import TimeSlice
 from worker.wire.embeddings_request import EmbeddingsRequest
 
-BATCH_TEXTS = 8  # embedded at a time where nobody waits for them: about a fifth of a second on one core
+BATCH_TEXTS = 8  # embedded at a time in the background: about a fifth of a second on one core
 
 
 def check_inputs(services: Services, body: EmbeddingsRequest) -> EmbeddingsRequest:

@@ -1,4 +1,4 @@
-"""Which answer an exception becomes: one pure table, from any exception to the error shape of the public contract."""
+"""Maps exceptions to error responses of the public contract: one pure table for all of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def to_api_error(error: BaseException) -> ApiError | None:
 
 
 def refusal(error: Exception) -> str:
-    """The status of a turn that did not start: `invalid` by fault of the request, `refused` by the server."""
+    """The status of a turn that did not start: `invalid` if the request is at fault, `refused` by the server."""
     answer = to_api_error(error)
     blames_request = answer is not None and answer.status < 500 and answer.status != 429
     return "invalid" if blames_request else "refused"
@@ -65,7 +65,7 @@ def _from_http(error: web.HTTPException) -> ApiError:
 
 
 def _from_validation(error: ValidationError) -> ApiError:
-    """The first complaint, with the field spelled as the client writes it: input[0].content."""
+    """The first validation error, with the field as the client writes it: input[0].content."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     message = first["msg"].removeprefix("Value error, ")
@@ -84,7 +84,7 @@ def _from_domain(error: InferenceError | AgentError | RetrievalError) -> ApiErro
 
 
 def _sentence(message: str) -> str:
-    """Messages of the packages below begin as part of a line of the log. A name at the beginning stays as it is."""
+    """Capitalise messages of the packages below, which are written for log lines. A name at the beginning is kept."""
     began = message[:1].upper() + message[1:] if PLAIN_WORD.match(message) else message
     return began if began.endswith((".", "!", "?")) else f"{began}."
 

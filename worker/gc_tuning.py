@@ -1,18 +1,18 @@
-"""The garbage collector of a worker: it stops everything for as long as it looks at what is there."""
+"""Tunes the garbage collector of a worker, which blocks the event loop while it scans objects."""
 
 from __future__ import annotations
 
 import gc
 
-# Nearly all that a request leaves behind goes by its reference counts, so a look at young objects finds little: at the
-# usual 700 it takes a tenth of a busy event loop. At this many a look stays under about two milliseconds.
+# Reference counting frees nearly everything that a request leaves behind, so scans of young objects find little: at
+# the default of 700 they take a tenth of a busy event loop. At this number a scan takes less than about 2 ms.
 YOUNG_MAX = 10_000
-YOUNG_LOOKS, MIDDLE_LOOKS = 10, 10  # of each generation, before the next older one is looked at; Python's own
+YOUNG_LOOKS, MIDDLE_LOOKS = 10, 10  # scans of each generation before the next older one is scanned; Python's defaults
 
 
 def freeze() -> None:
-    """Call when everything is loaded. It stays for good, so it is not looked at again: half a million objects would
-    hold up every stream for a tenth of a second, again and again.
+    """Call this when everything is loaded. What is loaded lives as long as the process, so it is excluded from scans:
+    half a million objects would block every stream for a tenth of a second, again and again.
     """
     gc.collect()
     gc.freeze()

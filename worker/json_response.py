@@ -1,4 +1,4 @@
-"""JSON answers."""
+"""JSON responses."""
 
 from __future__ import annotations
 

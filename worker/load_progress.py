@@ -1,4 +1,4 @@
-"""How far a model is loaded: for the person at the terminal, and for whoever asks /readyz before it is there."""
+"""The progress of loading a model, for the terminal and for /readyz."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class LoadProgress:
 
     @asynccontextmanager
     async def answered(self, config: Config, listener: socket.socket) -> AsyncIterator[None]:
-        """Meanwhile the socket answers: health with what is known, everything else with the time to come again. What
-        connects between this and the worker itself waits in the socket's queue."""
+        """Answer requests while the model is loaded: health checks with the progress, all others with Retry-After.
+        Connections between this and the start of the worker itself wait in the backlog of the socket."""
         app = web.Application()
         for path in ("/healthz", "/health"):
             app.router.add_get(path, _live)

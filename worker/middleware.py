@@ -1,4 +1,4 @@
-"""What every request passes through: an id, a trace, an answer for every error, and the question who is asking."""
+"""The middlewares of every request: its id, its trace, authentication, and a response for every error."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ log = logging.getLogger("firsttoken.http")
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # an id of the caller's goes into logs and headers as it is
+REQUEST_ID_SHAPE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # the caller's id is copied to logs and headers
 TRACEPARENT_SHAPE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
-UPLOADS = "/v1/files"  # whose body is read as it arrives, and may be larger than memory should hold
-LEFT = 499  # in the metrics: the client was gone before its answer
+UPLOADS = "/v1/files"  # its body is streamed to a file, as it may be too large for memory
+LEFT = 499  # in the metrics: the client closed the connection before the response
 PREPARED: web.RequestKey[bool] = web.RequestKey("prepared", bool)
 SWITCHING_PROTOCOLS = 101  # to a WebSocket, which has a Connection header of its own
 SECURITY_HEADERS = {
@@ -61,7 +61,7 @@ def join_trace(traceparent: str | None) -> Trace:
 
 @web.middleware
 async def trace_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Outermost: the request's id and trace, the whole of its answer, and the count of requests."""
+    """Outermost: sets the id and the trace of the request, sends its response, and counts it."""
     arrived_ns = now_ns()
     given = request.headers.get("X-Request-Id", "")
     request[REQUEST_ID] = given if REQUEST_ID_SHAPE.fullmatch(given) else f"req_{random_id(128)}"
@@ -82,8 +82,8 @@ async def trace_request(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The answer of the handler, which is sent by then, or the one for what it raised. A worker that is being stopped
-    takes nothing new.
+    """The response of the handler, which has been sent, or that for the error it raised. A worker that is stopping
+    refuses new requests.
     """
     if request.app[DRAINING].is_set() and access_of(request) != EVERYBODY:
         return _last(_answer(request, Leaving()))
@@ -95,12 +95,12 @@ async def _respond(request: web.Request, handler: Handler) -> web.StreamResponse
             return response
     except web.HTTPRedirection as error:
         return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
-    except Exception as error:  # the boundary: whatever happens inside, the caller gets the error shape
+    except Exception as error:  # the boundary: every error becomes an error response
         return _answer(request, error)
 
 
 def _last(response: web.Response) -> web.Response:
-    """The connection ends with it: the client's next one goes to another worker."""
+    """Close the connection after it: the client's next one goes to another worker."""
     response.force_close()
     return response
 
@@ -112,9 +112,11 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
     told = (request.method, request.path, request[REQUEST_ID])
     if answer is None or answer.status == 500:
         log.error("%s %s failed, request %s", *told, exc_info=error)
-    elif answer.status > 500 and answer.code != OVERLOADED and not isinstance(error, Interrupted):  # what is away
+    elif (
+        answer.status > 500 and answer.code != OVERLOADED and not isinstance(error, Interrupted)
+    ):  # a dependency failed
         log.warning("%s %s was refused, request %s: %r", *told, error)
-    if request.get(PREPARED):  # the answer has begun: all that is left is to break the connection
+    if request.get(PREPARED):  # the response has begun: it can only be cut off
         raise ConnectionAbortedError("the answer broke off") from error
     if answer is None:
         message = f"Something went wrong on our side. The log tells more under request {request[REQUEST_ID]}."
@@ -123,14 +125,14 @@ def _answer(request: web.Request, error: Exception) -> web.Response:
 
 
 def _unrouted(request: web.Request) -> ApiError | None:
-    """For an address that no route has."""
+    """The error for a path without a route."""
     if not isinstance(request.match_info.http_exception, web.HTTPNotFound):
         return None
     return unknown_path(request.method, request.path, [each.canonical for each in request.app.router.resources()])
 
 
 def error_response(error: ApiError, path: str = "") -> web.Response:
-    """The answer on a route of this path: those of the Messages API have a shape of their own."""
+    """The response for an error on this path: the Messages API has its own error shape."""
     headers = dict(error.headers)
     if error.retry_after_s is not None:
         headers["Retry-After-Ms"] = str(round(error.retry_after_s * 1000))
@@ -143,12 +145,12 @@ def error_response(error: ApiError, path: str = "") -> web.Response:
 
 @web.middleware
 async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Who is asking, and whether that is allowed. Adds the spans edge (arrival until here), auth, and edge again while
-    the body arrives.
+    """Authenticates and authorises the request, then reads its body. Adds the spans edge (arrival until here), auth,
+    and edge again while the body arrives.
     """
     access = access_of(request)
     if request.match_info.http_exception is not None or access == EVERYBODY:
-        return await handler(request)  # also when there is no such address: the same answer for everybody
+        return await handler(request)  # also for unknown paths: the same response for everybody
     services, trace = request.app[SERVICES], request[TRACE]
     trace.add("edge", trace.start_ns, now_ns())
     with trace.span("auth") as span:
@@ -158,7 +160,7 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
         if principal is not None:
             request[PRINCIPAL] = principal
             span.attributes["via"] = principal.via
-            if principal.via == "api_key":  # so that a key's answers are found
+            if principal.via == "api_key":  # so that the answers of a key can be found
                 trace.attributes["firsttoken.key"] = principal.subject
         elif access != VISITORS:
             raise ApiError(
@@ -184,7 +186,7 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """On every answer, streams included, in the moment before its headers go out."""
+    """Called for every response, streams included, just before its headers are sent."""
     request[PREPARED] = True
     response.headers["X-Request-Id"] = request[REQUEST_ID]
     if messages_error.is_for(request.path):
@@ -199,5 +201,5 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.setdefault(name, value)
     leaves = request.app[LEAVING].is_set() or request.app[DRAINING].is_set()
     if leaves and response.status != SWITCHING_PROTOCOLS:
-        response.force_close()  # the next request of this client goes to somebody who stays
-        response.headers["Connection"] = "close"  # aiohttp has decided on it before this
+        response.force_close()  # the next request of this client goes to another worker
+        response.headers["Connection"] = "close"  # aiohttp set the header before this

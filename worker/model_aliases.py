@@ -1,4 +1,4 @@
-"""Further names of models: a request that names one reaches the model that it stands for.
+"""Aliases of models: a request that names an alias reaches the model behind it.
 
 Programs have names of other providers' models built in, or in settings that nobody here can change.
 """
@@ -35,20 +35,20 @@ class ModelAliases:
         return cls(found)
 
     def beside(self, others: Mapping[str, str]) -> ModelAliases:
-        """With those of a file; where both have a name, this one counts."""
+        """With the aliases of a file; where both define a name, this one wins."""
         return ModelAliases({**others, **self.by_name})
 
     def replace(self, other: ModelAliases) -> None:
-        """From now on these are the further names."""
+        """Replace all aliases."""
         self.by_name.clear()
         self.by_name.update(other.by_name)
 
     def model_of(self, name: str) -> str:
-        """The model that a request means by this name."""
+        """The model that this name stands for."""
         return self.by_name.get(name, name)
 
     def of(self, models: Collection[str]) -> list[str]:
-        """The further names of these models."""
+        """The aliases of these models."""
         return [name for name, model in self.by_name.items() if model in models]
 
     def problems(self, served: Collection[str]) -> list[str]:

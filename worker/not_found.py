@@ -1,4 +1,4 @@
-"""What a caller is told whose address or method leads to no route: what is likely meant. Pure."""
+"""Errors for a path or method without a route, with a suggestion of what was meant. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WITHOUT_BODY = frozenset({"HEAD", "OPTIONS"})  # taken wherever GET is, or by br
 
 
 def unknown_path(method: str, path: str, known: Collection[str]) -> ApiError:
-    """`known` are the addresses of the routes, with {names} for their variable parts."""
+    """`known` are the paths of the routes, with {names} for their variable parts."""
     meant = _meant(path, known)
     hint = f"Did you mean {meant}?" if meant else "The addresses of the API are listed in /openapi.json."
     shown = path if len(path) <= TOLD_CHARS_MAX else f"{path[:TOLD_CHARS_MAX]}…"

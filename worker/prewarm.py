@@ -1,5 +1,5 @@
-"""Prompts that are prefilled ahead of their question: those of the configuration at start, and, within a limit for each
-tenant, those of people who are about to ask.
+"""Prefills prompts ahead of their question: those of the configuration at start, and, within a limit per tenant, those
+of users who are about to ask.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from worker.auth.principal import NOBODY
 TENANT_MAX = 4
 # Typing starts right after the focus, and each request costs a query.
 PAUSE_S = 1.0
-# Of a start: a small model reads the instructions of a dozen agents in it, and nobody waits for a large one any longer.
+# At start: enough for a small model to prefill the instructions of a dozen agents. A large one continues later.
 BEGINNINGS_S = 10.0
 
 # A tenant's conversation; None for one that does not exist yet.
@@ -54,7 +54,7 @@ class PrewarmLimits:
         self._readings: dict[Place, _Reading] = {}
 
     async def read(self, place: Place, start: Callable[[], Awaitable[Generation | None]]) -> bool:
-        """Start to prefill, unless it has started or the tenant is at its limit. False: nothing is prefilled."""
+        """Start a prefill, unless one has started or the tenant is at its limit. False: nothing is prefilled."""
         self._readings = {each: reading for each, reading in self._readings.items() if reading.counts}
         if place in self._readings or sum(tenant == place[0] for tenant, _ in self._readings) >= TENANT_MAX:
             return False
@@ -75,7 +75,7 @@ async def prefill_shared_prefixes(
     """Prefill the instructions and tools of the configuration once for all tenants: the first question to an agent
     finds what the tenth finds. `only` on one model, where it is given.
 
-    What takes longer is read on beside the first requests, below all classes, or when somebody asks for it.
+    What takes longer continues beside the first requests, below all priority classes, or when a request needs it.
     """
     until_s = asyncio.get_running_loop().time() + within_s
     unread = 0
@@ -97,7 +97,7 @@ async def prefill_shared_prefixes(
 
 
 async def _is_read(reading: Generation) -> bool:
-    """Engines that start beside this worker are waited for: False is to be tried again."""
+    """Wait for engines that start at the same time as this worker. False: try again."""
     try:
         await reading.stream(lambda _: None)
     except EnginesAway as error:

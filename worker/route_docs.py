@@ -1,4 +1,4 @@
-"""What the description of the API says of a route that its path and its handler's docstring do not tell."""
+"""What the OpenAPI description needs of a route besides its path and the docstring of its handler."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ class RouteDocs:
 
 
 def docs_of(handler: Any) -> RouteDocs:
-    """A handler that says nothing takes nothing and answers with JSON."""
+    """The default: no body, and a JSON response."""
     said: RouteDocs = getattr(handler, "described", RouteDocs())
     return said

@@ -1,4 +1,4 @@
-"""What the signals that stop a process ask for."""
+"""The signals that stop a process, and what each requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def notice(drain_s: float) -> str:
 
 
 class StopSignals:
-    """What signals ask for: the first one lets running answers finish, the second one ends them at once."""
+    """The first signal lets running answers finish, the second one ends them immediately."""
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self._task = task
@@ -36,7 +36,7 @@ class StopSignals:
         return stop
 
     async def wanted(self, over: Callable[[], str | None]) -> None:
-        """Return when somebody asks for it, or there is a reason why only another process can go on."""
+        """Return when a signal requests the stop, or when this process cannot continue."""
         while not (self.asked.is_set() or over()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):

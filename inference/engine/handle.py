@@ -1,4 +1,4 @@
-"""The event loop's side of a request, and the one hop by which the engine's thread keeps it up to date."""
+"""The event loop's side of a request, and the one hop by which the engine's thread updates it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from inference.delta_stream import DeltaStream
 from inference.errors import InferenceError
 from inference.request import Request
 
-# Requests served in one go: with a thousand of them, whoever connects meanwhile waits for some 2 ms instead of 30.
+# Requests served in one callback: with a thousand of them, a new connection waits for some 2 ms instead of 30.
 SLICE = 64
 
 
 class TokenUpdate(NamedTuple):
-    """What one step did for one request, on its way to the event loop."""
+    """The result of one step for one request, on its way to the event loop."""
 
     handle: Handle
     token: int | None
@@ -86,7 +86,7 @@ class Handle(DeltaStream):
         return self._request.text.stop_string
 
     async def admitted(self) -> None:
-        """At once: what the engine refuses was refused when it was submitted."""
+        """Returns immediately: the engine refuses requests when they are submitted."""
 
     def cancel(self) -> None:
         if self.finish is None:
@@ -94,7 +94,7 @@ class Handle(DeltaStream):
             self._wake()
 
     def take(self, news: TokenUpdate) -> bool:
-        """Take note of what a step brought. True when this makes it due: `flush` has to be called then."""
+        """Apply the result of a step. True: the caller has to schedule `flush`."""
         token, text = news.token, news.text
         if token is not None:
             self.ids.append(token)
@@ -108,10 +108,10 @@ class Handle(DeltaStream):
 
 
 class Outbox:
-    """What steps bring, on its way to the event loop: one callback for as many steps as wait for it.
+    """The results of steps, on their way to the event loop: one callback for all steps that are waiting.
 
-    So tokens of one request that wait together leave together, and a loop that is behind catches up by that. Requests
-    are served in slices, between which the loop sees to everything else.
+    So tokens of one request that wait together are delivered together, which lets a loop that is behind catch up.
+    Requests are served in slices, between which the loop runs everything else.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,8 +1,8 @@
-"""Who was let in lately: so that a request costs a hash and a look, and what happens when a credential ends meanwhile.
+"""A cache of credentials that were checked recently, so that a request costs a hash and a lookup; and what is ended
+when a credential is revoked.
 
-All that is kept is checked again in one statement every RECHECK_S, also for those who are still being answered. So a
-credential that was revoked opens nothing after RECHECK_S, and after CACHE_S at the latest where the database does not
-answer.
+All entries are checked again by one statement every RECHECK_S, also those whose requests are still in progress. So a
+revoked credential is useless after RECHECK_S, and after CACHE_S at the latest where the database does not answer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from worker.auth.principal import Principal
 CACHE_S = 30.0  # a revoked credential keeps working for at most this long
 RECHECK_S = 10.0
 CACHED_MAX = 10_000  # of about 1 KB each: 10 MB
-IDLE_S = 900.0  # who asks again after that is looked up again; until then a person thinks and types
+IDLE_S = 900.0  # unused for so long, an entry is dropped; a person takes this long to think and type
 
 End = Callable[[], object]
 
 
 @dataclass(slots=True)
 class _Entry:
-    """Times are `time.monotonic()`, which nobody sets back, but for the moment when the credential expires."""
+    """Times are `time.monotonic()`, except for the expiry of the credential."""
 
     principal: Principal
     expires_at: float  # time.time()
@@ -34,12 +34,12 @@ class _Entry:
     used: bool = True  # since the last check
 
     def counts(self, now: float) -> bool:
-        """Without another look."""
+        """Whether it may be used without a new check."""
         return now < self.checked_at + CACHE_S and time.time() < self.expires_at
 
 
 class AuthCache:
-    """Principals by a hash of their credential, and what they have going on by their subject."""
+    """Principals by a hash of their credential, and their work in progress by their subject."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()  # least recently used first
@@ -57,7 +57,7 @@ class AuthCache:
         return entry.principal
 
     def put(self, mark: bytes, principal: Principal, expires_at: float) -> None:
-        """Somebody was looked up; the credential expires at these Unix seconds."""
+        """Add a principal that was looked up; the credential expires at these Unix seconds."""
         now = time.monotonic()
         self._entries[mark] = _Entry(principal, expires_at, now, now)
         self._entries.move_to_end(mark)
@@ -66,7 +66,7 @@ class AuthCache:
 
     @contextmanager
     def revocable(self, principal: Principal, end: End) -> Iterator[None]:
-        """While something is done for a principal: `end` is called when its credential ends before."""
+        """In the block, work is done for a principal: `end` is called if its credential is revoked meanwhile."""
         if not principal.is_revocable:
             yield
             return
@@ -80,8 +80,8 @@ class AuthCache:
                 del self._going_on[subject]
 
     def to_check(self) -> tuple[set[str], set[str]]:
-        """Subjects that are to be checked again, and those of them that were used since the last time. Entries that
-        nobody uses any more are forgotten.
+        """Subjects to check again, and those of them that were used since the last check. Entries that are unused are
+        dropped.
         """
         idle_since = time.monotonic() - IDLE_S
         while self._entries and next(iter(self._entries.values())).used_at < idle_since:
@@ -93,14 +93,14 @@ class AuthCache:
         return {entry.principal.subject for entry in revocable} | self._going_on.keys(), used
 
     def checked(self, subjects: set[str], counting: set[str], asked_at: float) -> None:
-        """Of these subjects those that still count, as it was at `asked_at` (monotonic): the others end."""
+        """The subjects in `counting` were still valid at `asked_at` (monotonic); the others are ended."""
         for entry in self._entries.values():
             if entry.principal.is_revocable and entry.principal.subject in counting:
                 entry.checked_at = asked_at
         self.end(subjects - counting)
 
     def end(self, subjects: set[str]) -> None:
-        """Their credentials do not count any more."""
+        """Their credentials are no longer valid."""
         ended = [mark for mark, entry in self._entries.items() if entry.principal.subject in subjects]
         for mark in ended:
             del self._entries[mark]

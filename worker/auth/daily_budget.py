@@ -40,7 +40,7 @@ class _Key:
 
 
 class DailyBudgets:
-    """For the event loop only; keys without a budget cost a look at their bounds."""
+    """For the event loop only; keys without a budget cost one lookup of their limits."""
 
     def __init__(self, read: Read | None = None, flush: Callable[[], Awaitable[None]] | None = None) -> None:
         """`flush` returns when everything that was charged so far is stored, as far as it can be."""
@@ -50,7 +50,7 @@ class DailyBudgets:
         self._reading: set[asyncio.Task[None]] = set()
 
     async def know(self, principal: Principal) -> None:
-        """Return when it was read what the key has spent; later looks are made beside requests."""
+        """Return when the spending of the key has been read; later reads happen beside requests."""
         key = self._key(principal)
         if key is None:
             return

@@ -1,4 +1,4 @@
-"""What an API key may ask for: limits of each turn, the best class of its turns, and rates."""
+"""The limits of an API key: of each turn, of its priority class, of its rates, and of its cost per day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a canary to people and programs."""
+"""The report of a canary, for users and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parser of the command line as people meet it: short usages, and mistakes that say what was likely meant."""
+"""The argument parser of the command line: short usages, and errors that suggest what was meant."""
 
 from __future__ import annotations
 

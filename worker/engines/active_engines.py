@@ -1,4 +1,4 @@
-"""Which engines are at work: one, several of models.toml, in this process or in others of their own."""
+"""The engines that serve this worker: one, or those of models.toml, in this process or in processes of their own."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class ActiveEngines:
 
     @property
     def loading(self) -> float | None:
-        """How far those are that are being loaded; None while none is."""
+        """The progress of the models that are being loaded; None while none is."""
         shares = [_share(model) for model in self.models.values() if _state(model) == "loading"]
         return sum(shares) / len(shares) if shares else None
 
     def stats(self) -> dict[str, Any]:
-        """Of all engines together, for health and metrics: sums, and what cannot be added of the first one. Under
-        "failed" why the model cannot answer that answers who names none, under "over" why this process should end."""
+        """Statistics of all engines, for health and metrics: sums, and from the first engine what cannot be summed.
+        "failed" says why the default model cannot answer, "over" why this process should end."""
         told = [stats for model in self.models.values() if (stats := model.stats())]
         first = told[0] if told else {}
         sums: Counter[str] = Counter()
@@ -84,13 +84,13 @@ class ActiveEngines:
 
     @property
     def each(self) -> Mapping[str, Mapping[str, Any]]:
-        """The numbers of each, where there are several; of one that is not loaded only that it is not."""
+        """Statistics of each model, where there are several; of one that is not loaded only that."""
         if len(self.models) == 1:
             return {}
         return {name: {"loaded": self.states[name] == "loaded", **each.stats()} for name, each in self.models.items()}
 
     def is_free(self) -> bool:
-        """Nobody waits for an answer or gets one."""
+        """No request waits or runs."""
         return not any(stats.get(name) for model in self.models.values() for stats in [model.stats()] for name in BUSY)
 
     @property
@@ -250,7 +250,7 @@ def _candidate(model: Served, table: ModelTable) -> Candidate:
 
 @asynccontextmanager
 async def open_remote(config: Config, secret: Secret, supervisor: Supervisor) -> AsyncIterator[RemoteModel]:
-    """The model of engines elsewhere. They are told tenants by digests that say nothing without the secret."""
+    """The model of remote engines. They get digests of tenants, keyed with the secret."""
 
     def digest(salt: str) -> str:
         return secret.cache_key("engine", salt).hex()

@@ -1,7 +1,7 @@
-"""The answer to one HTTP/1.1 request, read as it arrives. Pure.
+"""An incremental parser of one HTTP/1.1 response. Pure.
 
-Client libraries wake a task for each piece of a body, which costs more than all the rest of a token's way; here the
-pieces are handed on by plain calls.
+Client libraries wake a task for each piece of a body, which costs more than the rest of a token's path; here pieces are
+passed on by plain calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LENGTH_DIGITS_MAX = 15
 
 
 class BadResponse(Exception):
-    """What came is no HTTP, or has no bounds."""
+    """The bytes are not HTTP, or exceed the limits."""
 
 
 class HttpResponseParser:
@@ -30,7 +30,7 @@ class HttpResponseParser:
         self._wanted = 0  # bytes that it must have before it is worth a look
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The pieces of the body that came with this. Raises BadAnswer."""
+        """The pieces of the body in these bytes. Raises BadResponse."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:
@@ -57,7 +57,7 @@ class HttpResponseParser:
         return [piece]
 
     def _read_head(self, head: bytes) -> None:
-        """An interim answer (1xx) is read and forgotten."""
+        """Interim responses (1xx) are skipped."""
         first, *lines = head.decode("latin-1").split("\r\n")
         version, _, rest = first.partition(" ")
         status = rest[:3]
@@ -101,7 +101,7 @@ class HttpResponseParser:
 
 
 def _size(line: bytes) -> int:
-    """Bytes of a chunk, of which extensions may be told. Raises BadAnswer."""
+    """The size of a chunk in bytes; chunk extensions are ignored. Raises BadResponse."""
     digits = line.partition(b";")[0].strip()
     try:
         size = int(digits, 16) if digits.isalnum() and len(line) <= CHUNK_LINE_BYTES_MAX else -1

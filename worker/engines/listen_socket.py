@@ -1,4 +1,4 @@
-"""The socket at an address, taken before anything slow."""
+"""The listening socket at an address, bound before anything slow starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.port import BACKLOG
 
 @contextmanager
 def listen_socket(address: Address) -> Iterator[socket.socket]:
-    """That of a path goes with its process. Raises StartError."""
+    """A Unix socket is removed when the block ends. Raises StartError."""
     try:
         listener = _unix(address.path) if address.path else _tcp(address)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The gate: cases asked of two configurations, and whether one of them is worse."""
+"""Evals: the same cases asked of two configurations, and whether one of them is worse."""

@@ -1,4 +1,4 @@
-"""What one side said to one case, and what it took."""
+"""The answer of one target to one case, with its times and costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Milliseconds and tokens; `engine_ms` and `cost` as a worker of this project tells them. None: not known."""
+    """Milliseconds and tokens; `engine_ms` and `cost` as a worker of this project reports them. None: not known."""
 
     first_ms: float | None = None
     total_ms: float | None = None

@@ -1,4 +1,4 @@
-"""A fitted cascade for people: a table, a report in Markdown with a picture, and the policy for models.toml. Pure."""
+"""The report of a fitted cascade: a table, Markdown with a picture, and the policy for models.toml. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trace of an answer tells of a cascade's trial, as a case for the curve. Pure."""
+"""Reads the trial of a cascade from the trace of an answer, as a case for the curve. Pure."""
 
 from __future__ import annotations
 

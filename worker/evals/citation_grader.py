@@ -1,4 +1,4 @@
-"""Whether an answer cites what it says, and says what it cites. Pure."""
+"""Grades citations: whether an answer cites the expected passages, and whether these support it. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Asks a server: chat completions, which every server of OpenAI's API has; responses where documents are searched, and
-the search itself where nothing else is expected."""
+"""Sends cases to a server: as chat completions, which every server with OpenAI's API has; as responses where documents
+are searched; or as a search alone where nothing else is expected."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _TRACE = re.compile(r'traceparent;desc="00-([0-9a-f]{32})-')
 
 
 def session() -> aiohttp.ClientSession:
-    """For answers that take their time."""
+    """With timeouts for long answers."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S_MAX, sock_read=ANSWER_S_MAX)
     return aiohttp.ClientSession(timeout=timeout)
 
 
 class Refused(Exception):
-    """A status that is no answer; the message is one line."""
+    """The server answered with an error status; the message is one line."""
 
     def __init__(self, status: int, reason: str, retry_after_s: float) -> None:
         super().__init__(f"status {status}: {reason}")
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class _Heard:
-    """What has come of an answer so far."""
+    """What has been received of an answer so far."""
 
     began: float = field(default_factory=perf_counter)
     text: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ class EvalClient:
         self.model = model or ""
 
     async def check(self) -> None:
-        """Raises StartError where nobody answers, or the model is not served there."""
+        """Raises StartError where no server answers, or it does not serve the model."""
         try:
             listed = await self._get("/v1/models")
             names = [str(each["id"]) for each in listed["data"]]
@@ -107,7 +107,7 @@ class EvalClient:
             raise StartError(f"{self._url}: there is no model {self.model}. It serves: {', '.join(names[:10])}")
 
     async def ask(self, case: Case) -> Answer:
-        """Whatever goes wrong is part of the answer."""
+        """Errors become part of the answer."""
         ways = self._search if case.expect.only_finds else self._respond if case.stores else self._complete
         for number in range(TRIES):
             heard = _Heard()
@@ -195,7 +195,7 @@ class EvalClient:
         return found[1] if found else None
 
     async def _with_cost(self, answer: Answer, trace: str | None) -> Answer:
-        """With what a worker of this project says that it took."""
+        """With the times and costs that a worker of this project reports."""
         if trace is None:
             return answer
         try:

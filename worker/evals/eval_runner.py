@@ -1,4 +1,4 @@
-"""Ask every case of one side or of two, the two in turns, so that what else the machine does hits both alike."""
+"""Runs every case against one or two targets, interleaved, so that other load on the machine affects both alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.evals.outcome import GradedAnswer, Result
 
 
 def fingerprint(case: Case) -> str:
-    """The same for cases that ask and expect the same."""
+    """Identical for cases that ask and expect the same."""
     told = case.model_dump(mode="json", by_alias=True, exclude={"id", "group"}, exclude_none=True)
     return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
@@ -32,10 +32,10 @@ async def run_cases(
     progress: Callable[[], object] = lambda: None,
     note: Callable[[int, int, Answer], object] = lambda number, side, answer: None,
 ) -> list[list[Result]]:
-    """The results of each asker, in the order of the cases; `progress` is called after each case, and `note` with its
-    number, that of the asker and each answer.
+    """The results of each client, in the order of the cases; `progress` is called after each case, and `note` with the
+    number of the case, that of the client and each answer.
 
-    With more than one case at once, times tell nothing about a single reader any more. Raises StartError.
+    With more than one case at once, times are not those of a single reader any more. Raises StartError.
     """
     places = asyncio.Semaphore(at_once)
 

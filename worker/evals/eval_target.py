@@ -1,5 +1,5 @@
-"""What is compared: a configuration that is started for the comparison, a model that is served somewhere, or answers
-that were recorded before. Pure."""
+"""A target of an eval: a configuration that is started for it, a model that is served elsewhere, or the recording of an
+earlier run. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMS = "a model with settings of `firsttoken serve`, NAME@URL of a server, or a
 
 @dataclass(frozen=True, slots=True)
 class LocalWorker:
-    """A worker of one's own: `flags` are those of `firsttoken serve`."""
+    """A worker that is started for the eval: `flags` are those of `firsttoken serve`."""
 
     flags: tuple[str, ...]
 
@@ -47,7 +47,7 @@ EvalTarget: TypeAlias = LocalWorker | Endpoint | Recording
 
 
 def eval_target(option: str, text: str, key_file: Path | None = None) -> EvalTarget:
-    """What `option` names; its first word is a model unless it is a flag. Raises StartError."""
+    """The target that `option` names; the first word is a model unless it is a flag. Raises StartError."""
     model, at, url = text.partition("@")
     if at and url.startswith(("http://", "https://")):
         if not model or any(char.isspace() for char in text):

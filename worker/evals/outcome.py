@@ -1,4 +1,5 @@
-"""What came of a run: scores and times of each case on one side or on two, what differs, and the verdict. Pure."""
+"""The outcome of a run: scores and times of each case for one or two targets, their differences, and the verdict.
+Pure."""
 
 from __future__ import annotations
 

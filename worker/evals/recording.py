@@ -1,4 +1,4 @@
-"""A run as JSON: for programs, and to compare a later one with it."""
+"""A run as JSON: for programs, and as the baseline of a later run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored turns that were asked again: what their spans took then and now, and how alike the answers are. Pure."""
+"""The report of replayed turns: the durations of their spans then and now, and the similarity of the answers. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run for people: a table in the terminal, a report in Markdown with a picture. Pure."""
+"""The report of a run: a table for the terminal, and Markdown with a picture. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def table(outcome: Outcome) -> list[str]:
 
 
 def markdown(outcome: Outcome, picture: str | None) -> str:
-    """`picture` is the name of an image beside it."""
+    """`picture` is the file name of an image in the same folder."""
     one, other = outcome.names
     parts = [f"# {one}" + (f" against {other}" if other else ""), verdict(outcome)]
     if picture:

@@ -1,4 +1,4 @@
-"""From which similarity of two questions the answer to one may be given to the other: fitted on cases. Pure.
+"""Fits, on cases, the threshold of similarity above which two questions may share an answer. Pure.
 
 Cases that expect the same are the same question in other words. Each case is asked as if all others had been answered
 before: what a cache would have given is right where the nearest of them expects the same.

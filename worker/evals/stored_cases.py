@@ -1,4 +1,5 @@
-"""Cases out of answers that were given: what was asked, and that a new answer be like the accepted one. Pure."""
+"""Makes cases of stored answers: the request, and the expectation that a new answer resembles the accepted one.
+Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for people, in a terminal and in Markdown, with what models said as text in them. Pure."""
+"""Tables for a terminal and for Markdown; texts of models in them are escaped. Pure."""
 
 from __future__ import annotations
 

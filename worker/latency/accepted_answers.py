@@ -1,4 +1,5 @@
-"""Stored answers that were accepted: rated up, of the winner of a canary, or of the model that took a step over."""
+"""Stored answers that were accepted: rated up, from the winner of a canary, or from the model that a step was escalated
+to."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ select id, input, body from known
 
 
 async def accepted_answers(database: Database, tenant_id: UUID, why: Collection[Why], limit: int) -> list[Answered]:
-    """The newest of one tenant for any of these reasons."""
+    """The newest accepted answers of one tenant, for any of these reasons."""
     async with database.tenant(tenant_id) as connection:
         rows = await connection.fetch(ACCEPTED, tenant_id, list(why), limit)
     return [Answered(**row) for row in rows]

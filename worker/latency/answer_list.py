@@ -1,4 +1,4 @@
-"""The list of answers: filtered, searched, sorted and paged by the database, with what tells one row from another."""
+"""The list of answers, filtered, searched, sorted and paged by the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers cost beside how fast they began, by surface, model and agent."""
+"""The cost of answers and their time to first token, by surface, model and agent."""
 
 from __future__ import annotations
 

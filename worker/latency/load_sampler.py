@@ -1,4 +1,5 @@
-"""What this worker does, by the minute: how much runs and waits, and how late the event loop is."""
+"""Samples the load of this worker: by minute, the peaks of running and waiting requests, and the lag of the event
+loop."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from migrations.pool import Database
 from worker.latency.time_range import MINUTE_S
 from worker.supervisor import Supervised, Supervisor, Well
 
-LOOK_S = 0.5  # a loop that is held for longer than this is surely seen
+LOOK_S = 0.5  # a loop that is blocked for longer than this is always seen
 SILENT_S = 3 * MINUTE_S
 
 
@@ -31,7 +32,7 @@ class Peak:
 
 
 class LoadSampler:
-    """Stores the highest of each minute."""
+    """Stores the peaks of each minute."""
 
     def __init__(self, database: Database, worker: int, stats: Callable[[], Mapping[str, Any]]) -> None:
         self._database = database

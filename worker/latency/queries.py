@@ -1,4 +1,4 @@
-"""What the latency page asks of the roll-ups. Operators see everybody's; others see their tenant's."""
+"""The queries of the latency page over the roll-ups. Operators see all tenants; others see their own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LatencyQuery:
 
 
 class LatencyQueries:
-    """What one viewer was told is told to all who ask the same within a moment."""
+    """A result is shared by all viewers who send the same query within a moment."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -97,7 +97,7 @@ class LatencyQueries:
         return await self._share("series", principal, asked, compute)
 
     async def comparison(self, principal: Principal, asked: LatencyQuery, against: LatencyQuery) -> View:
-        """Which spans took longer in one stretch and slice than in the other."""
+        """Which spans took longer in one time range and slice than in the other."""
 
         async def compute() -> View:
             now = time.time()

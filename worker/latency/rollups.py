@@ -1,4 +1,4 @@
-"""The tables latency and latency_slices: written with the traces, read in as few pieces as cover a stretch of time."""
+"""The tables latency and latency_slices: written with the traces, read in as few rows as cover a time range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several viewers ask at the same time is computed once, and kept for a moment."""
+"""Single flight: a query that several viewers send at the same time is computed once, and cached for a moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SingleFlight:
         self._kept: dict[Hashable, CachedResult] = {}
 
     async def get(self, key: Hashable, compute: Callable[[], Awaitable[Any]]) -> Any:
-        """Who asks goes away without those who ask the same. What failed is not kept."""
+        """A caller that is cancelled does not cancel the query for the others. Failures are not cached."""
         now = time.monotonic()
         kept = self._kept.get(key)
         if kept is None or now - kept.asked_at >= self._kept_s or _failed(kept.answer):

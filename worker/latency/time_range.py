@@ -1,4 +1,4 @@
-"""A stretch of time as the roll-ups know it: between which moments, in how many points, read from which rows. Pure."""
+"""A time range of the roll-ups: its start and end, its number of points, and the rows that are read. Pure."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class TimeRange:
 
     @classmethod
     def of(cls, start: float, end: float, now: float) -> TimeRange:
-        """The smallest stretch that contains both moments, with the finest steps that are kept and can be drawn."""
+        """The smallest range that contains both moments, with the finest steps that are stored and can be drawn."""
         kept_s = MINUTE_S if start >= now - MINUTES_KEPT_S else HOUR_S if start >= now - HOURS_KEPT_S else DAY_S
         length_s = max(1.0, end - start)
         step_s = next((s for s in STEPS_S if s >= kept_s and length_s / s <= POINTS_MAX), STEPS_S[-1])
         return cls(_floor(start, step_s), -_floor(-end, step_s), step_s)
 
     def parts(self, *, whole: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Which hours and which days are read in one piece, as (first, end). Minutes are read where no hour is, hours
-        where no day is. For points (`whole` is False) nothing coarser than a step will do."""
+        """Which hours and which days are read as one row, as (first, end). Minutes are read outside these hours, hours
+        outside these days. For points (`whole` is False) no row is coarser than a step."""
         hours = self._part(HOUR_S) if whole or self.step_s >= HOUR_S else (self.end, self.end)
         days = self._part(DAY_S) if whole or self.step_s >= DAY_S else (self.end, self.end)
         return hours, days

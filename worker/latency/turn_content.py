@@ -1,4 +1,4 @@
-"""What was said in a turn, beside its times: for its own tenant alone, and from what is stored anyway."""
+"""The content of a turn, for display with its times: only for its own tenant, and only from what is stored anyway."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ select item->>'type' as type, item->>'call_id' as call_id, item->>'name' as name
 
 
 async def questions(database: Database, tenant_id: UUID, response_ids: Sequence[str]) -> Mapping[str, str]:
-    """By response; without those that were not stored."""
+    """By response id; responses that were not stored are left out."""
     if not response_ids:
         return {}
     async with database.tenant(tenant_id) as connection:

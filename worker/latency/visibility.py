@@ -1,4 +1,4 @@
-"""Whose latencies somebody sees: an operator everybody's, all others those of their tenant."""
+"""Whose latencies a principal may see: operators those of all tenants, others those of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    tenant_id: UUID | None  # None: everybody's
+    tenant_id: UUID | None  # None: all tenants
 
     @classmethod
     def of(cls, principal: Principal) -> Visibility:

@@ -1,4 +1,4 @@
-"""/v1/responses: one turn, streamed or whole, and what is kept of it."""
+"""/v1/responses: one turn, streamed or whole, and its stored response."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from worker.wire.public_view import public_response
 from worker.wire.response_request import ResponseRequest
 
 NUMBER_DIGITS_MAX = 9  # events are counted in 32 bits
-BEGIN_S = 5.0  # the longest that a first request takes to be accepted or refused, prompts of a megabyte included
+BEGIN_S = 5.0  # the longest time until a first request is accepted or refused, with a prompt of a megabyte
 LOOK_S = 0.05
-END_S = 5.0  # how long it may take until everything is stored of one that is to be deleted
+END_S = 5.0  # how long the end of a response that is deleted may take
 
 FOLLOW: dict[str, dict[str, Any]] = {
     "stream": {"type": "boolean"},
@@ -77,9 +77,9 @@ async def create(request: web.Request) -> web.StreamResponse:
 async def _start(
     request: web.Request, body: ResponseRequest, id: str, usual: Disconnect | None = None
 ) -> Run | dict[str, Any]:
-    """The run, or what stands in the queue. Raises what refuses the request."""
+    """The run, or the response as it was queued. Raises what refuses the request."""
     principal, dialect = request[PRINCIPAL], Dialect.of(request.headers)
-    if body.background:  # made without us, sooner or later
+    if body.background:  # generated independently of this request
         return await request.app[RUNS].backlog.enqueue(principal, body, dialect, id)
     on_disconnect = Disconnect.parse(request.headers.get(HEADER), usual)
     runs, trace = request.app[RUNS], request[TRACE]
@@ -98,7 +98,7 @@ async def _tell(
 
 
 async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier) -> web.StreamResponse:
-    """What the first request with this key is told, from its beginning. Raises ApiError 409 when it does not begin."""
+    """The response of the first request with this key, from its start. Raises ApiError 409 if that does not begin."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, earlier.response_id
     give_up_at = monotonic() + BEGIN_S
     while id is None or not await services.responses.exists(tenant_id, id):
@@ -111,7 +111,7 @@ async def _repeat(request: web.Request, body: ResponseRequest, earlier: Earlier)
         if not body.background:
             await request.app[RUNS].ended(tenant_id, id)
         record = await services.responses.get(tenant_id, id)
-    except NotFound:  # it was refused after all, and taken back
+    except NotFound:  # it was refused after all, and removed
         raise in_use() from None
     return json_response(public_response(record.body, body.with_results))
 
@@ -121,7 +121,7 @@ async def _stream(request: web.Request, run: Run, number: int = 0) -> web.Stream
     runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
     try:
         number = await read_run(run, stream, number)
-        if run.lost:  # another worker goes on with it
+        if run.lost:  # another worker resumes it
             await read_stored(runs.services, stream, tenant_id, run.id, number - 1, runs.get)
     except ClientGone:
         return stream.response
@@ -152,7 +152,7 @@ async def retrieve(request: web.Request) -> web.StreamResponse:
 
 
 async def _follow(request: web.Request, response_id: str, after: int) -> web.StreamResponse:
-    """All events after a number: what was told already, then the rest as it is told."""
+    """All events after a sequence number: the past ones, then new ones as they come."""
     runs, tenant_id = request.app[RUNS], request[PRINCIPAL].tenant_id
     run = runs.get(tenant_id, response_id)
     if run is not None:

@@ -1,4 +1,4 @@
-"""An answer that is not stored, while it runs: its turn, how it is told, and where it is accounted for.
+"""An answer that is not stored, while it runs: its turn, its encoding, and its accounting.
 
 A message is one choice, a completion has one or several.
 """
@@ -25,13 +25,13 @@ from worker.runs.record import mark_first_token
 from worker.runs.run_services import RunServices
 from worker.wire.options import ServiceTier, priority_of
 
-# What may wait for a client that reads slowly and cannot come back: an answer of 8,000 tokens, merged or not.
+# Buffered for a client that reads slowly and cannot reconnect: an answer of 8,000 tokens, merged or not.
 WAITING_BYTES_MAX = 4 * 2**20
 EVENT_BYTES = 250  # of an event beside its text; a likelihood takes about as much
 
 
 class Named(Protocol):
-    """What an answer is accounted for under."""
+    """The names under which an answer is recorded."""
 
     @property
     def id(self) -> str: ...
@@ -47,7 +47,7 @@ class Named(Protocol):
 
 
 class ChoiceEncoder(Protocol):
-    """Spells the events of a turn as the frames of a stream."""
+    """Encodes the events of a turn as the frames of a stream."""
 
     def frames(self, event: Event) -> list[bytes]: ...
 
@@ -58,7 +58,7 @@ class ChoiceEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The choices of a completion run beside each other; in the KV cache they share their prompt."""
+    """The choices of a completion run concurrently; they share their prompt in the KV cache."""
 
     agent: Agent
     turn: Turn
@@ -75,7 +75,7 @@ class Choice:
         index: int = 0,
         priority: Priority | None = None,
     ) -> Choice:
-        """The first choice is what the request's own trace tells; each other one has a trace of the same beginning."""
+        """The first choice uses the trace of the request; each other one has a trace with the same start."""
         if index:
             of_all = trace.attributes
             trace = Trace(start_ns=trace.start_ns, started_at=trace.started_at, attributes={"choice": index})
@@ -87,7 +87,7 @@ class Choice:
     def ledger_of(
         services: RunServices, principal: Principal, trace: Trace, answer: Named, priority: Priority | None = None
     ) -> Ledger:
-        """`priority` counts in place of what the request asks for."""
+        """`priority` overrides what the request asks for."""
         if priority is None:
             priority = priority_of(answer.service_tier, watched=principal.is_watching)
         return Ledger(services, principal, trace, answer.id, None, answer.model, answer.metadata, priority)
@@ -97,7 +97,7 @@ class Choice:
         return self.ledger.trace
 
     async def stream(self, stream: EventStream, teller: ChoiceEncoder) -> TurnFinished:
-        """Send the choice as it happens, to its last piece. Raises ClientGone, and what refuses the turn."""
+        """Stream the choice to its last chunk. Raises ClientGone, and what refuses the turn."""
         with self.ledger.recording() as outcome:
             finished = await self._streamed(ChoiceSink(stream, teller, self.trace), stream)
             outcome.status = finished.status
@@ -122,14 +122,14 @@ class Choice:
         except (InferenceError, Interrupted) as error:
             if not stream.is_open:
                 raise
-            # Another choice has begun to stream: this one can only be told as failed.
+            # Another choice has begun to stream: this one can only be sent as failed.
             return TurnFinished("failed", (), Usage(), error_message=str(error))
         finally:
             stream.on_room.remove(sink.flush)
 
 
 class ChoiceSink:
-    """Sends the events of a choice. Those for which the client has no room wait here, and go out merged."""
+    """Sends the events of a choice. Those for which the client has no room are queued here, and sent merged."""
 
     def __init__(self, stream: EventStream, teller: ChoiceEncoder, trace: Trace) -> None:
         self._stream = stream
@@ -155,7 +155,7 @@ class ChoiceSink:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send the queued events for which there is room."""
         held = merged(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         for event in held:
@@ -179,7 +179,7 @@ class ChoiceSink:
 
 
 class DiscardingSink:
-    """A sink for an answer that is sent when it is whole: all that it notes is when its first token was there."""
+    """A sink for an answer that is sent as a whole: it records only the time of the first token."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -202,7 +202,7 @@ def _has_token(events: Sequence[Event]) -> bool:
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """Text that waits together goes out together: neighbouring deltas of one item become one."""
+    """Merge consecutive deltas of one item."""
     runs: list[list[Event]] = []
     for event in events:
         first = runs[-1][0] if runs else None

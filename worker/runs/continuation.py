@@ -1,4 +1,4 @@
-"""What another worker needs to go on with an answer, kept beside its events."""
+"""What another worker needs to resume a response, stored with its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from agents.checkpoint import Marks
 
 @dataclass(slots=True)
 class Continuation:
-    """The `job` once, then the marks of the turn, as long as `is_told`: of an answer that is held back nothing is."""
+    """The `job` once, then the marks of the turn, while `is_told`: nothing is stored of a response that is held
+    back."""
 
     job: dict[str, Any]
     marks: Marks
@@ -21,14 +22,14 @@ class Continuation:
     _newest: list[dict[str, Any]] | None = None
 
     def marks_up_to(self, number: int) -> list[dict[str, Any]]:
-        """The marks that are kept with the events up to this one: the same when that has to be tried again."""
+        """The marks to store with the events up to this one; the same ones when storing is retried."""
         if self._newest is None or number != self._number:
             job = [] if self._job_kept else [{"job": self.job}]
             self._number, self._newest = number, [*job, *self.marks.take()] if self.is_told() else []
         return self._newest
 
     def keep(self) -> None:
-        """What was last beside events is kept."""
+        """The marks that were returned last are stored."""
         if self._newest:
             self._job_kept = True
             self.marks.keep()

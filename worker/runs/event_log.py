@@ -1,4 +1,4 @@
-"""The way of events to Postgres: in batches, beside the answer, so that no token waits for a disk."""
+"""Writes events to Postgres in batches beside the stream (write-behind), so that no token waits for a disk."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from worker.wire import sse
 
 log = logging.getLogger("firsttoken.runs")
 
-WAITING_MAX = 100_000  # events of some 300 bytes: what the database may be away for before they are dropped
+WAITING_MAX = 100_000  # events of some 300 bytes, kept while the database is away; beyond it they are dropped
 REFUSED = {"code": "server_error", "message": BROKE}
 
 
 @dataclass(slots=True, eq=False)
 class Journal:
-    """The events of one response, and how many of them are known to be stored. Its run adds to `frames`, where the
-    event with the number n is frames[n - first]; what is stored twice is told once.
+    """The events of one response, and how many of them are known to be stored. Its run appends to `frames`, where the
+    event with the sequence number n is frames[n - first]; an event that is stored twice is replayed once.
     """
 
     tenant_id: UUID
     response_id: str
     frames: list[bytes]
-    begun: ResponseRecord | None = None  # the response as it was stored, if a crash of the server may have lost that
+    begun: ResponseRecord | None = None  # as inserted, where a crash of Postgres may have lost that row
     first: int = 0
     stored: int = 0  # of the frames, from the first on
     last: bool = False  # nothing follows
-    end: ResponseEnd | None = None  # where it could not be stored before it was told
-    continuation: Continuation | None = None  # where another worker may go on
+    end: ResponseEnd | None = None  # where it could not be stored before it was sent
+    continuation: Continuation | None = None  # where another worker may resume
     on_stored: Callable[[], None] = lambda: None
-    on_lost: Callable[[], None] = lambda: None  # the response is in other hands
+    on_lost: Callable[[], None] = lambda: None  # another worker owns the response
 
     def batch(self, further: Sequence[bytes] = (), *, skipped: int = 0) -> Batch:
-        """What is not known to be stored, and frames that are about to be told after `skipped` others."""
+        """What is not known to be stored, and `further` frames that are about to be sent after `skipped` others."""
         frames = [*self.frames[self.stored :], *further]
         number = self.first + len(self.frames) + len(further) + skipped - 1
         marks = self.continuation.marks_up_to(number) if self.continuation and not further else ()
@@ -57,7 +57,7 @@ class Journal:
         self.on_stored()
 
     def drop(self) -> None:
-        """Give up what is not stored, except for the end of a response, and its memory where nobody reads it."""
+        """Drop what is not stored, except for the end of a response; free the frames of one that has ended."""
         kept = 1 if self.last and self.frames else 0
         self.stored = max(self.stored, len(self.frames) - kept)
         if self.last:
@@ -67,11 +67,11 @@ class Journal:
 
 @dataclass(slots=True)
 class EventLog:
-    """`note` costs less than a microsecond and never waits. Events are stored in order; what failed is tried again."""
+    """`note` costs less than a microsecond and never waits. Events are stored in order; failed writes are retried."""
 
     store: RunningStore
     worker: int
-    is_followed: Callable[[str], bool] = lambda _: False  # at other workers, by the id of a response
+    is_followed: Callable[[str], bool] = lambda _: False  # by readers at other workers; takes the response id
     _waiting: dict[str, Journal] = field(default_factory=dict)
     _writer: BatchWriter = field(init=False)
 
@@ -95,12 +95,12 @@ class EventLog:
         return True
 
     def note(self, journal: Journal, *, waited_for: bool = False) -> None:
-        """There is something new in it; `waited_for`: somebody waits until it is stored."""
+        """The journal has new events. `waited_for`: a reader waits until they are stored."""
         self._waiting[journal.response_id] = journal
         self._writer.notify(hurry=waited_for)
 
     def knows(self, response_id: str) -> bool:
-        """Whether something of it waits to be stored."""
+        """Whether events of this response wait to be stored."""
         return response_id in self._waiting
 
     async def _store_waiting(self) -> bool:
@@ -139,7 +139,7 @@ class EventLog:
         return done
 
     async def _store_journals(self, tenant_id: UUID, journals: Sequence[Journal]) -> bool:
-        """Whether the database took them. What it refuses it would refuse for ever, and hold up all others."""
+        """Whether the database stored them. A row that it refuses would be refused for ever and block all others."""
         try:
             await self._store_batches(tenant_id, journals)
         except DATABASE_AWAY as error:
@@ -165,12 +165,13 @@ class EventLog:
                 journal.on_lost()
 
     async def _begun_again(self, journal: Journal) -> bool:
-        """Whether it had been lost in a crash of the server, which takes the latest beginnings along."""
+        """Whether its row had been lost in a crash of Postgres, which loses the latest inserts, and is inserted
+        again."""
         if journal.begun is None:
             return False
         try:
             await self.store.begin(journal.tenant_id, journal.begun, self.worker)
-        except NotFound:  # deleted, or in other hands
+        except NotFound:  # deleted, or owned by another worker
             return False
         return True
 
@@ -179,7 +180,7 @@ class EventLog:
             self._waiting.pop(journal.response_id, None)
 
     async def _give_up(self, journal: Journal) -> bool:
-        """Leave out what Postgres refuses. A response that has ended ends as failed; one that goes on, with a gap."""
+        """Skip what Postgres refuses. A response that has ended becomes failed; one in progress has a gap."""
         if not journal.last:
             journal.drop()
             self._done(journal, last=False)

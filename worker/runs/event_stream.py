@@ -1,8 +1,8 @@
-"""Streamed answers on their sockets: plain calls down to the transport, with a bound for clients that read slowly.
+"""Streams to sockets: plain calls down to the transport, with a bound for clients that read slowly.
 
-What a client has no room for waits with the one who sends, not here: a response keeps its frames anyway, and the pieces
-of a completion that wait together are merged. One timer looks after all streams: it tells senders when there is room
-again, shows idle clients that the connection lives, and cuts those that take nothing.
+Frames that do not fit wait at the sender, not here: a run keeps its frames anyway, and deltas of a completion that wait
+together are merged. One timer serves all streams: it tells senders when there is room again, sends heartbeats on idle
+connections, and closes those of clients that read nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from worker.wire import sse
 log = logging.getLogger("firsttoken.streams")
 
 HEARTBEAT_S = 15.0  # proxies commonly cut connections that are silent for 30 to 60 seconds
-STALL_S = 30.0  # a client that takes nothing for so long is gone, or holds a generation that others wait for
-BEAT_S = 0.05  # how late a slow client may learn that there is room again
-# In the transport, beside what the kernel buffers: a slow client costs this much memory and at most one batch more.
+STALL_S = 30.0  # a client that reads nothing for so long is gone, or blocks a generation that others wait for
+BEAT_S = 0.05  # resolution of the timer: how late a sender may learn that there is room again
+# In the transport, besides the buffers of the kernel: a slow client costs this much memory and at most one batch more.
 ROOM_BYTES = 32 * 1024
 BATCH_FRAMES = 64  # sent at once: of deltas, about half of ROOM_BYTES
 
@@ -70,7 +70,7 @@ PULSE: web.AppKey[Heartbeat] = web.AppKey("pulse", Heartbeat)
 
 
 class Stream(ABC):
-    """Server-sent events on their way to one client. `on_room` are called when there is room again."""
+    """Server-sent events to one client. `on_room` are called when there is room again."""
 
     heartbeat: Sequence[bytes] = ()  # sent when nothing else was for a while
 
@@ -79,10 +79,10 @@ class Stream(ABC):
         self._pulse = request.app[PULSE]
         self._transport: asyncio.WriteTransport | None = None
         self._behind = False
-        self._behind_bytes = 0  # in the transport, when it was looked at last
+        self._behind_bytes = 0  # in the transport, at the last beat
         self._behind_ns = 0  # since when
-        self._active_ns = now_ns()  # when something was sent, or taken by a client that is behind
-        self._spoke = False  # since the pulse looked last
+        self._active_ns = now_ns()  # when something was sent last, or read by a client that is behind
+        self._spoke = False  # since the last beat
         self._waiters: list[asyncio.Future[None]] = []
         self._kept: list[bytes] = []
         self.on_room: list[Callable[[], None]] = []
@@ -90,7 +90,7 @@ class Stream(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Send what goes before all frames, once. Raises ClientGone."""
+        """Send what precedes all frames, once. Raises ClientGone."""
 
     @abstractmethod
     def _encoded(self, frames: Sequence[bytes]) -> bytes:
@@ -98,7 +98,7 @@ class Stream(ABC):
 
     @property
     def has_room(self) -> bool:
-        """Whether `send` may be called. A connection that is lost has room for anything."""
+        """Whether `send` may be called. A lost connection has room for anything."""
         if self._behind:
             return False
         if (waiting := self.buffered) > ROOM_BYTES:
@@ -113,14 +113,14 @@ class Stream(ABC):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Hand frames to the socket, at once. What is sent to a connection that is lost is lost too."""
+        """Write frames to the transport immediately. On a lost connection they are dropped."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.write(self._encoded([*self._taken(), *frames] if self._kept else frames))
             self._spoke = True
 
     def keep(self, frames: Sequence[bytes]) -> None:
-        """Send frames together with the next ones, which follow at once: a packet costs more than what is in it."""
+        """Send frames together with the next ones, which follow immediately: a packet costs more than its content."""
         self._kept += frames
 
     def _taken(self) -> list[bytes]:
@@ -135,7 +135,7 @@ class Stream(ABC):
             await waiter
 
     async def write(self, frames: Sequence[bytes]) -> None:
-        """Send as many frames as there are, when there is room for them. Raises ClientGone."""
+        """Send all frames, waiting for room between batches. Raises ClientGone."""
         for start in range(0, len(frames), BATCH_FRAMES):
             await self.room()
             if self._transport is None or self._transport.is_closing():
@@ -143,12 +143,12 @@ class Stream(ABC):
             self.send(frames[start : start + BATCH_FRAMES])
 
     def cut(self) -> None:
-        """End the connection of a client that does not read; its handler is cancelled by that."""
+        """Abort the connection of a client that does not read; this cancels its handler."""
         if self._transport is not None:
             self._transport.abort()
 
     def beat(self, now: int) -> None:
-        """Called by the pulse."""
+        """Called by the heartbeat timer."""
         transport = self._transport
         if transport is None or transport.is_closing():
             self._catch_up(now)
@@ -179,7 +179,7 @@ class Stream(ABC):
                 waiter.set_result(None)
 
     def begin(self) -> None:
-        """The headers are out."""
+        """The headers have been sent."""
         self._transport = self._request.transport
         self._pulse.add(self)
 
@@ -188,7 +188,7 @@ class Stream(ABC):
 
 
 class EventStream(Stream):
-    """The body of a streamed HTTP answer."""
+    """The body of a streamed HTTP response."""
 
     def __init__(self, request: web.Request, heartbeat: bytes = sse.PING) -> None:
         super().__init__(request)
@@ -206,7 +206,7 @@ class EventStream(Stream):
         return self._response.prepared
 
     async def open(self) -> None:
-        """Send the headers, once: the client knows now that its request was accepted, and what that took.
+        """Send the headers, once: they tell the client that its request was accepted, and how long that took.
 
         Raises ClientGone.
         """

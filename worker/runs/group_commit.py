@@ -1,8 +1,8 @@
-"""Small writes of a tenant that come together are done together: the first at once, and what comes while that is under
-way with the next.
+"""Group commit: small writes of one tenant that arrive together share a transaction. The first is written immediately;
+those that arrive meanwhile form the next transaction.
 
-A thousand answers that begin in one moment would each wait for a connection, and most of them in vain; and those of one
-tenant would keep all others from theirs.
+Otherwise a thousand responses that start at once would each wait for a connection, most of them in vain, and one tenant
+would take the connections of all others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class _Place(Generic[T]):
 
 
 class GroupCommit(Generic[T]):
-    """`do` does all that it is given, or nothing, and says of each whether it is done. For the event loop only."""
+    """`do` commits all items that it is given, or none, and returns for each whether it was written. For the event loop
+    only."""
 
     def __init__(self, do: Callable[[UUID, Sequence[T]], Awaitable[Sequence[bool]]]) -> None:
         self._do = do
@@ -39,19 +40,21 @@ class GroupCommit(Generic[T]):
         return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._under_way)} tenants>"
 
     async def put(self, tenant_id: UUID, item: T) -> bool:
-        """Whether it was done. Raises what `do` raises. Of somebody who leaves meanwhile it is done or not."""
+        """Whether the item was written. Raises what `do` raises. A caller that is cancelled may find it written or
+        not."""
         place = _Place(item, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(tenant_id, deque()).append(place)
         self._go_on(tenant_id)
         return await place.told
 
     async def settled(self, tenant_id: UUID) -> None:
-        """Return when nothing is under way that was put before: what somebody has left and still waits is not done."""
+        """Return when no transaction that was started before is in progress. Waiting items of cancelled callers are not
+        written."""
         if task := self._under_way.get(tenant_id):
             await asyncio.wait([task])
 
     def _go_on(self, tenant_id: UUID) -> None:
-        """One transaction at a time: a tenant has the others' connections only while they do not need them."""
+        """One transaction per tenant at a time: a tenant must not take the connections that others need."""
         if tenant_id in self._under_way:
             return
         waiting, taken = self._waiting[tenant_id], list[_Place[T]]()
@@ -93,7 +96,7 @@ class GroupCommit(Generic[T]):
 
 
 def _wanted(taken: Sequence[_Place[T]]) -> bool:
-    """Whether anybody waits for it, or knows what became of it."""
+    """Whether a caller still waits for the result, or already has it."""
     return not all(place.told.cancelled() for place in taken)
 
 

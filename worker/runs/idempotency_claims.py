@@ -1,4 +1,4 @@
-"""Idempotency keys in the hands of this worker's requests: each is settled when its request has ended, or later."""
+"""Idempotency keys claimed by requests of this worker. Each is settled when its request has ended, or later."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from worker.runs.idempotency_store import IdempotencyStore
 
 log = logging.getLogger("firsttoken.runs")
 
-SETTLE_S = 2.0  # how long a request waits for that; what is not settled by then is tried again by the janitor
+SETTLE_S = 2.0  # how long a request waits for that; the janitor tries again later
 UNSETTLED_MAX = 10_000  # beyond, the oldest stay in use until this worker ends or the key expires
 
 
 class IdempotencyClaims:
-    """A claim is the number of one request's attempt to be the first with its key."""
+    """A claim identifies the attempt of one request to be the first with its key."""
 
     def __init__(self, store: IdempotencyStore) -> None:
         self._store = store
         self._unsettled: dict[UUID, tuple[UUID, str, bool]] = {}
 
     async def settle(self, tenant_id: UUID, key: str, claim: UUID, *, answered: bool) -> None:
-        """The request has ended. `answered`: its key stays used; otherwise nothing came of it, and the next request
-        with the key is the first again. Never raises: whether the key was claimed at all may not be known.
+        """The request has ended. `answered`: its key stays used; otherwise there is no answer, and the next request
+        with the key counts as the first. Never raises: it may not be known whether the key was claimed at all.
         """
         if len(self._unsettled) >= UNSETTLED_MAX:
             self._unsettled.pop(next(iter(self._unsettled)))

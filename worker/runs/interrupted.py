@@ -1,4 +1,4 @@
-"""What is kept of an answer whose worker was lost in the middle of it. Pure."""
+"""A response whose worker was lost: what is stored of it, from which another worker resumes it. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from agents.checkpoint import CannotResume, Checkpoint
 from worker.wire.events import WireEvent
 
-ATTEMPTS_MAX = 3  # what took so many workers along would take another
+ATTEMPTS_MAX = 3  # a response that has crashed this many workers would crash the next one
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedResponse:
-    """What is kept of an answer whose worker was lost: its events, and the marks beside them. `makers` is how many
-    workers have made it, `job` what was asked: see `job_of`."""
+    """The stored events of a response, and its checkpoint. `job` is the request as `job_of` describes it, `makers` the
+    number of workers that have run it so far."""
 
     events: tuple[WireEvent, ...]
     checkpoint: Checkpoint
@@ -24,7 +24,7 @@ class InterruptedResponse:
 
     @classmethod
     def read(cls, payloads: list[dict[str, Any]], makers: int) -> InterruptedResponse:
-        """Of all batches of its events. Raises CannotResume."""
+        """From all stored batches of its events. Raises CannotResume."""
         by_number = {event["sequence_number"]: event for payload in payloads for event in payload["events"]}
         marks = [mark for payload in payloads for mark in payload.get("marks", ())]
         job = next((mark["job"] for mark in marks if "job" in mark), None)

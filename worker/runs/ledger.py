@@ -1,4 +1,4 @@
-"""What is said of a turn when it is over: to the caller in its trace, to the operators in telemetry."""
+"""The accounting of a turn: in its trace for the caller, in telemetry for operators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The identity of one turn, and the two places where it is accounted for."""
+    """The identity of one turn, and the two places where it is recorded."""
 
     services: RunServices
     principal: Principal
@@ -48,8 +48,8 @@ class Ledger:
 
     @property
     def surface(self) -> str:
-        """Where the answer is read: as the request says, or its agent; else people in a browser chat, and programs
-        embed, unless nobody waits for it."""
+        """Where the answer is used: as the request or its agent says; otherwise `chat` for a browser and `embedded` for
+        a program, or `batch` for the lowest priority class."""
         named = (self.metadata or {}).get(SURFACE)
         if named in self.services.surface_names:
             return str(named)
@@ -60,8 +60,8 @@ class Ledger:
 
     @property
     def due(self) -> Due:
-        """When the first token is due by the target of the surface, and the pace after it; in the background nobody
-        waits for them."""
+        """When the first token is due by the target of the surface, and the time per token after it; none in the
+        background."""
         target = self.services.targets.by_surface.get(self.surface)
         if target is None or "background" in self.trace.attributes:
             return NO_DEADLINE
@@ -75,7 +75,7 @@ class Ledger:
 
     @property
     def _tells_place(self) -> bool:
-        """Only to those who ask to wait: an event of ours is nothing that other clients expect."""
+        """Only for clients that ask to wait: other clients do not expect an event of ours."""
         return (self.metadata or {}).get(LATE) == WAIT and "background" not in self.trace.attributes
 
     @property
@@ -88,15 +88,15 @@ class Ledger:
         return self.services.surfaces.get(self.surface, NO_POLICY)
 
     def applied(self, turn: Turn) -> Turn:
-        """The turn within what its surface allows. To be called last."""
+        """The turn within the limits of its surface. Call this last."""
         if turn.arm is not None:
             note_arm(self.trace, turn.arm)
         return replace(self._policy.applied(turn), due=self.due, tells_place=self._tells_place)
 
     @contextmanager
     def entering(self, turns: int = 1) -> Iterator[ExitStack]:
-        """Take a place for each turn, to be held until the stack is closed, and prepare them in the block. What does
-        not get that far is recorded as one turn. Raises ApiError, Late."""
+        """Admit the turns, which are prepared in the block; each holds a place until the stack is closed. What fails in
+        the block is recorded as one turn. Raises ApiError, Late."""
         services, tenant_id = self.services, self.principal.tenant_id
         with ExitStack() as places:
             try:
@@ -118,7 +118,7 @@ class Ledger:
 
     @property
     def _expected(self) -> list[LanguageModel]:
-        """The model that will answer, where that is known before anything of the turn is."""
+        """The model that will answer, where that is known before the turn is prepared."""
         model_registry, named = (
             self.services.model_registry,
             self.services.agent_registry.of(self.model).model or self.model,
@@ -128,11 +128,11 @@ class Ledger:
 
     @property
     def _answered_by(self) -> str:
-        """The model of the last step; of a turn without any, the one that was to answer."""
+        """The model of the last step; without steps, the model that was requested."""
         return str(self.trace.attributes.get("firsttoken.model") or self.services.model_of(self.model or None).name)
 
     def payload(self, status: str) -> dict[str, Any]:
-        """End the trace and give its public form. Nothing is added to it afterwards."""
+        """End the trace and return its public form. Nothing is added to it afterwards."""
         self.trace.finish()
         return self._record(status).payload()
 
@@ -146,8 +146,8 @@ class Ledger:
 
     @contextmanager
     def recording(self) -> Iterator[Outcome]:
-        """Record the turn at the end of the block, however that is left. Until its status is known it was refused, by
-        us or for the request's own sake."""
+        """Record the turn at the end of the block, in whatever way that ends. Until its status is known it counts as
+        refused, by the server or because the request is invalid."""
         outcome = Outcome()
         try:
             yield outcome

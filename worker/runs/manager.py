@@ -1,4 +1,4 @@
-"""The responses that this worker runs, and the clean-up of those whose worker has died."""
+"""The responses that this worker runs, and the recovery of those whose worker has died."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
 
-LOOK_EVERY_S = 2.0  # a response is abandoned when two looks find it so: its worker may just be reconnecting
+LOOK_EVERY_S = 2.0  # a response is abandoned when two passes find it so: its worker may just be reconnecting
 FORGET_EVERY_S = 3600.0
-SILENT_S = 60.0  # a look is a few statements, each with a limit of its own
+SILENT_S = 60.0  # a pass is a few statements, each with a timeout
 CLOSE_S = 10.0
 CANCEL_S = 5.0  # how long another worker may take to stop before the client gets the current state
-POLL_S = 2.0  # between two looks at a response without notifications
+POLL_S = 2.0  # between two reads of a response without notifications
 ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may miss the first request
-NO_EVENTS = 2**31 - 1  # above every number of an event
-SILENT_WORKER_S = 45.0  # three times what a worker takes to say that it is there
-GOING_ON_MAX = 8  # answers of workers that are gone, at once: about what a machine answers at once
-GO_ON_S = 60.0  # how long one waits for an engine, or for room
+NO_EVENTS = 2**31 - 1  # above every sequence number
+SILENT_WORKER_S = 45.0  # three times the interval of a worker's heartbeat
+GOING_ON_MAX = 8  # resumed responses at a time: about as many as a machine generates at once
+GO_ON_S = 60.0  # how long a resumed response waits for an engine, or for capacity
 WORKER_GONE = {"code": "server_error", "message": STOPPED}
 
 
 class Runs:
-    """Runs by the id of their response, of all tenants: every lookup names the tenant."""
+    """Runs of all tenants by response id: every lookup names the tenant."""
 
     def __init__(self, services: RunServices, *, event_days: float, background: int) -> None:
-        """`background`: responses of the queue that this worker runs at once. `event_days`: how long events are kept
-        after the end of their response.
+        """`background`: the number of queued responses that this worker runs at once. `event_days`: how long events are
+        kept after the end of their response.
         """
         self.services = services
         self.backlog = Backlog(services, background, self._run_queued)
@@ -82,7 +82,7 @@ class Runs:
         self._janitor = supervisor.start("janitor", self._run_janitor, silent_s=SILENT_S)
 
     async def close(self) -> None:
-        """Stop all runs, keep their output so far, store everything. Other workers continue background responses."""
+        """Stop all runs, store their output so far. Other workers continue background responses."""
         self.backlog.stop()
         if self._janitor:
             await self._janitor.stop()
@@ -96,7 +96,7 @@ class Runs:
         await self.services.presence.close()
 
     async def end_all(self) -> None:
-        """End what runs, each response with a terminal event. Those that another worker can begin again are left."""
+        """End all runs, each with a terminal event. Those that another worker can restart are left to it."""
         for run in tuple(self._runs.values()):
             if run.can_restart:
                 run.leave()
@@ -108,7 +108,7 @@ class Runs:
         return bool(self._runs)
 
     async def idle(self, timeout_s: float | None = None) -> None:
-        """Return when those that run now have ended, or after the timeout."""
+        """Return when all present runs have ended, or after the timeout."""
         waits = [asyncio.ensure_future(run.wait()) for run in self._runs.values()]
         if waits:
             await asyncio.wait(waits, timeout=timeout_s)
@@ -126,8 +126,8 @@ class Runs:
         goes_on: bool = False,
     ) -> Run:
         """Start the response to a validated request. `id` is that of the response, by default a new one; `remembered`
-        the items that precede the request, where they need not be read. One that `goes_on` does so at another worker
-        when this one is lost. Raises the errors that refuse the request.
+        are the items that precede the request, where they need not be read. `goes_on`: another worker resumes it when
+        this one is lost. Raises the errors that refuse the request.
         """
         services = self.services
         body = entitled(body, principal.best_class)
@@ -161,8 +161,8 @@ class Runs:
         job: dict[str, Any] | None = None,
         interrupted: InterruptedResponse | None = None,
     ) -> Run:
-        """Start a response; raises the errors that refuse it. `held` closes at its end; `told` are earlier events. See
-        `Run` for the others."""
+        """Start a response; raises the errors that refuse it. `held` is closed at its end; `told` are earlier events.
+        See `Run` for the other parameters."""
         run = Run(self.services, turn, ledger, self._event_log, told, job, interrupted)
         run.on_disconnect = on_disconnect
         self._runs[run.id] = run
@@ -206,7 +206,7 @@ class Runs:
         return chapter.body
 
     async def _request_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
-        """Cancel it in the queue or at its worker. Returns when it has news, or after ASK_AGAIN_S."""
+        """Cancel it in the queue or at its worker. Returns when there are new events, or after ASK_AGAIN_S."""
         if await self.services.queue.cancel(tenant_id, response_id):
             return
         await self.services.presence.request_cancel(response_id)
@@ -220,8 +220,8 @@ class Runs:
             self._runs[response_id].cancel()
 
     async def _give_up(self, taken: OwnedResponse) -> None:
-        """Of a worker that is gone, or of this one, which does not know of it: an answer of the database was lost. Then
-        nobody was told of it, unless some of its events are stored.
+        """For a response of a lost worker, or of this one without a run: an answer of the database was lost. Then no
+        event was sent, unless some are stored.
         """
         is_ours = taken.worker == self.services.presence.worker
         if await self.services.queue.put_back(taken, died=not is_ours):
@@ -233,7 +233,7 @@ class Runs:
         await self.services.running.give_up(taken, WORKER_GONE)
 
     async def _adopt(self, taken: OwnedResponse) -> bool:
-        """Go on with an answer of a worker that is gone; whether it does, now or in one of the next looks."""
+        """Resume a response of a lost worker. Whether it is resumed, now or in one of the next passes."""
         worker, has_room = self.services.presence.worker, len(self._going_on) < GOING_ON_MAX
         try:
             interrupted = await self.services.running.adopt(taken, worker, has_room=has_room)
@@ -255,17 +255,18 @@ class Runs:
             run = await self._resume(taken, interrupted)
         except CannotResume as reason:
             log.info("%s cannot be resumed: %s", taken.response_id, reason)
-        except Exception:  # the boundary: whatever keeps it from going on ends it
+        except Exception:  # the boundary: any error that prevents resuming ends it
             log.exception("%s cannot be resumed", taken.response_id)
         else:
             log.info("%s is resumed here after event %d", taken.response_id, len(interrupted.events) - 1)
             await run.wait()
             return
-        with suppress(*DATABASE_AWAY):  # it is in these hands: the next look sees to it
+        with suppress(*DATABASE_AWAY):  # this worker owns it: the next pass retries
             await self.services.running.give_up(taken, WORKER_GONE)
 
     async def _resume(self, taken: OwnedResponse, interrupted: InterruptedResponse) -> Run:
-        """Begin behind what was told, once there is an engine and room. Raises CannotResume, and what refuses it."""
+        """Resume behind the stored events, once there is an engine and capacity. Raises CannotResume, and what refuses
+        it."""
         job, give_up_at = interrupted.job, time.monotonic() + GO_ON_S
         policy = GO_ON if job["grace_s"] is None else Disconnect(job["grace_s"])
         asked = (taken.tenant_id, taken.response_id, job["request"], job["caller"], job["history"])
@@ -273,7 +274,7 @@ class Runs:
             try:
                 turn, ledger = await restored_turn(self.services, *asked)
                 run = await self._begin(turn, ledger, ExitStack(), policy, interrupted.events, dict(job), interrupted)
-            except Exception as error:  # the boundary: what passes is waited for
+            except Exception as error:  # the boundary: transient errors are retried
                 answer = to_api_error(error)
                 if answer is None or answer.status not in BUSY or time.monotonic() >= give_up_at:
                     raise
@@ -294,7 +295,7 @@ class Runs:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _janitor_pass(self, well: Well) -> None:
-        """End abandoned responses, give keys back, and delete expired events; what is of others, at one worker only."""
+        """End abandoned responses, release keys, and delete expired events; for all workers at one of them only."""
         await self.services.claims.settle_all()
         running, worker = self.services.running, self.services.presence.worker
         is_janitor = await running.be_janitor(worker)

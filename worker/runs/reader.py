@@ -1,4 +1,4 @@
-"""Responses on their way to a client: those of this worker's runs from memory, all others from the store."""
+"""Streams responses to clients: those of runs of this worker from memory, all others from the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ POLL_S = 2.0
 
 
 class Reader:
-    """Sends the frames of a run while its client has room for them. The run keeps them, so nothing waits here."""
+    """Sends the frames of a run while its client has room for them. The run keeps all frames: nothing is buffered
+    here."""
 
     def __init__(self, run: Run, stream: Stream, number: int) -> None:
         self._run = run
@@ -37,7 +38,7 @@ class Reader:
 
 
 async def read_run(run: Run, stream: Stream, number: int = 0) -> int:
-    """Send the frames from this number on until the response has ended; returns the number of the next one. Raises
+    """Send the frames from this number on until the response has ended; returns the number of the next frame. Raises
     ClientGone."""
     reader = Reader(run, stream, number)
     with run.reading():
@@ -67,7 +68,9 @@ async def read_stored(
     """
     async with aclosing(_follow(services, tenant_id, response_id, after)) as chapters:
         async for chapter in chapters:
-            events = [event for event in chapter if event["sequence_number"] > after]  # a run here may have told more
+            events = [
+                event for event in chapter if event["sequence_number"] > after
+            ]  # a run of this worker may have sent more
             await stream.open()
             await stream.write([*map(sse.encode, events)])
             after = events[-1]["sequence_number"] if events else after
@@ -80,7 +83,7 @@ async def read_stored(
 async def _follow(
     services: RunServices, tenant_id: UUID, response_id: str, after: int
 ) -> AsyncGenerator[list[WireEvent], None]:
-    """The stored events after this number as they come, [] while there are none. Ends with the response.
+    """The stored events after this number as they are stored, [] while there are none. Ends with the response.
 
     No database connection is held while waiting: `presence` notifies of new events, and a slow poll covers missed
     notifications. Raises NotFound, and ApiError 404 when the events are not kept any more.
@@ -96,7 +99,7 @@ async def _follow(
             after = chapter.events[-1]["sequence_number"] if chapter.events else after
             if chapter.sealed:
                 break
-            if time.monotonic() >= follow_at:  # and read at once: something may be new since the last look
+            if time.monotonic() >= follow_at:  # then read immediately: events may have come since the last read
                 await services.presence.follow(response_id)
                 follow_at = time.monotonic() + FOLLOWED_S / 3
             else:

@@ -1,7 +1,7 @@
-"""What is told of a response again: each event once, in order, with the number that it was told with. Pure.
+"""Replays the events of a response: each once, in order, with its original sequence number. Pure.
 
-Events are stored in batches a moment after they were told. What a worker had told when it was killed is not kept to the
-last event, so where something may be missing the next event says so in a field of ours, which clients may ignore.
+Events are stored in batches, a moment after they were sent. The last events before a worker was killed may not be
+stored; where some may be missing, the next event says so in a field of ours, which clients may ignore.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from worker.wire.public_view import public_response
 
 GAP = "firsttoken:gap"  # {"after": the number before the gap, "reason": one of these two}
 WORKER_STOPPED, NOT_STORED = "worker_stopped", "not_stored"
-# Above the number of events that a worker can have told and not stored: no answer fits that many tokens.
+# More than the events that a worker can have sent without storing them: no response has that many tokens.
 UNSTORED_EVENTS_MAX = 1_000_000
 
 
 def events_after(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tuple[WireEvent, ...]:
-    """The events after a number, of batches that may overlap. Up to the first hole while that may still be filled; once
-    nothing more comes (`sealed`), whatever follows a hole is marked.
+    """The events after a sequence number, from batches that may overlap. Up to the first gap while that may still be
+    filled; once no more events can come (`sealed`), the event behind a gap is marked.
     """
     told: list[WireEvent] = []
     for event in sorted(events, key=lambda event: int(event["sequence_number"])):
@@ -40,8 +40,8 @@ def events_after(events: Iterable[WireEvent], after: int, *, sealed: bool) -> tu
 
 
 def closing_events(body: Mapping[str, Any], ended: Mapping[str, Any], stored: Sequence[WireEvent]) -> list[WireEvent]:
-    """The events with which another worker ends a response whose own is gone: `body` is the response as it was begun,
-    `ended` as it is now. If nothing was stored, the beginning is told as it was told then.
+    """The events by which another worker ends a response whose own worker is gone: `body` is the response when it
+    began, `ended` the response now. If no event was stored, the opening events come first, as they were sent.
     """
     number = stored[-1]["sequence_number"] if stored else -1
     opening = [] if stored else [wire.response(kind, dict(body)) for kind in ("created", "in_progress")]
@@ -55,8 +55,8 @@ def closing_events(body: Mapping[str, Any], ended: Mapping[str, Any], stored: Se
 
 
 def rebuilt_items(events: Iterable[WireEvent]) -> tuple[Item, ...]:
-    """The items of an answer from its events, all that is left when its worker was killed: the finished items, and of
-    an unfinished message the text so far.
+    """The items of a response, rebuilt from its stored events after its worker was killed: the finished items, and the
+    text so far of an unfinished message.
     """
     items: dict[int, Item] = {}
     texts: dict[int, list[str]] = {}
@@ -74,7 +74,7 @@ def rebuilt_items(events: Iterable[WireEvent]) -> tuple[Item, ...]:
 
 
 def completed_items(output: Sequence[Item]) -> tuple[Item, ...]:
-    """What is worth keeping of an answer that broke off: no empty text, no call that was never answered."""
+    """The items of an interrupted response without empty texts and without calls that have no output."""
     answered = {item.call_id for item in output if isinstance(item, FunctionCallOutput)}
     return tuple(
         item

@@ -1,8 +1,9 @@
-"""One response while this worker makes it: it goes on for as long as somebody reads it or its policy says.
+"""One response while this worker generates it: it runs for as long as a client reads it, or as its disconnect policy
+says.
 
-One of the background is in the store before it is begun, and can be begun again until something of it is told. From
-then on, and where its client means to come back, another worker goes on with it if this one is lost: it is told what is
-stored, and nothing else, so that nothing can be told in two ways.
+A background response is stored before it starts, and can be restarted until one of its events is sent. From then on,
+and where its client intends to reconnect, another worker resumes it if this one is lost. Then only stored events are
+sent, so that no client sees an event that another worker would generate differently.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from worker.wire.events import WireEvent
 
 log = logging.getLogger("firsttoken.runs")
 
-ABANDON_S = 5.0  # how long keeping half an answer may take once it was stopped
-BEGIN_S = 2.0  # how long a request waits for a database that does not say whether it is stored; then it is refused
-END_S = 15.0  # how long a last event does: a database is restarted in that time
+ABANDON_S = 5.0  # how long storing a partial response may take once it was stopped
+BEGIN_S = 2.0  # how long a request waits until its row is known to be stored; then it is refused
+END_S = 15.0  # how long the terminal event waits for the database: enough for a restart
 
 
 class Follower(Protocol):
@@ -51,14 +52,14 @@ class Follower(Protocol):
         ...
 
     def push(self) -> None:
-        """Send what is there, as far as there is room for it."""
+        """Send the frames for which there is room."""
         ...
 
 
 class Run:
-    """`frames[n]` is the event with the number n as bytes; the first ones are those `told` before it was begun.
+    """`frames[n]` is the encoded event with the sequence number n; the first ones were sent before it began (`told`).
 
-    `snapshot` is the response as it ended, and `error` what kept it from being stored.
+    `snapshot` is the final response, and `error` what kept it from being stored.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Run:
         self._journal.on_stored, self._journal.on_lost = self._stored, self._on_lost
         self._marks = Marks(self._until_stored)
         self._job, self._interrupted = job, interrupted
-        self.lost = False  # another worker has it
+        self.lost = False  # another worker owns it
         self.snapshot: dict[str, Any] = turn.frame.started()
         self.error: Exception | None = None
         self.on_disconnect: Disconnect = STOP
@@ -92,12 +93,12 @@ class Run:
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled: list[Event] | None = [] if self.in_background and interrupted is None else None
         self._settling: asyncio.Task[None] | None = None
-        self._first_token: int | None = None if interrupted is None else 0  # the number of the frame that has it
-        self._marked = interrupted is not None  # in the trace, when that frame went out
-        self._over = False  # its end was told
-        self._kept = asyncio.Event()  # more of it is stored
+        self._first_token: int | None = None if interrupted is None else 0  # the number of its frame
+        self._marked = interrupted is not None  # in the trace, once that frame was sent
+        self._over = False  # its terminal event was published
+        self._kept = asyncio.Event()  # more events are stored
         self._readers = 0
-        self._unread: asyncio.TimerHandle | None = None  # while nobody reads: for how long that may be
+        self._unread: asyncio.TimerHandle | None = None  # while there is no reader: when the run is cancelled
         self._followers: list[Follower] = []
         self._moved = asyncio.Event()  # a follower has sent something, or left
         self._stopping = False
@@ -110,12 +111,12 @@ class Run:
 
     @property
     def output(self) -> tuple[Item, ...]:
-        """The items told so far."""
+        """The items so far."""
         return self._encoder.output
 
     @property
     def told(self) -> int:
-        """How many of its frames may be sent."""
+        """The number of frames that may be sent."""
         if self._journal.continuation is None or self._over:
             return len(self.frames)
         return min(len(self.frames), self._journal.stored)
@@ -126,7 +127,7 @@ class Run:
 
     @property
     def can_restart(self) -> bool:
-        """Whether another worker may make it from its beginning: it is in the queue, and nothing of it was told."""
+        """Whether another worker may restart it: it is in the queue, and none of its events was sent."""
         return self._unsettled is not None
 
     @property
@@ -135,7 +136,7 @@ class Run:
 
     @property
     def left(self) -> bool:
-        """Whether it ended without an end, for another worker to see to."""
+        """Whether it stopped without a terminal event, so that another worker continues it."""
         return self._left and self.ended
 
     @property
@@ -154,30 +155,30 @@ class Run:
             raise
 
     def cancel(self) -> None:
-        """Stop at the next step and keep what was said. Idempotent."""
+        """Stop at the next await and keep the output so far. Idempotent."""
         if self._task and not self._stopping and not self.ended:
             self._stopping = True
             self._task.cancel()
 
     def _release(self, _task: asyncio.Task[None]) -> None:
-        """Also of a task that was cancelled before its first line."""
+        """Also called for a task that was cancelled before its first line ran."""
         self._held.close()
         if not self._accepted.done():
             self._accepted.cancel()
 
     def leave(self) -> None:
-        """Stop without an end, as if this worker had died: another one begins it again, or says that it failed."""
+        """Stop without a terminal event, as if this worker had died: another one restarts it, or marks it as failed."""
         self._left = True
         self.cancel()
 
     async def wait(self) -> None:
-        """Return when the response has ended, however it did."""
+        """Return when the response has ended, in whatever way."""
         assert self._task is not None
         await asyncio.wait([self._task])
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While somebody reads. When the last reader leaves early, the policy decides."""
+        """In the block, a client reads. When the last reader leaves early, the disconnect policy applies."""
         self._readers += 1
         self._disarm()
         try:
@@ -188,7 +189,7 @@ class Run:
                 self.expect_reader()
 
     def expect_reader(self) -> None:
-        """Nobody reads yet: the policy decides how long that may be."""
+        """There is no reader yet: the disconnect policy decides for how long."""
         self._disarm()
         if self.on_disconnect is not GO_ON and not self._readers:
             self._unread = asyncio.get_running_loop().call_later(self.on_disconnect.grace_s, self.cancel)
@@ -200,7 +201,7 @@ class Run:
 
     @contextmanager
     def followed_by(self, follower: Follower) -> Iterator[None]:
-        """Have a follower push frames the moment they are there."""
+        """In the block, the follower is called for each new frame."""
         self._followers.append(follower)
         try:
             follower.push()
@@ -210,13 +211,13 @@ class Run:
             self._moved.set()
 
     def on_sent(self, sent: int) -> None:
-        """The frames before this number are at a client's socket."""
+        """The frames before this number were written to a client's socket."""
         self._moved.set()
         if not self._marked and self._first_token is not None and sent > self._first_token:
             self._mark_first_token()
 
     async def open(self) -> None:
-        """Store that the response is being made before anybody is told. Meanwhile the engine reads the prompt."""
+        """Store that the response has begun, before any event is sent. Meanwhile the engine prefills the prompt."""
         if self._interrupted is None:
             self._began = True
             await certain(lambda: begin(self._services, self.turn), BEGIN_S)
@@ -232,7 +233,7 @@ class Run:
             self._settling = asyncio.create_task(self._settle(), name="settle")
 
     async def drain(self) -> None:
-        """Wait while there are followers and all of them are behind: a turn that nobody can take stands still."""
+        """Wait while there are followers and all of them are behind: back-pressure of the clients on the turn."""
         while self._followers and all(follower.sent < len(self.frames) for follower in self._followers):
             self._moved.clear()
             await self._moved.wait()
@@ -244,7 +245,7 @@ class Run:
                 follower.push()
 
     async def _until_stored(self) -> None:
-        """Return when all that was told so far is stored."""
+        """Return when all events so far are stored."""
         while self._unsettled is not None or self._journal.stored < len(self.frames):
             self._event_log.note(self._journal, waited_for=True)
             self._kept.clear()
@@ -256,15 +257,15 @@ class Run:
             self.leave()
 
     def _replay(self, events: Sequence[Event]) -> None:
-        """What was told at the worker that was lost."""
+        """Take note of the events that the lost worker sent."""
         for event in events:
             self._encoder.replay(event)
 
     async def _settle(self) -> None:
-        """Something of the answer is about to be told: from here on it cannot be begun again."""
+        """An event is about to be sent: from here on the response cannot be restarted."""
         try:
             await settle(self._services, self.turn)
-        except Exception as error:  # the boundary: nothing is told until its end is stored, which tries this again
+        except Exception as error:  # the boundary: no event is sent until the end is stored, which retries this
             log.warning("a queued response is announced later: %r", error)
         else:
             self._emit_held_back()
@@ -274,7 +275,7 @@ class Run:
             self._publish(held)
 
     def _held_back_frames(self) -> list[bytes]:
-        """The frames of what was held back until now, to be told."""
+        """The frames of the events that were held back until now."""
         held, self._unsettled = self._unsettled or (), None
         return self._encoded(held)
 
@@ -282,7 +283,7 @@ class Run:
         status = "refused"
         try:
             finished = await self._run_turn()
-            status = "failed"  # unless its end can be told
+            status = "failed"  # unless its end can be stored
             status = await self._conclude(finished)
         except asyncio.CancelledError:
             status = "cancelled"
@@ -303,7 +304,7 @@ class Run:
             self._ledger.record(status)
 
     async def _withdraw(self) -> None:
-        """Nobody was told of it, but it may be stored: what an answer of the database would have said was not heard."""
+        """No event was sent, but the row may be stored: the answer of the database was lost."""
         if not self._began:
             return
         try:
@@ -313,7 +314,7 @@ class Run:
             log.warning("a refused response is deleted later: %r", error)
 
     async def _run_turn(self) -> TurnFinished:
-        """What the turn raises before it is accepted refuses it."""
+        """Errors before the turn is accepted refuse the request."""
         try:
             turn, trace = self._ledger.applied(self.turn.turn), self._ledger.trace
             if self._job is not None and turn.compacting is None and turn.sampling.top_logprobs is None:
@@ -326,7 +327,7 @@ class Run:
             marks = self._marks if self._journal.continuation else None
             await learn_turns(self._services, turn)
             return await run_turn(self._services, turn, trace, self, marks)
-        except Exception:  # the boundary: once a turn was accepted, whatever breaks it must still end it well
+        except Exception:  # the boundary: an accepted turn always ends with a terminal event
             if not self._accepted.done():
                 raise
             log.exception("a turn failed unexpectedly")
@@ -342,7 +343,7 @@ class Run:
             frames += self._encoder.frames(event)
             if self._first_token is None and isinstance(event, TOKENS):
                 self._first_token = len(self.frames) + len(frames) - 1
-                if not self.turn.frame.request.streamed:  # its time is when it could be told: nobody waits for it alone
+                if not self.turn.frame.request.streamed:  # not sent by itself: it counts when it was generated
                     self._mark_first_token()
         return frames
 
@@ -361,8 +362,9 @@ class Run:
             self._event_log.note(self._journal, waited_for=waited_for)
 
     async def _conclude(self, finished: TurnFinished) -> str:
-        """Store the end before it is told, so that what was acknowledged survives. A failure to do so is the end."""
-        self._stopping = True  # too late for that: two ends would be stored
+        """Store the end before it is sent, so that what was acknowledged survives. If that fails, the response
+        fails."""
+        self._stopping = True  # too late to cancel: two ends would be stored
         if self._settling:
             await asyncio.wait([self._settling])
         with self._ledger.trace.span("flush"):
@@ -373,7 +375,7 @@ class Run:
             events = self._journal.batch(held + end, skipped=int(self._encoder.tells_trace))
             try:
                 await certain(lambda: finish(self._services, self.turn, record, events), END_S)
-            except Exception as error:  # the boundary: events are out, so the last one must say what happened
+            except Exception as error:  # the boundary: events were sent, so the last one must say what happened
                 if isinstance(error, NotFound) and self._journal.continuation is not None:
                     self._left = self.lost = True
                     return "cancelled"
@@ -391,7 +393,7 @@ class Run:
         return list(map(sse.encode, self._encoder.conclude(snapshot)))
 
     def _failed(self, finished: TurnFinished, error: Exception) -> tuple[TurnFinished, dict[str, Any]]:
-        """As it is told. The event log stores that, in the place of what may have been stored."""
+        """The response as failed. The event log stores this end in place of one that may have been stored."""
         self.error = error
         answer = to_api_error(error)
         message = answer.message if answer else BROKE
@@ -401,7 +403,7 @@ class Run:
         return finished, snapshot
 
     async def _store_partial(self) -> None:
-        """Keep what was told before the answer was stopped: a person goes on from there."""
+        """Store the output of a response that was stopped: the conversation continues from there."""
         if not (self._accepted.done() or self.in_background):
             return
         self._emit_held_back()
@@ -418,7 +420,7 @@ class Run:
         self._publish([], last=True)
 
     async def _try_to_flush(self) -> None:
-        """Who asks right after a failure should find it."""
+        """A client that reads the response right after a failure should find it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ABANDON_S):
                 await self._event_log.flush()

@@ -1,4 +1,4 @@
-"""Work that was asked for at another time or at another worker, as a turn that is made here and now."""
+"""Restores a turn from what is stored: a queued response, or one that another worker had begun."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from worker.wire.response_request import ResponseRequest
 
 
 def job_of(turn: ResponseTurn, grace_s: float) -> dict[str, Any]:
-    """All that another worker needs to know of a turn beside what is stored of it anyway. `grace_s` is how long it goes
-    on without a reader."""
+    """What another worker needs of a turn in addition to what is stored of it anyway. `grace_s` is how long the turn
+    continues without a reader."""
     request = turn.frame.request.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"input"})
     caller = {"via": turn.principal.via, "subject": turn.principal.subject, "dialect": turn.frame.dialect.value}
     grace = None if grace_s == float("inf") else grace_s
@@ -53,8 +53,8 @@ async def restored_turn(
     caller: Mapping[str, str],
     history: int | None = None,
 ) -> tuple[ResponseTurn, Ledger]:
-    """A stored response that is to be made, as a turn for its caller. Of one that was begun, only the `history` that it
-    had then.
+    """The turn of a stored response, for its caller. `history`: the number of items that preceded the request when the
+    response was begun; later ones are left out.
 
     Raises the errors that refuse it: also ApiError 401 when its key is no longer valid, NotFound, and CannotResume.
     """

@@ -1,4 +1,4 @@
-"""One turn of /v1/responses between the request and the store: what stands before it, the turn itself, what is kept."""
+"""One turn of /v1/responses between the request and the store: its history, the turn itself, and what is stored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEARN_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ResponseTurn:
-    """`items` are the request's own items, `history` what stands before them."""
+    """`items` are the request's own items, `history` those that precede them."""
 
     principal: Principal
     frame: ResponseFrame
@@ -55,7 +55,7 @@ class ResponseTurn:
 
     @property
     def _agent(self) -> Chosen:
-        """A conversation is known by its id, and a chain of responses by the first of all its items."""
+        """A conversation is identified by its id, a chain of responses by the first of all its items."""
         first = self.conversation_id or next((item.id for item in (*self.history, *self.items)), "")
         return self.choose(self.frame.model, self.frame.request.model, self.tenant_id, first)
 
@@ -73,7 +73,8 @@ class ResponseTurn:
 async def hydrate(
     services: RunServices, principal: Principal, frame: ResponseFrame, remembered: tuple[Item, ...] | None = None
 ) -> ResponseTurn:
-    """Read what stands before the request, unless it is `remembered`. Raises ApiError 404 naming the parameter."""
+    """Read the items that precede the request, unless they are `remembered`. Raises ApiError 404 naming the
+    parameter."""
     request, tenant_id = frame.request, principal.tenant_id
     history: tuple[Item, ...] = remembered or ()
     before = "conversation" if request.conversation is not None else "previous_response_id"
@@ -91,8 +92,8 @@ async def hydrate(
 
 
 async def learn_turns(services: RunServices, turn: Turn) -> None:
-    """Where another worker made the turns before this one: look up their exact tokens, once. Without them the prompt is
-    as good, only less of it is cached, so nothing waits for a database that is slow. Raises InvalidTurn."""
+    """Where other workers generated the earlier turns: look up their exact tokens, once. Without them the prompt is
+    equivalent, only less of it is cached, so a slow database is not waited for. Raises InvalidTurn."""
     if unknown := services.agent.unknown(turn):
         with suppress(*DATABASE_AWAY):
             async with asyncio.timeout(LEARN_S):
@@ -103,7 +104,7 @@ async def learn_turns(services: RunServices, turn: Turn) -> None:
 async def run_turn(
     services: RunServices, turn: Turn, trace: Trace, sink: EventSink, marks: Marks | None = None
 ) -> TurnFinished:
-    """Run it to its end, its history summed up first where that was asked for. Raises what refuses it."""
+    """Run the turn to its end, after compaction of its history where that is requested. Raises what refuses it."""
     if turn.compacting is None:
         return await services.agent.run(turn, trace, sink, marks)
     seal = partial(sealed, services.seals, turn.tenant_id)
@@ -112,7 +113,7 @@ async def run_turn(
 
 
 async def begin(services: RunServices, turn: ResponseTurn) -> None:
-    """Store that this worker makes the response, unless the caller said to keep nothing. Once, however often."""
+    """Store that this worker generates the response, unless `store` is false. Idempotent."""
     if turn.frame.request.background:
         await services.queue.begin(_taken(services, turn), turn.frame.started())
     elif (record := begun(turn)) is not None:
@@ -126,13 +127,13 @@ def begun(turn: ResponseTurn) -> ResponseRecord | None:
 
 
 async def withdraw(services: RunServices, turn: ResponseTurn) -> None:
-    """Undo `begin`, whether it was done or not, for a response that was refused."""
+    """Undo `begin`, whether it succeeded or not, for a response that was refused."""
     if begun(turn) is not None:
         await services.running.withdraw(turn.tenant_id, turn.frame.id, services.presence.worker)
 
 
 async def settle(services: RunServices, turn: ResponseTurn) -> None:
-    """Store that a response of the background cannot be begun again."""
+    """Store that a background response cannot be restarted any more."""
     await services.queue.settle(_taken(services, turn))
 
 
@@ -141,8 +142,8 @@ def _taken(services: RunServices, turn: ResponseTurn) -> OwnedResponse:
 
 
 async def finish(services: RunServices, turn: ResponseTurn, record: ResponseRecord, events: Batch) -> None:
-    """Keep the response with its events, unless the caller said not to, and its items in the conversation, if there is
-    one. Doing it again does nothing."""
+    """Store the response with its events, unless `store` is false, and add its items to the conversation, if there is
+    one. Idempotent."""
     if turn.frame.request.background:
         await settle(services, turn)
     if turn.frame.request.stored:
@@ -158,12 +159,12 @@ async def _finish_stored(services: RunServices, turn: ResponseTurn, record: Resp
     except NotFound:
         if (beginning := begun(turn)) is None:
             raise
-        await services.running.begin(turn.tenant_id, beginning, worker)  # a crash of the server may have taken it along
+        await services.running.begin(turn.tenant_id, beginning, worker)  # a crash of Postgres may have lost it
         await services.running.finish(turn.tenant_id, record, worker, events)
 
 
 async def _add_items(services: RunServices, tenant_id: UUID, conversation_id: str, record: ResponseRecord) -> None:
-    """Once: the id of an output item is new, so one that is there was added by a COMMIT whose answer was lost."""
+    """Idempotent: ids of output items are new, so an existing one was added by a COMMIT whose answer was lost."""
     with suppress(NotFound):
         if record.output:
             await services.conversations.get_item(tenant_id, conversation_id, record.output[-1].id)

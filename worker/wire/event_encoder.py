@@ -1,7 +1,7 @@
-"""From what happens in a turn to the numbered events of a streamed response.
+"""Encodes the events of a turn as the numbered events of a streamed response.
 
-Order is law here: response.created (then response.queued in the background), response.in_progress, then per output item
-its `added`, its deltas and its `done`, and one terminal response event. Pure: no clock, no socket.
+The order is fixed: response.created (then response.queued in the background), response.in_progress, then per output
+item its `added`, its deltas and its `done`, and one terminal response event. Pure: no clock, no socket.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from worker.wire.response import ResponseFrame
 
 
 class EventEncoder:
-    """Tells one response. Keeps what has been told, so that a turn that breaks off can still be stored.
+    """Encodes one response. Keeps its items so far, so that an interrupted turn can still be stored.
 
-    `told` events of its opening were told before: when it was queued, or by a worker that died.
+    `told` events of its opening were sent before: when it was queued, or by a lost worker.
     """
 
     def __init__(self, frame: ResponseFrame, told: int = 0) -> None:
         self._frame = frame
         self._next_number = told
         self._items: dict[int, Item] = {}  # by output index
-        self._texts: dict[int, list[str]] = {}  # of those that are not finished, what was told so far
+        self._texts: dict[int, list[str]] = {}  # of unfinished items, the text sent so far
         self._templates: dict[str, sse.Template] = {}  # by item id
 
     def queue(self) -> list[WireEvent]:
-        """What is told of a response that waits for a worker."""
+        """The events of a response that waits for a worker."""
         return self._numbered(self._opening[:-1])
 
     def events_of(self, event: Event) -> list[WireEvent]:
-        """The events that this one becomes. The end of a turn is told by `conclude`, once it is stored."""
+        """The wire events of an event. The end of a turn is encoded by `conclude`, once it is stored."""
         return self._numbered(self._narrate(event))
 
     def frames(self, event: Event) -> list[bytes]:
-        """`tell`, encoded. Nearly all events are pieces of text, of which only the text is new."""
+        """`events_of`, encoded. Nearly all events are deltas of text: only their text and number differ."""
         if isinstance(event, ReasoningDelta) or (isinstance(event, TextDelta) and not event.logprobs):
             self._texts[event.output_index].append(event.text)
             number, self._next_number = self._next_number, self._next_number + 1
@@ -72,7 +72,7 @@ class EventEncoder:
         return self._templates.setdefault(event.item_id, sse.Template(sse.encode(spelled)))
 
     def replay(self, event: Event) -> None:
-        """What was told before, by a worker that died."""
+        """Take note of an event that a lost worker sent."""
         for _ in self._narrate(event):
             pass
 
@@ -81,12 +81,12 @@ class EventEncoder:
         return self._frame.request.includes(TRACE)
 
     def trace(self, payload: dict[str, Any]) -> list[WireEvent]:
-        """Where the time went, for those who asked. Told before the terminal event, once that is stored."""
+        """The trace, if requested. Sent before the terminal event, once that is stored."""
         return self._last([wire.trace(payload)] if self.tells_trace else [], self._next_number)
 
     def conclude(self, snapshot: dict[str, Any]) -> list[WireEvent]:
-        """The terminal event, named after the status of the final response; one that was cancelled just ends. It comes
-        after the trace. May be called again, for another end in its place.
+        """The terminal event, named after the status of the final response; a cancelled one has none. It follows the
+        trace. May be called again, for another end in its place.
         """
         if snapshot["status"] == "cancelled":
             return []
@@ -94,7 +94,7 @@ class EventEncoder:
 
     @property
     def output(self) -> tuple[Item, ...]:
-        """The items told so far; one that is not finished is incomplete."""
+        """The items so far; unfinished ones are incomplete."""
         return tuple(self._so_far(index) for index in sorted(self._items))
 
     def _so_far(self, output_index: int) -> Item:
