@@ -1,4 +1,4 @@
-"""The tools that the model may call in a turn: those of the server by name, and the functions that the caller runs."""
+"""The tools that the model may call in a turn: server tools by name, and functions that the caller runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agents.turn import FunctionTool, Turn
 
 @dataclass(frozen=True, slots=True)
 class AvailableTools:
-    """`schemas` are in the prompt, the same at every step of the turn. `server` and `functions` name those of them that
-    may be called.
+    """`schemas` are in the prompt, the same at every step of the turn. `server` and `functions` are the names of those
+    that may be called.
     """
 
     server: frozenset[str]
@@ -59,7 +59,7 @@ def _distinct(turn: Turn, toolbox: Toolbox) -> list[str]:
 
 
 def _chosen(turn: Turn, names: list[str]) -> list[str]:
-    """A named choice offers that tool alone. The grammar in `constraint` forces the call."""
+    """A named choice offers only that tool. The grammar in `constraint` forces the call."""
     match turn.tool_choice:
         case "none":
             return []

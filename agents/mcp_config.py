@@ -1,4 +1,4 @@
-"""Tool servers as configuration: MCP servers whose tools this worker offers in addition to its own."""
+"""The configuration of MCP servers, whose tools this worker offers in addition to its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Word: TypeAlias = Annotated[str, StringConstraints(max_length=4096)]
 
 
 class ServerTable(BaseModel):
-    """One MCP server: a command that speaks on its standard input and output, or the URL of a streamable HTTP one.
+    """One MCP server: a command that uses stdio, or the URL of a server with streamable HTTP.
 
     Environment and headers may hold secrets. `tools` are the names of the tools to offer, as the server calls them;
     None: all.

@@ -31,7 +31,7 @@ class OnDemand(Protocol):
         ...
 
     def foresee(self) -> None:
-        """Start to load it in advance, where that evicts nothing that is in use."""
+        """Start to load it in advance, where that does no harm: a request may be about to need it."""
         ...
 
     async def load(self) -> None:

@@ -54,7 +54,7 @@ class Progress:
 
     @property
     def step(self) -> Step:
-        """The step that runs, or ran last. To be used after the first one was submitted only."""
+        """The current or last step. Valid only after the first one was submitted."""
         assert self._step is not None
         return self._step
 
@@ -98,7 +98,7 @@ class Progress:
         self.usage += usage
 
     def give_up(self, step: Step) -> None:
-        """Account for a step that another model has taken over: its tokens cost, and nobody is told them."""
+        """Account for a step that another model has taken over: its tokens cost, but are not sent."""
         spent = step.generation.spent + self.ahead.spent
         tokens = step.generation.prompt_tokens, step.generation.cached_tokens, len(step.generation.ids)
         self.budget.add_unused(Usage(*tokens, spent=spent), step.candidate.own_price)
@@ -107,20 +107,20 @@ class Progress:
         self.escalations += 1
 
     def add_hedge(self, spent: Spent, candidate: Candidate, *, took_over: bool) -> None:
-        """Account for what a model read in case it had to take over."""
+        """Account for what a model prefilled in case it had to take over."""
         self.budget.add_unused(Usage(spent=spent), candidate.own_price)
         self.usage += Usage(spent=spent)
         self.cascade_ns += 0 if took_over else spent.engine_ns
 
     def add_rewriting(self, rewriting: Rewriting) -> None:
-        """What was searched for; its tokens cost, and nobody is told them."""
+        """Account for a rewritten query: its tokens cost, but are not sent."""
         self.query = rewriting.query
         if rewriting.candidate is not None:
             self.budget.add_unused(rewriting.usage, rewriting.candidate.own_price)
             self.usage += Usage(spent=rewriting.usage.spent)
 
     def tell_cost(self) -> None:
-        """Note in the trace what the turn took, also of a step that was abandoned. To be called once, at its end."""
+        """Record in the trace what the turn took, also of an abandoned step. Call this once, at its end."""
         if not self.step.ended:
             usage = self._usage(self.step)
             self.budget.add_step(usage, self.step.candidate.own_price)

@@ -1,4 +1,4 @@
-"""Query rewriting: a question that leans on those before it becomes one that can be searched for by itself.
+"""Query rewriting: makes a question that depends on earlier messages self-contained, so that it can be searched for.
 
 The task is that of CANARD ("Can You Unpack That?", Elgohary et al. 2019), done by a small model with a bound on its
 time: the first token waits for it. Whatever goes wrong, the question is searched for as it was asked.
@@ -25,17 +25,17 @@ INSTRUCTIONS = (
     "You are given a conversation and its last question. Rewrite the last question so that it can be understood "
     "without the conversation: put names in the place of words that refer to them. Write the question alone."
 )
-MESSAGES_MAX = 6  # what a question leans on was said just before it
+MESSAGES_MAX = 6  # a question usually depends on the messages just before it
 MESSAGE_CHARS_MAX = 500
 QUERY_TOKENS_MAX = 64
-QUERY_CHARS_MAX = 400  # more is no question, but an answer to it
+QUERY_CHARS_MAX = 400  # more text is not a question, but an answer to it
 TIME_MAX_MS = 500.0
 RETRIEVAL_SHARE = 0.5  # of the time for the search, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """What is searched for; what finding it out took of whose engine."""
+    """The rewritten query, the model that wrote it, and the engine time that this took."""
 
     query: str
     usage: Usage = field(default_factory=Usage)
@@ -44,7 +44,7 @@ class Rewriting:
 
 
 async def rewritten(turn: Turn, candidate: Candidate | None, trace: Trace) -> Rewriting:
-    """The question of the turn, in other words where there are messages before it and a model for that."""
+    """The question of the turn, rewritten where there are earlier messages and a model for that."""
     asked = question(turn)
     if candidate is None or not asked:
         return Rewriting(asked)

@@ -24,22 +24,22 @@ class Router:
 
     def __init__(self, model_registry: ModelRegistry) -> None:
         self.model_registry = model_registry
-        # Who wrote what a model said last: what stands before it is in the prompt cache there.
+        # The model that wrote the last answer of a conversation: its prompt cache has what precedes it.
         self._wrote: OrderedDict[int, set[int]] = OrderedDict()  # versions of candidates
 
     def candidate(self, name: str) -> Candidate:
         return self.model_registry.candidates[name]
 
     def likely(self, turn: Turn) -> Candidate:
-        """Which model will begin the turn, as far as that is known before anything was searched for."""
+        """The model that will probably begin the turn, before the search."""
         return self.candidate(self.decide(turn).model)
 
     def named(self, turn: Turn) -> list[Candidate]:
-        """All models that may do a step of the turn."""
+        """All models that may take a step of the turn."""
         return [self.candidate(name) for name in named_by(self.model_registry.route(turn.model))]
 
     def rewriter(self, turn: Turn) -> Candidate | None:
-        """The model that makes a search query of a question that leans on others."""
+        """The model that rewrites a question that depends on earlier messages into a search query."""
         route = self.model_registry.route(turn.model)
         return self.candidate(route.queries) if isinstance(route, Steps) and route.queries else None
 
@@ -55,7 +55,7 @@ class Router:
     ) -> Decision:
         """The choice for the next step, as a span where there is a trace. `offer`: what may still be called."""
         route = self.model_registry.route(turn.model)
-        if turn.prompt:  # token ids mean something to one model alone
+        if turn.prompt:  # token ids belong to one model
             return Decision(self.model_registry.best(turn.model).name, "a prompt as it stands")
         if isinstance(route, Fixed) and isinstance(route.model, str):
             return Decision(route.model, "fixed")
@@ -72,7 +72,7 @@ class Router:
         return decision
 
     def learn(self, candidate: Candidate, turn: Turn, items: Sequence[Item], generation: Generation) -> None:
-        """Of a step that has ended."""
+        """Learn from a step that has ended."""
         stamps = generation.stamps
         if stamps.first_token_ns:
             candidate.speed.learn(
@@ -130,7 +130,7 @@ class Router:
 
 
 def _last_said(turn: Turn, items: Sequence[Item]) -> tuple[int, int] | None:
-    """A key for the newest that a model said in it, and its place. Clients send texts back without their ids, calls
+    """A key for the newest item that a model wrote, and its position. Clients send texts back without their ids, calls
     with them."""
     for at, item in _reversed(items):
         if isinstance(item, FunctionCall):

@@ -1,8 +1,8 @@
 """The semantic cache: answers are reused for similar questions of the same tenant, after the identical conversation,
 with the same passages, on the same model.
 
-How similar two questions must be is fitted on cases (`firsttoken eval cache`). Some hits are generated all the same and
-compared with what would have been given: that tells how often it would have been wrong.
+The threshold of similarity is fitted on cases (`firsttoken eval cache`). For a share of the hits, the answer is
+generated anyway and compared with the cached one: that measures how often the cache would have been wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RIGHT = 0.6  # of the words that two answers to one question share; another way 
 
 @dataclass(frozen=True, slots=True)
 class SemanticQuery:
-    """`context` is all that an answer follows from but the question. `given` is what a check compares it with."""
+    """`context` is everything that the answer depends on but the question. `given` is the cached answer of a check."""
 
     context: bytes
     question: str
@@ -56,13 +56,13 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """An estimate in bytes."""
         return ENTRY_BYTES + self.answer.size + self.asked.vector.nbytes + 4 * len(self.asked.question)
 
 
 @dataclass(slots=True)
 class SemanticCache:
-    """The least recently used leave first. For the event loop only. `threshold` is a cosine."""
+    """Evicts the least recently used. For the event loop only. `threshold` is a cosine similarity."""
 
     bytes_max: int
     threshold: float
@@ -83,8 +83,8 @@ class SemanticCache:
         return f"<SemanticCache {len(self._kept)} answers | {self._bytes} of {self.bytes_max} bytes>"
 
     async def ask(self, context: bytes, question: str, salt: str) -> tuple[SemanticQuery, SemanticHit | None] | None:
-        """What was asked, to be kept with its answer, and the answer to give in its place. None for a question that is
-        too long, or whose vector does not come in time. Raises InferenceError."""
+        """The query, to be stored with its answer, and the hit, if there is one. None for a question that is too long,
+        or whose vector is not computed in time. Raises InferenceError."""
         if not question or len(question) > QUESTION_CHARS_MAX:
             return None
         try:
@@ -103,13 +103,13 @@ class SemanticCache:
         return asked, found
 
     def saved(self, found: SemanticHit, seconds: float) -> None:
-        """It was given, which would have taken so long."""
+        """A hit was used, which saved this time."""
         self.hits += 1
         self.saved_tokens += len(found.answer.ids)
         self.saved_s += seconds
 
     def put(self, asked: SemanticQuery, answer: CachedAnswer) -> None:
-        """What the model answered. What was cut off, or says nothing, is no answer."""
+        """Store the generated answer, unless it is empty or was cut off."""
         if answer.finish not in REPEATABLE or not answer.text.strip():
             return
         if asked.given is not None:

@@ -1,7 +1,7 @@
-"""Control tokens that mean something in an answer: calls and thoughts are written with them.
+"""Control tokens that are significant in an answer: they mark tool calls and reasoning.
 
-A control token is silent in generated text, or a model would show its end-of-turn marks to users. These keep their
-text where the model's chat template has them, for the reader of its tool-call dialect.
+Control tokens have no text in generated output, so that users do not see end-of-turn marks. These keep their text where
+the model's chat template contains them, for the parser of its tool-call dialect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a request sets in the model's chat template, such as whether the model thinks before it answers.
+"""Options that a request sets in the model's chat template, such as whether the model thinks before it answers.
 
-Templates have variables for it, under names of their own. A wish for which the template has none changes nothing.
+Templates have variables for them, under different names. An option for which the template has none is ignored.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NEAREST: Mapping[str, str] = {"minimal": "low", "xhigh": "high"}  # models were 
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """`variables` are set by their own names and count more than what follows from `effort`."""
+    """`variables` are set by their own names and override what follows from `effort`."""
 
     effort: Effort | None = None
     verbosity: str | None = None
     variables: Mapping[str, Value] = field(default_factory=dict)
 
     def chosen(self, known: frozenset[str]) -> dict[str, Value]:
-        """The variables of a template that has these, with their values."""
+        """The values of those variables that the template has (`known`)."""
         wishes: dict[str, Value] = {}
         if self.effort is not None:
             wishes[EFFORT] = NEAREST.get(self.effort, self.effort)
@@ -40,5 +40,5 @@ class TemplateOptions:
 
 
 def have_effort(known: frozenset[str]) -> bool:
-    """Whether a template with these variables has one for the effort."""
+    """Whether one of these template variables sets the effort."""
     return not known.isdisjoint({EFFORT, *THINKING})

@@ -1,4 +1,4 @@
-"""Where the weights of a model go, and how they get there: several GPUs, and the file on disk. Pure."""
+"""The placement of a model's weights: how they are split among GPUs, and how the file is loaded. Pure."""
 
 from __future__ import annotations
 

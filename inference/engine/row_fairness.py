@@ -1,9 +1,10 @@
-"""Turns between tenants where rows are dear: who asks for little does not pay for the rows of who asks for much.
+"""Fairness between tenants where the time of a step grows with its rows: a tenant with few streams does not pay for the
+rows of one with many.
 
-A step with the rows of all costs each of them what all take, so a few streams beside many get a few rows of a slow
-step. A tenant with fewer requests than another one, and less of the device's time so far, has steps to itself, as many
-as fit into the difference: deficit round robin (Shreedhar & Varghese, SIGCOMM '95), a fair queue with seconds for bytes
-and the step of all as its round. Where rows are cheap, nothing of this is needed.
+In a step with the rows of all tenants, each waits for all rows, so a few streams beside many only get a few rows of a
+slow step. A tenant with fewer requests than another one, and less device time so far, gets steps to itself, as many as
+fit into the difference: deficit round robin (Shreedhar & Varghese, SIGCOMM '95), a fair queue with seconds in place of
+bytes and the step of all tenants as its round. Where rows are cheap, none of this is needed.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from typing import NamedTuple
 
 
 class Share(NamedTuple):
-    """What a tenant asks for: so many requests, and a step with its rows alone takes so long at the least."""
+    """The demand of a tenant: its number of requests, and the least time of a step with its rows alone."""
 
     requests: int
     alone_s: float
 
 
 class RowFairness:
-    """Pure. Between two steps with the rows of all, as much time as the last of them took, or `still_s`, goes to steps
-    with fewer, and what the last of these takes longer. Who was away comes back with `still_s` of credit at the most.
+    """Pure. Between two steps with all rows, steps with fewer rows get as much time as the last step with all rows
+    took, or `still_s`; the last of them may exceed it. A tenant that was away returns with at most `still_s` of credit.
     """
 
     def __init__(self, still_s: float) -> None:
         self._still_s = still_s
-        self._used_s: dict[str, float] = {}  # by tenant; those that are away are forgotten once they have all credit
+        self._used_s: dict[str, float] = {}  # by tenant; a tenant that is away is forgotten once it has full credit
         self._present: frozenset[str] = frozenset()
-        self._left_s = still_s  # for steps without the rows of all
+        self._left_s = still_s  # for steps with fewer rows
         self._is_alone = False
 
     def __len__(self) -> int:
@@ -37,8 +38,8 @@ class RowFairness:
         return len(self._used_s)
 
     def due_s(self, shares: Mapping[str, Share]) -> dict[str, float]:
-        """Which of the tenants that compute have the next step to themselves, and for how long; none: it has the rows
-        of all."""
+        """The tenants that have the next step to themselves, and for how long; empty: it has the rows of all
+        tenants."""
         self._meet(shares)
         due = {}
         for tenant, share in shares.items():
@@ -50,7 +51,7 @@ class RowFairness:
         return due
 
     def charge(self, took_s: float, rows: Mapping[str, int]) -> None:
-        """The step took so long, with so many rows of each tenant."""
+        """Account for a step: its time, and its rows by tenant."""
         total = sum(rows.values())
         for tenant in self._used_s.keys() & rows.keys():
             self._used_s[tenant] += took_s * rows[tenant] / total

@@ -1,6 +1,6 @@
-"""Keywords of a schema that no grammar holds, such as `uniqueItems`: the finished text is looked at.
+"""Keywords of a schema that no grammar enforces, such as `uniqueItems`: the finished text is validated.
 
-What is looked at is a schema of these keywords alone, whose parts never speak twice about one value. So the work is
+It is validated against a schema of these keywords alone, no two parts of which apply to the same value. So the time is
 linear in the text, whatever the schema.
 """
 
@@ -21,15 +21,15 @@ DEFINITION = "#/$defs/"
 
 
 def check(document: Mapping[str, Any], text: str) -> None:
-    """Whether a finished text has what the grammar of a restated schema leaves open. Takes time with its length, so not
-    on the event loop. Raises SchemaUnmet.
+    """Validate a finished text against the keywords of a restated schema that its grammar does not enforce. Takes time
+    with the length of the text, so not on the event loop. Raises SchemaUnmet.
     """
     schema = unenforced(document)
     if schema is None:
         return
     try:
         value = orjson.loads(text)
-    except orjson.JSONDecodeError:  # cut at a stop sequence of the caller's: that it is JSON was the grammar's to hold
+    except orjson.JSONDecodeError:  # cut at a stop sequence of the caller: the grammar has enforced that it is JSON
         return
     broken = next(jsonschema_rs.Draft202012Validator(schema, retriever=fetch_nothing).iter_errors(value), None)
     if broken is not None:
@@ -37,8 +37,8 @@ def check(document: Mapping[str, Any], text: str) -> None:
 
 
 def unenforced(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema of what is noted in a restated one; None where nothing is. Raises InvalidSchema for a note in one of
-    several parts that may speak about one value.
+    """The schema of the unenforced keywords of a restated one; None where there are none. Raises InvalidSchema for such
+    a keyword in one of several parts that may apply to the same value.
     """
     definitions: Mapping[str, Any] = document.get("$defs", {})
     if not any(UNENFORCED in node for node in _nodes(document)):
@@ -53,10 +53,10 @@ class _Reading:
     def __init__(self, definitions: Mapping[str, Any], noting: frozenset[str]) -> None:
         self._definitions = definitions
         self._kinds: dict[str, frozenset[str] | None] = {}  # of definitions
-        self.noting = noting  # the names of those that have a note, or lead to one
+        self.noting = noting  # names of definitions that contain such keywords, or refer to ones that do
 
     def rest(self, node: Any) -> dict[str, Any]:
-        """What is left of a schema without what the grammar holds; empty where nothing is."""
+        """A schema without what the grammar enforces; empty where nothing is left."""
         if not isinstance(node, Mapping):
             return {}
         if "$ref" in node:
@@ -77,7 +77,7 @@ class _Reading:
         return left
 
     def _others(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """Of the values whose names are not listed. Their patterns are held: here nobody has to match them again."""
+        """For properties that are not listed. The grammar enforces their patterns, which are not matched again here."""
         schemas = [*node.get("patternProperties", {}).values(), node.get("additionalProperties", False)]
         sorts = [schema for schema in schemas if schema is not False]
         rests = [rest for schema in sorts if (rest := self.rest(schema))]
@@ -89,7 +89,7 @@ class _Reading:
         return {name: rest for name, schema in schemas.items() if (rest := self.rest(schema))}
 
     def _one_of(self, branches: list[Any], *, apart: bool) -> dict[str, Any]:
-        """What is left says nothing about values of other types, so it may stand alone where these differ."""
+        """Branches of different types can be combined, as each says nothing about values of other types."""
         left = [self.rest(branch) for branch in branches]
         rests = [rest for rest in left if rest]
         if not rests:
@@ -109,7 +109,7 @@ class _Reading:
             case {"$ref": _}:
                 name = _target(node)
                 if name not in self._kinds:
-                    self._kinds[name] = None  # for one that leads to itself
+                    self._kinds[name] = None  # for a reference to itself
                     self._kinds[name] = self._types(self._definitions[name])
                 return self._kinds[name]
             case {"type": str(kind)}:
@@ -125,7 +125,7 @@ class _Reading:
 
 
 def _noting(definitions: Mapping[str, Any]) -> frozenset[str]:
-    """Names of definitions with a note, and of those that lead to one."""
+    """Names of definitions with unenforced keywords, and of those that refer to one."""
     leading: dict[str, set[str]] = {}
     found: list[str] = []
     for name, definition in definitions.items():

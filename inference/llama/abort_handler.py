@@ -1,9 +1,9 @@
-"""What llama.cpp says before it ends the process, and how a thread outlives that.
+"""Handles aborts of llama.cpp: reports the reason, and keeps the process alive for an orderly end.
 
-A device that is lost, or memory of it that runs out in the middle of a step, ends in `abort()` or in a C++ exception
-that nobody catches: llama.cpp knows no third way. Both can be heard before. A thread that has somebody to tell does so
-and then never returns from its call, so that other threads can answer those for whom it was computing, and the process
-can end in order. For every other thread all is as it was: the process dies.
+If a device is lost, or runs out of memory in the middle of a step, llama.cpp calls `abort()` or throws a C++ exception
+that is not caught. Both can be intercepted. A thread with a listener reports the reason and then never returns from its
+call, so that other threads can answer its requests and end the process in order. For every other thread nothing
+changes: the process dies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _listeners: dict[int, Callable[[str], None]] = {}
 
 @contextmanager
 def aborts_reported_to(tell: Callable[[str], None]) -> Iterator[None]:
-    """For the calls that this thread makes: `tell` gets the reason, on this thread, in the middle of such a call."""
+    """In the block, if a call of this thread aborts, `tell` gets the reason, on this thread and within that call."""
     _install()
     _listeners[threading.get_ident()] = tell
     try:
@@ -32,7 +32,7 @@ def aborts_reported_to(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def _hand_over(reason: str) -> None:
-    """Does not return where somebody listens."""
+    """Does not return where the thread has a listener."""
     tell = _listeners.get(threading.get_ident())
     if tell is None:
         print(reason, file=sys.stderr, flush=True)

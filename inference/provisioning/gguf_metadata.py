@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, read without loading its weights."""
+"""The metadata of a GGUF file, read without loading its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a module of ours in a separate process: native code that aborts there does no harm."""
+"""Runs a module of ours in a process of its own, where native code that aborts does no harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inference.errors import InferenceError
 
 
 class RunFailed(InferenceError):
-    """The process died, gave up or did not end; the message is its reason in one line. `crashed`: by a signal."""
+    """The process crashed, failed or timed out; the message is the reason in one line. `crashed`: by a signal."""
 
     def __init__(self, reason: str, *, crashed: bool = False) -> None:
         super().__init__(reason)

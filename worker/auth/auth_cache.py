@@ -18,7 +18,7 @@ from worker.auth.principal import Principal
 CACHE_S = 30.0  # a revoked credential keeps working for at most this long
 RECHECK_S = 10.0
 CACHED_MAX = 10_000  # of about 1 KB each: 10 MB
-IDLE_S = 900.0  # unused for so long, an entry is dropped; a person takes this long to think and type
+IDLE_S = 900.0  # an entry that is unused for so long is dropped; a user may think and type for this long
 
 End = Callable[[], object]
 

@@ -106,7 +106,7 @@ class OnDemandModel:
             await asyncio.shield(self._loading)
 
     def foresee(self) -> None:
-        """Begin to load it for somebody who may be about to ask."""
+        """Start to load it in advance, unless it was unloaded a moment ago."""
         if monotonic() - self._left_at >= AWAY_S:
             self._begin()
 

@@ -1,4 +1,4 @@
-"""Responses of the background: stored as requests in a queue, each taken by one worker and run as a turn there."""
+"""Background responses: requests are stored in a queue; each is taken by one worker, which runs it as a turn."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from worker.wire.response_request import ResponseRequest
 log = logging.getLogger("firsttoken.runs")
 
 POLL_S = 5.0
-SILENT_S = 60.0  # taking what waits is a few statements, each with a limit of its own
+SILENT_S = 60.0  # a pass is a few statements, each with a timeout
 RETRY_S = 1.0
 STORE_S = 5.0
 
 
-# Runs a response that was taken to its end; raises the errors that refuse it.
+# Runs a response that was taken from the queue to its end; raises the errors that refuse it.
 Run: TypeAlias = Callable[[OwnedResponse], Awaitable[None]]
 
 
@@ -52,7 +52,7 @@ class Backlog:
         self._queued = asyncio.Event()
         self._stopped = False
         self._taking: Supervised | None = None
-        self._untold = False  # others have not heard of what waits
+        self._untold = False  # other workers were not notified of it
 
     @property
     def has_room(self) -> bool:
@@ -87,19 +87,19 @@ class Backlog:
             self._taking = supervisor.start("queue", self._keep_taking, silent_s=SILENT_S)
 
     def holds(self, taken: OwnedResponse) -> bool:
-        """Whether this worker is about to make it, or to put it back."""
+        """Whether this worker is about to run it, or to put it back."""
         return taken in self._making.values()
 
     def look(self) -> None:
-        """There may be a response to take."""
+        """There may be a queued response to take."""
         self._queued.set()
 
     def stop(self) -> None:
-        """Take no more responses. Those that wait stay queued."""
+        """Take no more responses from the queue."""
         self._stopped = True
 
     async def close(self) -> None:
-        """What was taken and not begun is left, as if this worker had died."""
+        """Leave responses that were taken but not begun to other workers, as if this one had died."""
         self.stop()
         if self._taking:
             await self._taking.stop()
@@ -126,7 +126,7 @@ class Backlog:
             task = asyncio.create_task(self._make(taken), name="background")
             self._making[task] = taken
             task.add_done_callback(self._free)
-        if self._untold:  # more came at once than there is room for
+        if self._untold:  # more arrived at once than there is capacity for
             await self._services.queue.notify_workers()
             self._untold = False
 

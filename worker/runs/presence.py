@@ -1,4 +1,4 @@
-"""What workers tell each other: one connection that listens, whose session lock says that this worker lives."""
+"""Notifications between workers: one connection that listens, whose session lock shows that this worker is alive."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 CANCEL = "cancel"
 FOLLOW = "follow"
-FOLLOWED_S = 10.0  # whoever follows says so again and again, after each pause without news
+FOLLOWED_S = 10.0  # a follower renews this after each pause without notifications
 BATCH = "batch"
-PROBE_S = 15.0  # a connection that died without a word is noticed within so long
+PROBE_S = 15.0  # a dead connection is noticed within this time
 SILENT_S = 60.0  # the longest that listening may take, or a probe: each waits for its statement's own limit
 START_S = 2.0  # without its database a worker starts all the same and says that it is not ready
 
@@ -42,13 +42,13 @@ class Presence:
         self._database = database
         self._news: dict[str, asyncio.Event] = {}
         self._watchers: Counter[str] = Counter()
-        self._followed: dict[str, float] = {}  # ids, and until when that counts
+        self._followed: dict[str, float] = {}  # response ids, and until when they are followed
         self._listening = asyncio.Event()
         self._task: Supervised | None = None
 
     @property
     def is_alive(self) -> bool:
-        """Whether others take this worker for alive."""
+        """Whether other workers consider this one alive."""
         return self._listening.is_set()
 
     async def start(self, supervisor: Supervisor) -> None:
@@ -66,8 +66,8 @@ class Presence:
         await self._notify(CANCEL, response_id)
 
     async def follow(self, response_id: str) -> None:
-        """Ask whoever makes it to tell of what is new. Where nobody follows, nothing is told: a commit that tells
-        something waits for every other one that does."""
+        """Ask the worker that runs it to notify of new events. It notifies only for followers, since commits with
+        NOTIFY are serialised by Postgres."""
         await self._notify(FOLLOW, response_id)
 
     async def _notify(self, word: str, response_id: str) -> None:
@@ -75,17 +75,17 @@ class Presence:
             await connection.execute("select pg_notify($1, $2)", CHANNEL, f"{word} {response_id}")
 
     def is_followed(self, response_id: str) -> bool:
-        """Whether another worker has asked for what is new of it, lately."""
+        """Whether another worker has asked for notifications of it recently."""
         return self._followed.get(response_id, 0.0) > time.monotonic()
 
     def notify_local(self, response_id: str) -> None:
-        """There is something new for those who watch at this worker."""
+        """Notify the watchers at this worker."""
         if response_id in self._news:
             self._news[response_id].set()
 
     @contextmanager
     def watching(self, response_id: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever there may be something new of this response."""
+        """An event that is set whenever there may be new events of this response."""
         self._watchers[response_id] += 1
         try:
             yield self._news.setdefault(response_id, asyncio.Event())
@@ -95,7 +95,7 @@ class Presence:
                 del self._watchers[response_id], self._news[response_id]
 
     async def _keep_listening(self, well: Well) -> None:
-        """Raises what ends the connection. Then quickly again: others must not take this worker for dead."""
+        """Raises what ends the connection. Reconnect quickly: other workers must not consider this one dead."""
         async with self._database.direct() as connection:
             await self._listen(connection, well)
 
@@ -106,7 +106,7 @@ class Presence:
         await connection.add_listener(CHANNEL, self._on_notification)
         try:
             self._listening.set()
-            for news in self._news.values():  # what was said in between was not heard
+            for news in self._news.values():  # notifications in between were missed
                 news.set()
             while True:
                 well()

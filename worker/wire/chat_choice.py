@@ -1,4 +1,4 @@
-"""One choice of a chat completion, whole and in pieces. Pure: pieces are made of what happens in a turn."""
+"""One choice of a chat completion, whole and as chunks, made of the events of a turn. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Choice: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class ChatChoice:
-    """Tells one choice. Calls of functions that the caller did not give are not shown: nobody could run them.
+    """Encodes one choice. Calls of functions that the caller did not offer are left out: the caller cannot run them.
 
-    Thoughts are told as `reasoning_content`, the name that servers of open models gave them.
+    Reasoning is sent as `reasoning_content`, the name that servers of open models use.
     """
 
     functions: frozenset[str]
@@ -27,16 +27,16 @@ class ChatChoice:
     _calls: dict[str, int] = field(default_factory=dict)  # item id -> index among the shown calls
 
     def events_of(self, event: Event) -> list[Choice]:
-        """The pieces that an event becomes. The end of a turn is told by `conclude`."""
+        """The chunks of an event. The end of a turn is encoded by `conclude`."""
         logprobs = event.logprobs if isinstance(event, TextDelta) else ()
         return [self._piece(delta, logprobs=logprobs) for delta in self._deltas(event)]
 
     def text(self, text: str) -> Choice:
-        """The piece that a text without likelihoods becomes."""
+        """The chunk of a text without logprobs."""
         return self._piece({"content": text})
 
     def conclude(self, finished: TurnFinished) -> Choice:
-        """The last piece: why the choice ended."""
+        """The last chunk: why the choice ended."""
         return self._piece({}, self.finish_reason(finished))
 
     def whole(self, finished: TurnFinished) -> Choice:
@@ -79,7 +79,7 @@ class ChatChoice:
             case ReasoningDelta():
                 yield {"reasoning_content": event.text}
             case ItemStarted(_, FunctionCall() as call) if call.name in self.functions:
-                # The arguments begin in a fragment of their own: clients lose what rides with the name.
+                # The arguments begin in a chunk of their own: some clients drop arguments that come with the name.
                 index = self._calls[call.id] = len(self._calls)
                 yield {"tool_calls": [{"index": index, **_call(call)}]}
             case ArgumentsDelta() if event.item_id in self._calls:

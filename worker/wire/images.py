@@ -1,4 +1,4 @@
-"""Pictures in a request, which no model here sees: they are refused at their place, on all surfaces alike."""
+"""Images in a request, which no model here supports: they are refused at their place, by all APIs alike."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def _refuse(part: Any) -> Any:
     return part
 
 
-# For a part among several. Nothing of a picture is fetched, kept or passed over in silence.
+# For a part among several. An image is never fetched, stored or silently ignored.
 NoPicture = BeforeValidator(_refuse)
