@@ -488,7 +488,7 @@ class Agent:
             sampling,
             on_trial=trial is not None,
         )
-        known, shelf = await self._known.find(ask, progress.trace)
+        known, cache_slot = await self._known.find(ask, progress.trace)
         generation = known or candidate.model.generate(
             prompt,
             sampling,
@@ -499,7 +499,7 @@ class Agent:
             traceparent=progress.trace.traceparent,
         )
         step = self._step(progress, candidate, generation, prompt, thinking, segments)
-        step.trial, step.shelf = trial, shelf
+        step.trial, step.cache_slot = trial, cache_slot
         return step
 
     def _step(
@@ -645,7 +645,7 @@ class Agent:
         sink.write(step.end(fallback=_fallback(progress)))
         progress.add(step)
         if step.is_whole:
-            self._known.keep(step.shelf, step.generation, "".join(step.heard))
+            self._known.keep(step.cache_slot, step.generation, "".join(step.heard))
         self._router.learn(step.candidate, progress.turn, step.reply.items, step.generation)
         if step.reply.exact and not progress.turn.sampling.stop:  # the ids contain the stop string, the text does not
             message = answer_message(step.reply.items)

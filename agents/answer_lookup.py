@@ -90,15 +90,15 @@ class AnswerLookup:
             found, asked = await self._alike(ask, trace)
         return (None, CacheSlot(key, asked)) if found is None else (found, CacheSlot())
 
-    def keep(self, shelf: CacheSlot, generation: Generation, text: str) -> None:
+    def keep(self, cache_slot: CacheSlot, generation: Generation, text: str) -> None:
         """Cache an answer."""
-        if not shelf or generation.finish is None:
+        if not cache_slot or generation.finish is None:
             return
         answer = CachedAnswer(text, tuple(generation.ids), generation.finish, generation.stop_string)
-        if self.same is not None and shelf.key is not None:
-            self.same.put(shelf.key, answer)
-        if self.similar is not None and shelf.asked is not None:
-            self.similar.put(shelf.asked, answer)
+        if self.same is not None and cache_slot.key is not None:
+            self.same.put(cache_slot.key, answer)
+        if self.similar is not None and cache_slot.asked is not None:
+            self.similar.put(cache_slot.asked, answer)
 
     def _same(self, ask: LookupQuery, key: bytes | None, trace: Trace) -> CachedGeneration | None:
         """As a span of its own: Server-Timing tells clients of it."""

@@ -175,7 +175,7 @@ class Step:
     offer: AvailableTools
     trial: Trial | None = None
     top_logprobs: int | None = None  # as many as the request asks for
-    shelf: CacheSlot = field(default_factory=CacheSlot)  # where its answer is cached, if it is
+    cache_slot: CacheSlot = field(default_factory=CacheSlot)  # where its answer is cached, if it is
     heard: list[str] = field(default_factory=list)  # the generated text, where it is cached
     flaw: Callable[[str, bool], str] = lambda said, is_whole: ""  # the defect of an answer on trial, or ""
     is_whole: bool = False  # all of the generation was received
@@ -212,7 +212,7 @@ class Step:
         if not self.spans.told_prefill:
             self.spans.prefilled()
         self.fed += delta.tokens
-        if self.shelf:
+        if self.cache_slot:
             self.heard.append(delta.text)
         if self.trial is None:
             events = self._started(self.reply.feed(delta.text, delta.logprobs))

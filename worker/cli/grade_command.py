@@ -46,8 +46,8 @@ async def grade_canary(
         cases = [(unit, case, answer) for unit, answer in found if (case := _case(answer, asking)) is not None]
         if not cases:
             raise StartError(f"tenant {tenant} has no ungraded stored answers of canary {name}")
-        async with open_side(http, asked, config, Suite(())) as asker:
-            grader, scores = Judge(asker), list[float]()
+        async with open_side(http, asked, config, Suite(())) as client:
+            grader, scores = Judge(client), list[float]()
             for unit, case, answer in tqdm(cases, unit=" answers", disable=None):
                 score = await grader.judged(case, Answer(said_in(answer)))
                 await store.vote([(canary.id, unit, Vote(False, "graded", 1 - score))])  # stored under its own kind

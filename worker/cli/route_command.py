@@ -100,14 +100,14 @@ async def _asked(
         private = started(LocalWorker(("--models", str(derived))), documents, Home(config.home).models)
         url, key = await stack.enter_async_context(private)
         http = await stack.enter_async_context(session())
-        askers = [EvalClient(http, url, key, model) for model in (PROBE, policy.then)]
-        for asker in askers:
-            await asker.check()
+        clients = [EvalClient(http, url, key, model) for model in (PROBE, policy.then)]
+        for client in clients:
+            await client.check()
         judges = eval_target("--judge", judge, key_file) if judge is not None else None
         asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges else None
         with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
             one, other = await run_cases(
-                *(suite.cases, askers, Judge(asked) if asked else None),
+                *(suite.cases, clients, Judge(asked) if asked else None),
                 at_once=at_once,
                 progress=bar.update,
                 note=note,

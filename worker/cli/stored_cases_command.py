@@ -87,8 +87,8 @@ async def replay(
         raise StartError(f"tenant {tenant} has no stored answers that can be replayed")
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(session())
-        asker = await stack.enter_async_context(open_side(http, asked, config, Suite(())))
-        done = await _asked_again(asker, turns, at_once)
+        client = await stack.enter_async_context(open_side(http, asked, config, Suite(())))
+        done = await _asked_again(client, turns, at_once)
     print("\n".join(replay_report.table(done)))
     if json_file is not None:
         told = orjson.dumps(replay_report.as_json(done, str(asked)), option=orjson.OPT_INDENT_2)
@@ -98,7 +98,7 @@ async def replay(
 
 
 async def _asked_again(
-    asker: EvalClient, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
+    client: EvalClient, turns: Sequence[tuple[Answered, Case, dict[str, float]]], at_once: int
 ) -> list[ReplayedTurn]:
     heard: dict[int, Answer] = {}
 
@@ -107,7 +107,7 @@ async def _asked_again(
 
     cases = [case for _, case, _ in turns]
     with tqdm(total=len(turns), unit=" turns", disable=None) as bar:
-        await run_cases(cases, [asker], None, at_once=at_once, progress=bar.update, note=note)
+        await run_cases(cases, [client], None, at_once=at_once, progress=bar.update, note=note)
     return [_replayed(stored, before, heard[number]) for number, (stored, _, before) in enumerate(turns)]
 
 

@@ -58,12 +58,12 @@ async def evaluate_suite(
         )
         http = await stack.enter_async_context(session())
         sides = [one, *([other] if other is not None and known is None else [])]
-        askers = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
+        clients = [await stack.enter_async_context(open_side(http, each, config, suite)) for each in sides]
         asked = await stack.enter_async_context(open_side(http, judges, config, suite)) if judges is not None else None
         repeated = sum(case.repeat for case in suite.cases)
         with tqdm(total=len(suite.cases), unit=" cases", disable=None) as bar:
             found = await run_cases(
-                suite.cases, askers, Judge(asked) if asked else None, at_once=at_once, progress=bar.update
+                suite.cases, clients, Judge(asked) if asked else None, at_once=at_once, progress=bar.update
             )
     before = known[1] if known else found[1] if other is not None else None
     names = (str(one), None if other is None else f"{known[0]}, recorded" if known else str(other))
@@ -84,13 +84,13 @@ async def open_side(
             searches = any(case.stores for case in suite.cases)
             documents = suite.documents if searches else NOTHING
             async with started(wanted, documents, Home(config.home).models) as (url, key):
-                asker = EvalClient(http, url, key)
-                await asker.check()
-                yield asker
+                client = EvalClient(http, url, key)
+                await client.check()
+                yield client
         case Endpoint(model, url, key_file):
-            asker = EvalClient(http, url, await asyncio.to_thread(_key, config, url, key_file), model)
-            await asker.check()
-            yield asker
+            client = EvalClient(http, url, await asyncio.to_thread(_key, config, url, key_file), model)
+            await client.check()
+            yield client
         case _:
             raise StartError("--judge must be a model or a server, not a recorded run")
 

@@ -25,7 +25,7 @@ def fingerprint(case: Case) -> str:
 
 async def run_cases(
     cases: Sequence[Case],
-    askers: Sequence[EvalClient],
+    clients: Sequence[EvalClient],
     judge: Judge | None,
     *,
     at_once: int,
@@ -41,10 +41,10 @@ async def run_cases(
 
     async def one(number: int, case: Case) -> list[Result]:
         async with places:
-            given: Mapping[int, list[GradedAnswer]] = {side: [] for side in range(len(askers))}
+            given: Mapping[int, list[GradedAnswer]] = {side: [] for side in range(len(clients))}
             for repetition in range(case.repeat):
                 order = list(given) if (number + repetition) % 2 == 0 else list(reversed(list(given)))
-                answers = {side: await askers[side].ask(case) for side in order}
+                answers = {side: await clients[side].ask(case) for side in order}
                 for side in given:
                     note(number, side, answers[side])
                     judged = None
@@ -63,4 +63,4 @@ async def run_cases(
         stopped = errors.subgroup(StartError)
         raise (stopped.exceptions[0] if stopped else errors) from None
     found = [task.result() for task in running]
-    return [[results[side] for results in found] for side in range(len(askers))]
+    return [[results[side] for results in found] for side in range(len(clients))]

@@ -25,8 +25,8 @@ SCHEMA: dict[str, Any] = {
 
 
 class Judge:
-    def __init__(self, asker: EvalClient) -> None:
-        self._asker = asker
+    def __init__(self, client: EvalClient) -> None:
+        self._client = client
 
     async def judged(self, case: Case, answer: Answer) -> float:
         """1 where the criterion is met. Raises StartError when the judge cannot be asked."""
@@ -41,5 +41,5 @@ class Judge:
                 ("Criterion", case.expect.judge or ""),
             )
         )
-        decided = await self._asker.decide(INSTRUCTIONS, text, SCHEMA, TOKENS)
+        decided = await self._client.decide(INSTRUCTIONS, text, SCHEMA, TOKENS)
         return float(decided.get("verdict") == "yes")

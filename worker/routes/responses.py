@@ -64,14 +64,14 @@ async def create(request: web.Request) -> web.StreamResponse:
         once = Once.of(request, services, request[PRINCIPAL].tenant_id)
     id = new_id("resp")
     if once is None:
-        return await _tell(request, body, await _start(request, body, id), id)
+        return await _respond_with(request, body, await _start(request, body, id), id)
     if not body.stored:
         async with once.unstored():
-            return await _tell(request, body, await _start(request, body, id), id)
+            return await _respond_with(request, body, await _start(request, body, id), id)
     async with once.first(id) as earlier:
         if earlier is None:
             started = await _start(request, body, id, COME_BACK)
-    return await (_tell(request, body, started, id) if earlier is None else _repeat(request, body, earlier))
+    return await (_respond_with(request, body, started, id) if earlier is None else _repeat(request, body, earlier))
 
 
 async def _start(
@@ -83,13 +83,13 @@ async def _start(
         return await request.app[RUNS].backlog.enqueue(principal, body, dialect, id)
     on_disconnect = Disconnect.parse(request.headers.get(HEADER), usual)
     runs, trace = request.app[RUNS], request[TRACE]
-    goes_on = HEADER in request.headers and on_disconnect.grace_s > 0
+    resumable = HEADER in request.headers and on_disconnect.grace_s > 0
     return await runs.create(
-        principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id, goes_on=goes_on
+        principal, trace, body, dialect=dialect, on_disconnect=on_disconnect, id=id, resumable=resumable
     )
 
 
-async def _tell(
+async def _respond_with(
     request: web.Request, body: ResponseRequest, started: Run | dict[str, Any], id: str
 ) -> web.StreamResponse:
     if isinstance(started, Run):

@@ -96,14 +96,14 @@ class Choice:
     def trace(self) -> Trace:
         return self.ledger.trace
 
-    async def stream(self, stream: EventStream, teller: ChoiceEncoder) -> TurnFinished:
+    async def stream(self, stream: EventStream, encoder: ChoiceEncoder) -> TurnFinished:
         """Stream the choice to its last chunk. Raises ClientGone, and what refuses the turn."""
         with self.ledger.recording() as outcome:
-            finished = await self._streamed(ChoiceSink(stream, teller, self.trace), stream)
+            finished = await self._streamed(ChoiceSink(stream, encoder, self.trace), stream)
             outcome.status = finished.status
             with self.trace.span("flush", blocked_ms=stream.blocked_ns / 1e6):
                 await stream.room()
-                stream.keep(teller.last(finished))
+                stream.keep(encoder.last(finished))
             return finished
 
     async def whole(self) -> TurnFinished:
@@ -131,9 +131,9 @@ class Choice:
 class ChoiceSink:
     """Sends the events of a choice. Those for which the client has no room are queued here, and sent merged."""
 
-    def __init__(self, stream: EventStream, teller: ChoiceEncoder, trace: Trace) -> None:
+    def __init__(self, stream: EventStream, encoder: ChoiceEncoder, trace: Trace) -> None:
         self._stream = stream
-        self._teller = teller
+        self._encoder = encoder
         self._trace = trace
         self._waiting: list[Event] = []
         self._waiting_bytes = 0
@@ -171,7 +171,7 @@ class ChoiceSink:
             self._stream.cut()
 
     def _send(self, events: Sequence[Event]) -> None:
-        if frames := [frame for event in events for frame in self._teller.frames(event)]:
+        if frames := [frame for event in events for frame in self._encoder.frames(event)]:
             self._stream.send(frames)
         if not self._marked and _has_token(events):
             self._marked = True

@@ -34,10 +34,10 @@ class GroupCommit(Generic[T]):
     def __init__(self, do: Callable[[UUID, Sequence[T]], Awaitable[Sequence[bool]]]) -> None:
         self._do = do
         self._waiting: dict[UUID, deque[_Place[T]]] = {}
-        self._under_way: dict[UUID, asyncio.Task[None]] = {}
+        self._in_progress: dict[UUID, asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
-        return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._under_way)} tenants>"
+        return f"<GroupCommit {sum(map(len, self._waiting.values()))} wait | {len(self._in_progress)} tenants>"
 
     async def put(self, tenant_id: UUID, item: T) -> bool:
         """Whether the item was written. Raises what `do` raises. A caller that is cancelled may find it written or
@@ -50,12 +50,12 @@ class GroupCommit(Generic[T]):
     async def settled(self, tenant_id: UUID) -> None:
         """Return when no transaction that was started before is in progress. Waiting items of cancelled callers are not
         written."""
-        if task := self._under_way.get(tenant_id):
+        if task := self._in_progress.get(tenant_id):
             await asyncio.wait([task])
 
     def _go_on(self, tenant_id: UUID) -> None:
         """One transaction per tenant at a time: a tenant must not take the connections that others need."""
-        if tenant_id in self._under_way:
+        if tenant_id in self._in_progress:
             return
         waiting, taken = self._waiting[tenant_id], list[_Place[T]]()
         while waiting and len(taken) < BATCH_MAX:
@@ -65,13 +65,13 @@ class GroupCommit(Generic[T]):
         if not taken:
             del self._waiting[tenant_id]
             return
-        task = self._under_way[tenant_id] = asyncio.create_task(self._do_all(tenant_id, taken), name="gathered")
+        task = self._in_progress[tenant_id] = asyncio.create_task(self._do_all(tenant_id, taken), name="group commit")
         task.add_done_callback(lambda _: self._done(tenant_id))
         for place in taken:
             place.told.add_done_callback(lambda _: _wanted(taken) or task.cancel())
 
     def _done(self, tenant_id: UUID) -> None:
-        del self._under_way[tenant_id]
+        del self._in_progress[tenant_id]
         self._go_on(tenant_id)
 
     async def _do_all(self, tenant_id: UUID, taken: Sequence[_Place[T]]) -> None:

@@ -40,7 +40,7 @@ from worker.wire.response_request import ResponseRequest
 
 log = logging.getLogger("firsttoken.runs")
 
-LOOK_EVERY_S = 2.0  # a response is abandoned when two passes find it so: its worker may just be reconnecting
+PASS_EVERY_S = 2.0  # a response is abandoned when two passes find it so: its worker may just be reconnecting
 FORGET_EVERY_S = 3600.0
 SILENT_S = 60.0  # a pass is a few statements, each with a timeout
 CLOSE_S = 10.0
@@ -49,8 +49,8 @@ POLL_S = 2.0  # between two reads of a response without notifications
 ASK_AGAIN_S = 0.5  # a worker that has just taken a response from the queue may miss the first request
 NO_EVENTS = 2**31 - 1  # above every sequence number
 SILENT_WORKER_S = 45.0  # three times the interval of a worker's heartbeat
-GOING_ON_MAX = 8  # resumed responses at a time: about as many as a machine generates at once
-GO_ON_S = 60.0  # how long a resumed response waits for an engine, or for capacity
+RESUMED_MAX = 8  # resumed responses at a time: about as many as a machine generates at once
+RESUME_S = 60.0  # how long a resumed response waits for an engine, or for capacity
 WORKER_GONE = {"code": "server_error", "message": STOPPED}
 
 
@@ -67,7 +67,7 @@ class Runs:
         self._event_days = event_days
         self._runs: dict[str, Run] = {}
         self._suspects: set[OwnedResponse] = set()
-        self._going_on: dict[asyncio.Task[None], str] = {}
+        self._resuming: dict[asyncio.Task[None], str] = {}
         self._forgot_at = float("-inf")
         self._janitor: Supervised | None = None
 
@@ -86,7 +86,7 @@ class Runs:
         self.backlog.stop()
         if self._janitor:
             await self._janitor.stop()
-        for task in self._going_on:
+        for task in self._resuming:
             task.cancel()
         for run in self._runs.values():
             (run.leave if run.in_background else run.cancel)()
@@ -123,10 +123,10 @@ class Runs:
         on_disconnect: Disconnect,
         id: str | None = None,
         remembered: tuple[Item, ...] | None = None,
-        goes_on: bool = False,
+        resumable: bool = False,
     ) -> Run:
         """Start the response to a validated request. `id` is that of the response, by default a new one; `remembered`
-        are the items that precede the request, where they need not be read. `goes_on`: another worker resumes it when
+        are the items that precede the request, where they need not be read. `resumable`: another worker resumes it when
         this one is lost. Raises the errors that refuse the request.
         """
         services = self.services
@@ -141,11 +141,11 @@ class Runs:
                 turn = await hydrate(services, principal, frame, remembered)
                 span.attributes["items"] = len(turn.history)
             held = places.pop_all()
-        job = job_of(turn, on_disconnect.grace_s) if goes_on and body.stored else None
+        job = job_of(turn, on_disconnect.grace_s) if resumable and body.stored else None
         return await self._begin(turn, ledger, held, on_disconnect, job=job)
 
-    async def _run_queued(self, taken: OwnedResponse) -> None:
-        await run_queued(self.services, taken, self._complete)
+    async def _run_queued(self, owned: OwnedResponse) -> None:
+        await run_queued(self.services, owned, self._complete)
 
     async def _complete(self, turn: ResponseTurn, ledger: Ledger, told: Sequence[WireEvent]) -> None:
         run = await self._begin(turn, ledger, ExitStack(), GO_ON, told, job_of(turn, GO_ON.grace_s))
@@ -197,13 +197,13 @@ class Runs:
             await run.wait()
             return run.snapshot
         with self.services.presence.watching(response_id) as news:
-            chapter = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
+            page = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_S):
-                    while not chapter.sealed:
+                    while not page.sealed:
                         await self._request_cancel(tenant_id, response_id, news)
-                        chapter = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
-        return chapter.body
+                        page = await self.services.running.read(tenant_id, response_id, NO_EVENTS)
+        return page.body
 
     async def _request_cancel(self, tenant_id: UUID, response_id: str, news: asyncio.Event) -> None:
         """Cancel it in the queue or at its worker. Returns when there are new events, or after ASK_AGAIN_S."""
@@ -219,57 +219,57 @@ class Runs:
         if response_id in self._runs:
             self._runs[response_id].cancel()
 
-    async def _give_up(self, taken: OwnedResponse) -> None:
+    async def _give_up(self, owned: OwnedResponse) -> None:
         """For a response of a lost worker, or of this one without a run: an answer of the database was lost. Then no
         event was sent, unless some are stored.
         """
-        is_ours = taken.worker == self.services.presence.worker
-        if await self.services.queue.put_back(taken, died=not is_ours):
+        is_ours = owned.worker == self.services.presence.worker
+        if await self.services.queue.put_back(owned, died=not is_ours):
             return
         if is_ours:
-            await self.services.running.withdraw(taken.tenant_id, taken.response_id, taken.worker)
-        if await self._adopt(taken):
+            await self.services.running.withdraw(owned.tenant_id, owned.response_id, owned.worker)
+        if await self._adopt(owned):
             return
-        await self.services.running.give_up(taken, WORKER_GONE)
+        await self.services.running.give_up(owned, WORKER_GONE)
 
-    async def _adopt(self, taken: OwnedResponse) -> bool:
+    async def _adopt(self, owned: OwnedResponse) -> bool:
         """Resume a response of a lost worker. Whether it is resumed, now or in one of the next passes."""
-        worker, has_room = self.services.presence.worker, len(self._going_on) < GOING_ON_MAX
+        worker, has_room = self.services.presence.worker, len(self._resuming) < RESUMED_MAX
         try:
-            interrupted = await self.services.running.adopt(taken, worker, has_room=has_room)
+            interrupted = await self.services.running.adopt(owned, worker, has_room=has_room)
         except NoCapacity:
             return True
         except CannotResume as reason:
-            log.info("%s cannot be resumed: %s", taken.response_id, reason)
+            log.info("%s cannot be resumed: %s", owned.response_id, reason)
             return False
         if interrupted is None:
             return False
-        going_on = self._go_on(OwnedResponse(taken.tenant_id, taken.response_id, worker), interrupted)
-        task = asyncio.create_task(going_on, name="go on")
-        self._going_on[task] = taken.response_id
-        task.add_done_callback(self._going_on.pop)
+        resuming = self._resume_or_end(OwnedResponse(owned.tenant_id, owned.response_id, worker), interrupted)
+        task = asyncio.create_task(resuming, name="go on")
+        self._resuming[task] = owned.response_id
+        task.add_done_callback(self._resuming.pop)
         return True
 
-    async def _go_on(self, taken: OwnedResponse, interrupted: InterruptedResponse) -> None:
+    async def _resume_or_end(self, owned: OwnedResponse, interrupted: InterruptedResponse) -> None:
         try:
-            run = await self._resume(taken, interrupted)
+            run = await self._resume(owned, interrupted)
         except CannotResume as reason:
-            log.info("%s cannot be resumed: %s", taken.response_id, reason)
+            log.info("%s cannot be resumed: %s", owned.response_id, reason)
         except Exception:  # the boundary: any error that prevents resuming ends it
-            log.exception("%s cannot be resumed", taken.response_id)
+            log.exception("%s cannot be resumed", owned.response_id)
         else:
-            log.info("%s is resumed here after event %d", taken.response_id, len(interrupted.events) - 1)
+            log.info("%s is resumed here after event %d", owned.response_id, len(interrupted.events) - 1)
             await run.wait()
             return
         with suppress(*DATABASE_AWAY):  # this worker owns it: the next pass retries
-            await self.services.running.give_up(taken, WORKER_GONE)
+            await self.services.running.give_up(owned, WORKER_GONE)
 
-    async def _resume(self, taken: OwnedResponse, interrupted: InterruptedResponse) -> Run:
+    async def _resume(self, owned: OwnedResponse, interrupted: InterruptedResponse) -> Run:
         """Resume behind the stored events, once there is an engine and capacity. Raises CannotResume, and what refuses
         it."""
-        job, give_up_at = interrupted.job, time.monotonic() + GO_ON_S
+        job, give_up_at = interrupted.job, time.monotonic() + RESUME_S
         policy = GO_ON if job["grace_s"] is None else Disconnect(job["grace_s"])
-        asked = (taken.tenant_id, taken.response_id, job["request"], job["caller"], job["history"])
+        asked = (owned.tenant_id, owned.response_id, job["request"], job["caller"], job["history"])
         while True:
             try:
                 turn, ledger = await restored_turn(self.services, *asked)
@@ -283,16 +283,16 @@ class Runs:
                 run.expect_reader()
                 return run
 
-    def _makes(self, taken: OwnedResponse) -> bool:
-        id = taken.response_id
-        here = id in self._runs or id in self._going_on.values()
-        return here or self._event_log.knows(id) or self.backlog.holds(taken)
+    def _makes(self, owned: OwnedResponse) -> bool:
+        id = owned.response_id
+        here = id in self._runs or id in self._resuming.values()
+        return here or self._event_log.knows(id) or self.backlog.holds(owned)
 
     async def _run_janitor(self, well: Well) -> None:
         while True:
             await self._janitor_pass(well)
             well()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(PASS_EVERY_S)
 
     async def _janitor_pass(self, well: Well) -> None:
         """End abandoned responses, release keys, and delete expired events; for all workers at one of them only."""
@@ -302,9 +302,9 @@ class Runs:
         if is_janitor:
             await running.end_silent(SILENT_WORKER_S)
         listed = await running.abandoned(worker, of_others=is_janitor)
-        abandoned = {taken for taken in listed if not self._makes(taken)}
-        for taken in abandoned & self._suspects:
-            await self._give_up(taken)
+        abandoned = {owned for owned in listed if not self._makes(owned)}
+        for owned in abandoned & self._suspects:
+            await self._give_up(owned)
             well()
         self._suspects = abandoned
         if is_janitor and time.monotonic() - self._forgot_at >= FORGET_EVERY_S:

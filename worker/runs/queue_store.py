@@ -1,7 +1,7 @@
-"""Responses that wait for a worker, and the way from there to a response in the making and back.
+"""The queue of background responses: from waiting for a worker to being in progress, and back.
 
-A row of the queue means that the response may be begun, also again when its worker died. `settle` removes it before
-something of the answer is told.
+A row of the queue means that the response may be started, or restarted when its worker died. `settle` removes it before
+the first event of the answer is sent.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from worker.wire.events import WireEvent
 if TYPE_CHECKING:
     from migrations.pool import Connection
 
-QUEUED = "queued"  # what workers are told when there is something to take
-TENANT_QUEUED_MAX = 100  # an hour or so of answers; who has more to ask keeps it better on their side
-ATTEMPTS_MAX = 3  # what took three workers along would take a fourth
+QUEUED = "queued"  # the payload by which workers are notified of a queued response
+TENANT_QUEUED_MAX = 100  # about an hour of answers; clients should keep larger backlogs on their side
+ATTEMPTS_MAX = 3  # a response that has crashed three workers would crash a fourth
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is needed to begin a response: the body of its request without the input, and who asked in which dialect.
+    """What is needed to start a response: the body of its request without the input, the caller and the dialect.
 
-    Lower ranks are begun first.
+    Lower ranks are started first.
     """
 
     request: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Job:
 
 
 class QueueStore:
-    """Every method sees the rows of `tenant_id` only, except `take`, which is for all."""
+    """Every method sees only the rows of `tenant_id`, except `take`, which is for all tenants."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,10 +48,9 @@ class QueueStore:
     async def add(
         self, tenant_id: UUID, record: ResponseRecord, job: Job, events: Sequence[WireEvent], *, tell: bool = True
     ) -> None:
-        """Store a response that somebody is to make, with the events told so far, and `tell` the workers. Once, however
-        often. Raises TooManyQueued.
+        """Queue a response with its events so far, and notify the workers if `tell`. Idempotent. Raises TooManyQueued.
 
-        Requests of the same moment may pass the limit together, by as many as there are connections.
+        Concurrent requests may exceed the limit together, by as many as there are connections.
         """
         async with self._database.tenant(tenant_id) as connection:
             if await connection.fetchval("select count(*) from queued_responses") >= TENANT_QUEUED_MAX:
@@ -84,12 +83,12 @@ class QueueStore:
                 await _tell_workers(connection)
 
     async def notify_workers(self) -> None:
-        """Something may wait."""
+        """Notify the workers that a response may be waiting."""
         async with self._database.anonymous() as connection:
             await _tell_workers(connection)
 
     async def take(self, worker: int) -> OwnedResponse | None:
-        """A response that this worker makes from now on; None when nothing waits."""
+        """Take a response, which this worker owns from now on; None when the queue is empty."""
         async with self._database.anonymous() as connection:
             row = await connection.fetchrow("select tenant_id, id from take_queued_response($1)", worker)
         return OwnedResponse(row["tenant_id"], row["id"], worker) if row else None
@@ -107,7 +106,7 @@ class QueueStore:
         return Job(row["request"], row["caller"], row["class"])
 
     async def begin(self, taken: OwnedResponse, body: Mapping[str, Any]) -> None:
-        """The answer is being made; nothing of it is told yet. Raises NotFound when it is in other hands, too."""
+        """Mark the response as in progress; no event is sent yet. Raises NotFound also when another worker owns it."""
         async with self._database.tenant(taken.tenant_id) as connection:
             begun = await connection.fetchval(
                 """update responses set status = 'in_progress', body = $3
@@ -121,20 +120,20 @@ class QueueStore:
             raise NotFound("response", taken.response_id)
 
     async def settle(self, taken: OwnedResponse) -> None:
-        """Something of the answer will be told: it cannot be begun again. Raises NotFound when it is in other hands."""
+        """An event will be sent: the response cannot be restarted. Raises NotFound when another worker owns it."""
         async with self._database.tenant(taken.tenant_id) as connection:
             if not await _hold(connection, taken):
                 raise NotFound("response", taken.response_id)
             await _remove(connection, taken)
 
     async def put_back(self, taken: OwnedResponse, *, died: bool) -> bool:
-        """Let another worker begin it; False when that is over: answered in part, or tried often enough. True without
-        a change when it is in other hands already.
+        """Put it back for another worker; False where it cannot be restarted: events were sent, or it has had all its
+        attempts. True without a change when another worker owns it already.
 
-        `died`: its worker did not come back; a worker that had no place for it does not count as an attempt.
+        `died`: its worker is lost; a worker that had no capacity for it does not count as an attempt.
         """
         async with self._database.tenant(taken.tenant_id) as connection:
-            if not await _hold(connection, taken):  # somebody has seen to it
+            if not await _hold(connection, taken):  # another worker has done so
                 return True
             waits = await connection.fetchval(
                 """update queued_responses set taken = false, attempts = attempts - $3
@@ -157,7 +156,7 @@ class QueueStore:
         return True
 
     async def cancel(self, tenant_id: UUID, response_id: str) -> bool:
-        """End a response that nobody has taken; whether it was one."""
+        """Cancel a response that no worker has taken. Whether there was one."""
         async with self._database.tenant(tenant_id) as connection:
             removed = await connection.fetchval(
                 """delete from queued_responses where tenant_id = $1 and response_id = $2 and not taken
@@ -170,7 +169,7 @@ class QueueStore:
         return bool(removed)
 
     async def fail(self, taken: OwnedResponse, error: Mapping[str, Any]) -> None:
-        """End a response that could not be begun."""
+        """End a response that could not be started."""
         async with self._database.tenant(taken.tenant_id) as connection:
             if await _hold(connection, taken):
                 await _remove(connection, taken)
@@ -179,7 +178,7 @@ class QueueStore:
 
 
 async def _hold(connection: Connection, taken: OwnedResponse) -> bool:
-    """Keep it in the hands of its worker until the transaction ends; whether it was there."""
+    """Lock it for its worker until the end of the transaction. Whether that worker owns it."""
     return bool(
         await connection.fetchval(
             "select true from responses where tenant_id = $1 and id = $2 and worker = $3 for update",
@@ -207,7 +206,7 @@ async def _end(connection: Connection, tenant_id: UUID, response_id: str, change
         changes["status"],
         changes,
     )
-    if row is not None and changes["status"] == "failed":  # the events of one that was cancelled just end
+    if row is not None and changes["status"] == "failed":  # a cancelled response has no terminal event
         event = wire.response("failed", row["body"]) | {"sequence_number": row["number"] + 1}
         await add_events(connection, tenant_id, response_id, [event])
     await notify_readers(connection, response_id)

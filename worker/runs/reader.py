@@ -66,10 +66,10 @@ async def read_stored(
 
     `find_run` finds the run of a response that this worker takes from the queue during that time.
     """
-    async with aclosing(_follow(services, tenant_id, response_id, after)) as chapters:
-        async for chapter in chapters:
+    async with aclosing(_follow(services, tenant_id, response_id, after)) as pages:
+        async for page in pages:
             events = [
-                event for event in chapter if event["sequence_number"] > after
+                event for event in page if event["sequence_number"] > after
             ]  # a run of this worker may have sent more
             await stream.open()
             await stream.write([*map(sse.encode, events)])
@@ -89,15 +89,15 @@ async def _follow(
     notifications. Raises NotFound, and ApiError 404 when the events are not kept any more.
     """
     with services.presence.watching(response_id) as news:
-        chapter = await services.running.read(tenant_id, response_id, after)
-        if chapter.expired:
+        page = await services.running.read(tenant_id, response_id, after)
+        if page.expired:
             message = "The events of this response have expired. Read it without 'stream'."
             raise ApiError(404, message, type="not_found_error", param="stream", code="events_expired")
         follow_at = 0.0
         while True:
-            yield list(chapter.events)
-            after = chapter.events[-1]["sequence_number"] if chapter.events else after
-            if chapter.sealed:
+            yield list(page.events)
+            after = page.events[-1]["sequence_number"] if page.events else after
+            if page.sealed:
                 break
             if time.monotonic() >= follow_at:  # then read immediately: events may have come since the last read
                 await services.presence.follow(response_id)
@@ -107,4 +107,4 @@ async def _follow(
                     async with asyncio.timeout(POLL_S):
                         await news.wait()
             news.clear()
-            chapter = await services.running.read(tenant_id, response_id, after)
+            page = await services.running.read(tenant_id, response_id, after)

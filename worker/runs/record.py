@@ -1,4 +1,4 @@
-"""One finished turn: what the caller, the operators and the metrics are told of it, with the times that people feel."""
+"""The record of a finished turn, for the caller, operators and metrics, with the times that users notice."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from uuid import UUID
 from inference.trace import Span, Trace, now_ns
 
 FAILED = ("failed", "refused")
-APART = ("cancelled", "invalid")  # not judged: nobody waited to the end, or no server could answer
-HIT_SHARE = 0.9  # of a prompt: the question itself is always new
+APART = ("cancelled", "invalid")  # not judged: the client left, or no server could have answered
+HIT_SHARE = 0.9  # of a prompt: the question itself is never cached
 
 
 def mark_first_token(trace: Trace) -> None:
-    """Call when the first piece of an answer goes out to its reader: adds the span `first_token`."""
+    """Call this when the first delta of an answer is sent: adds the span `first_token`."""
     now = now_ns()
     prefilled = next((span.end_ns for span in reversed(trace.spans) if span.name == "prefill"), now)
     trace.add("first_token", prefilled, now)
@@ -37,14 +37,14 @@ def tpot_ms(trace: Trace) -> float | None:
 
 
 def tokens_of(trace: Trace) -> int:
-    """Read and generated, over all steps."""
+    """Prompt and generated tokens, over all steps."""
     counted = {"prefill": ("cached_tokens", "new_tokens"), "decode": ("tokens",)}
     return sum(int(span.attributes.get(name) or 0) for span in trace.spans for name in counted.get(span.name, ()))
 
 
 class TurnCost(NamedTuple):
-    """What a turn took: milliseconds of the engine (of which `speculation_ms` were no use, and `cascade_ms` went to
-    what another model did then) and of tools; its price."""
+    """The cost of a turn: its price, and milliseconds of the engine and of tools. Of the engine's time,
+    `speculation_ms` went to rejected drafts, and `cascade_ms` to steps that another model took over."""
 
     cost: float
     engine_ms: float
@@ -77,7 +77,7 @@ def _number(span: Span, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A turn's trace, and what the edge knows of it. Times are milliseconds."""
+    """The trace of a turn, and what the edge knows of it. Times are milliseconds."""
 
     trace: Trace
     tenant_id: UUID
@@ -90,7 +90,7 @@ class TurnRecord:
     tpot_ms: float | None = None
     within_target: bool | None = None
     agent: str = ""
-    key: str = ""  # the id of the API key that asked; empty for people and tokens of others
+    key: str = ""  # the id of the API key; empty for browser sessions and JWTs
 
     @property
     def taken(self) -> TurnCost:
@@ -98,7 +98,7 @@ class TurnRecord:
 
     @property
     def id(self) -> str:
-        """What the turn is stored and looked up by: several turns may be part of one trace of the caller's."""
+        """The id by which the turn is stored and found: several turns may be part of one trace of the caller."""
         if "parent_id" in self.trace.attributes:
             return f"{self.trace.id}-{self.trace.attributes['span_id']}"
         return self.trace.id
@@ -117,7 +117,7 @@ class TurnRecord:
 
     @property
     def prompt(self) -> Prompt:
-        """What the turn found in the cache when it came: later steps find what the first one has read."""
+        """What was cached when the turn began: later steps find what the first one has prefilled."""
         first = next((span for span in self.trace.spans if span.name == "prefill"), None)
         if first is None:
             return Prompt(0, 0)
@@ -192,8 +192,8 @@ class TurnRecord:
 
     @property
     def outcome(self) -> str:
-        """What it counts as: `in_time` is good, `late`, `refused` and `failed` are not; the others are no fault and no
-        merit of ours."""
+        """How it counts for goodput: `in_time` is good; `late`, `refused` and `failed` are bad; the others do not
+        count."""
         if self.status in APART or self.within_target is None:
             return self.status if self.status in APART else "not_judged"
         if self.within_target:

@@ -1,7 +1,7 @@
-"""Responses while they are made: their events, the worker that makes them, and their end.
+"""Responses in progress: their events, the worker that owns them, and their end.
 
-The events of a response are its numbered wire events, kept in batches. Whoever follows one is told by NOTIFY that there
-is more to read: the payload is `news` and the response's id.
+The events of a response are its numbered wire events, stored in batches. Followers are notified of new events by
+NOTIFY: the payload is `news` and the response's id.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 CHANNEL = "firsttoken_responses"
 NEWS = "news"
-# Of events that go to the server in one statement, which it keeps in memory some times over: more than all streams of a
-# worker tell in a moment. What has piled up while the database was away goes tenant by tenant.
+# Of events in one statement, of which Postgres holds several copies in memory: more than all streams of a worker send
+# in a moment. A backlog after an outage of the database is written tenant by tenant.
 AT_ONCE_BYTES_MAX = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseEnd:
-    """How a response ended, whatever was stored of that before. `kept`: its conversation keeps what was said."""
+    """The end of a response, replacing one that was stored before. `kept`: its output is added to its conversation."""
 
     record: ResponseRecord
     kept: bool
@@ -49,7 +49,7 @@ class ResponseEnd:
 
 @dataclass(frozen=True, slots=True)
 class NewResponse:
-    """A response that this worker starts to make."""
+    """A response that this worker begins."""
 
     record: ResponseRecord
     worker: int
@@ -57,7 +57,7 @@ class NewResponse:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events of one response. `last`: nothing follows, the response belongs to no worker any more."""
+    """Events of one response. `last`: no events follow, and no worker owns the response any more."""
 
     response_id: str
     events: Sequence[bytes]  # JSON, as it was sent
@@ -74,8 +74,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events that follow a number, as they can be told. `body` is the response as it is; when `sealed`, no more events
-    will come. `expired`: none are kept any more.
+    """The stored events after a sequence number, as they can be sent. `body` is the present response; if `sealed`, no
+    more events will come. `expired`: the events were deleted.
     """
 
     events: tuple[WireEvent, ...]
@@ -86,7 +86,7 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True)
 class OwnedResponse:
-    """A response in the hands of a worker. Whoever changes it makes sure that it still is: another one may make it."""
+    """A response that a worker owns. Every change checks that it still does: another worker may have taken it over."""
 
     tenant_id: UUID
     response_id: str
@@ -94,14 +94,14 @@ class OwnedResponse:
 
 
 class NoCapacity(Exception):
-    """An answer can go on, and has to wait for a place."""
+    """A response can be resumed, but has to wait for capacity."""
 
 
 class RunningStore:
-    """Every method sees the rows of `tenant_id` only; those without a tenant are the housekeeping for all.
+    """Every method sees only the rows of `tenant_id`; methods without a tenant are housekeeping for all.
 
-    Whoever names a worker changes nothing of a response that is not in its hands: one that was taken for dead comes
-    too late, whatever it has made.
+    Methods with a `worker` change only responses that it owns: a worker that was considered dead comes too late,
+    whatever it has generated.
     """
 
     def __init__(self, database: Database) -> None:
@@ -109,17 +109,17 @@ class RunningStore:
         self._new_responses = GroupCommit(self._begin_all)
 
     async def begin(self, tenant_id: UUID, record: ResponseRecord, worker: int) -> None:
-        """Store a response that this worker starts to make, before anybody is told of it. Doing it again does nothing.
+        """Store a response that this worker begins, before any event is sent. Idempotent.
 
-        Does not wait for the disk, because a first token would: the events and the end that follow do, and they take
-        this row along. A server that crashes in between loses a beginning, which is then stored again. Raises NotFound
-        when it is in other hands, or was ended.
+        The commit does not wait for the disk, because the first token would; the commits of events and of the end do,
+        and flush this row too. If Postgres crashes in between, the row is lost and stored again. Raises NotFound when
+        another worker owns the response, or it has ended.
         """
         if not await self._new_responses.put(tenant_id, NewResponse(record, worker)):
             raise NotFound("response", record.id)
 
     async def _begin_all(self, tenant_id: UUID, beginnings: Sequence[NewResponse]) -> list[bool]:
-        """In one round trip; where one of them is in other hands, it takes more to find out which."""
+        """In one round trip; more are needed only where another worker owns one of them."""
         payload = orjson.dumps([_beginning_row(beginning.record) for beginning in beginnings])
         act = Act("begin_responses", tenant_id, payload, beginnings[0].worker)
         try:
@@ -158,7 +158,7 @@ class RunningStore:
         return [record.id in held for record in records]
 
     async def withdraw(self, tenant_id: UUID, response_id: str, worker: int) -> None:
-        """Take back a beginning of which nobody was told, once it is stored or cannot be any more."""
+        """Remove a response of which no event was sent, once it is stored or cannot be any more."""
         await self._new_responses.settled(tenant_id)
         async with self._database.tenant(tenant_id) as connection:
             await connection.execute(
@@ -172,8 +172,8 @@ class RunningStore:
     async def append_all(
         self, by_tenant: Mapping[UUID, Sequence[Batch]], worker: int, followed: Collection[str] = ()
     ) -> bool:
-        """As `append` for all tenants, in one transaction and one round trip. False, and nothing is done, where that
-        cannot be: a batch has an end, or its response is not in these hands any more."""
+        """Like `append` for all tenants, in one transaction and one round trip. False, without any change, where that
+        is not possible: a batch has an end, or this worker does not own its response any more."""
         if any(batch.end is not None for batches in by_tenant.values() for batch in batches):
             return False
         acts = [
@@ -191,10 +191,10 @@ class RunningStore:
     async def append(
         self, tenant_id: UUID, batches: Sequence[Batch], worker: int, followed: Collection[str] = ()
     ) -> set[str]:
-        """Add events of responses that this worker makes, and return which those are: one that was deleted meanwhile is
-        nobody's, and one that was taken for dead is another's.
+        """Append events of responses that this worker owns, and return their ids: a response may have been deleted, or
+        taken over by another worker.
 
-        Of those that are `followed` at other workers these are told; of all, when nothing more comes.
+        Followers at other workers are notified of responses that are `followed`, and of every end.
         """
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
@@ -221,7 +221,7 @@ class RunningStore:
     async def read(self, tenant_id: UUID, response_id: str, after: int) -> EventPage:
         """The events after this number. Raises NotFound."""
         async with self._database.tenant(tenant_id) as connection:
-            row = await connection.fetchrow(  # first: what is sealed now has all its events below
+            row = await connection.fetchrow(  # read first: if it is sealed now, the next query reads all its events
                 """select body, worker is null and status <> 'queued' as sealed,
                           not exists (select from response_events where tenant_id = $1 and response_id = $2) as silent
                    from responses where tenant_id = $1 and id = $2""",
@@ -235,10 +235,10 @@ class RunningStore:
         return EventPage(told, row["body"], sealed, sealed and row["silent"] and not told)
 
     async def finish(self, tenant_id: UUID, record: ResponseRecord, worker: int, events: Batch) -> None:
-        """Store how a response ended with all its events and, when it belongs to a conversation, append its items
-        there: all or nothing. Doing it again does nothing.
+        """Store the end of a response with all its events and, when it belongs to a conversation, append its items
+        there, in one transaction. Idempotent.
 
-        Raises NotFound when the response or the conversation was deleted meanwhile, or is not this worker's any more.
+        Raises NotFound when the response or the conversation was deleted, or this worker does not own it any more.
         """
         async with self._database.tenant(tenant_id) as connection:
             row = await _store_end(connection, tenant_id, record, worker)
@@ -252,7 +252,7 @@ class RunningStore:
                 await append_items(connection, tenant_id, record.conversation_id, items, record.id)
 
     async def generated_turns(self, tenant_id: UUID, digests: Sequence[bytes]) -> list[tuple[bytes, tuple[int, ...]]]:
-        """The exact tokens of those of these turns that are known."""
+        """The exact tokens of these turns, as far as they are stored."""
         async with self._database.tenant(tenant_id) as connection:
             rows = await connection.fetch(
                 "select digest, tokens from generated_turns where tenant_id = $1 and digest = any($2::bytea[])",
@@ -262,13 +262,13 @@ class RunningStore:
         return [(row["digest"], tuple(array("I", row["tokens"]))) for row in rows]
 
     async def be_janitor(self, asker: int) -> bool:
-        """Whether this worker is the one that sees to the responses of those that are gone."""
+        """Whether this worker is the janitor, which recovers the responses of lost workers."""
         async with self._database.anonymous() as connection:
             return bool(await connection.fetchval("select be_janitor($1)", asker))
 
     async def abandoned(self, asker: int, *, of_others: bool) -> list[OwnedResponse]:
-        """The responses of the worker that asks: it knows which of them it makes. `of_others`: also every one whose
-        worker is gone."""
+        """The responses that are owned by this worker, which knows the ones that it runs. `of_others`: also those of
+        lost workers."""
         async with self._database.anonymous() as connection:
             rows = await connection.fetch(
                 "select tenant_id, id, worker from abandoned_responses($1, $2)", asker, of_others
@@ -276,10 +276,10 @@ class RunningStore:
         return [OwnedResponse(row["tenant_id"], row["id"], row["worker"]) for row in rows]
 
     async def adopt(self, taken: OwnedResponse, worker: int, *, has_room: bool) -> InterruptedResponse | None:
-        """Take an unfinished response from a worker that is gone, for this one to go on with. None: there is nothing to
-        go on with, as it has ended or somebody else has it.
+        """Take over an unfinished response of a lost worker, to resume it. None: it has ended, or another worker has
+        taken it over.
 
-        Raises CannotResume, and NoRoom where it could but for that; both leave it where it was.
+        Raises CannotResume, and NoCapacity where it could be resumed but for that; both change nothing.
         """
         tenant_id, response_id = taken.tenant_id, taken.response_id
         async with self._database.tenant(tenant_id) as connection:
@@ -305,16 +305,15 @@ class RunningStore:
             return interrupted
 
     async def end_silent(self, silent_s: float) -> None:
-        """End the connections of workers that hold responses and have not spoken for so long: they stand still, and
-        what they hold is free then."""
+        """Terminate the connections of workers that own responses and have been silent for so long: they hang, and
+        their responses are released by this."""
         async with self._database.anonymous() as connection:
             await connection.execute("select end_silent_workers($1)", timedelta(seconds=silent_s))
 
     async def give_up(self, taken: OwnedResponse, error: Mapping[str, Any]) -> None:
-        """End a response that nobody makes any more: as failed, unless it had ended and only its events were missing.
+        """End a response that no worker runs any more: as failed, unless it had ended and only its events were missing.
 
-        What was said stays in the conversation, and a last event is told. Nothing happens when somebody else has seen
-        to it.
+        Its output stays in the conversation, and a terminal event is stored. Idempotent.
         """
         tenant_id, response_id = taken.tenant_id, taken.response_id
         async with self._database.tenant(tenant_id) as connection:
@@ -347,7 +346,7 @@ class RunningStore:
             await notify_readers(connection, response_id)
 
     async def forget(self, days: float) -> None:
-        """Delete the events of responses that ended longer ago; the responses themselves stay."""
+        """Delete the events of responses that ended longer ago; the responses themselves are kept."""
         async with self._database.anonymous() as connection:
             await connection.execute("select forget_response_events($1)", timedelta(days=days))
 

@@ -66,23 +66,23 @@ def said(**delta: Any) -> dict[str, Any]:
 async def test_a_worker_tells_its_answer_its_passages_and_what_they_took(
     server: dict[str, Any], http: aiohttp.ClientSession
 ) -> None:
-    asker = EvalClient(http, server["url"], server["api_key"])
-    await asker.check()
-    assert asker.model == "demo-chat"
-    searched = await asker.ask(case(input="How is a model quantised?", stores=["docs"], expect={"pattern": "."}))
+    client = EvalClient(http, server["url"], server["api_key"])
+    await client.check()
+    assert client.model == "demo-chat"
+    searched = await client.ask(case(input="How is a model quantised?", stores=["docs"], expect={"pattern": "."}))
     assert searched.error is None
     assert searched.text
     assert all(found.file and found.text for found in searched.found)
     took = searched.took
     assert took.first_ms and took.total_ms and 0 < took.first_ms <= took.total_ms
     assert took.input_tokens and took.output_tokens
-    found = await asker.ask(case(stores=["docs"], expect={"finds": [{"file": "models.md"}]}))
+    found = await client.ask(case(stores=["docs"], expect={"finds": [{"file": "models.md"}]}))
     assert not found.text and 5 <= len(found.found) <= 10
     assert found.took.output_tokens is None
 
 
 async def test_calls_are_told_with_their_arguments(server: dict[str, Any], http: aiohttp.ClientSession) -> None:
-    asker = EvalClient(http, server["url"], server["api_key"], "demo-chat")
+    client = EvalClient(http, server["url"], server["api_key"], "demo-chat")
     tools = [
         {
             "name": "calculator",
@@ -96,7 +96,7 @@ async def test_calls_are_told_with_their_arguments(server: dict[str, Any], http:
     ]
     calls = [{"name": "calculator", "arguments": {"expression": "127 * 49"}}]
     asked = case(input="What is 127 * 49?", tools=tools, expect={"calls": calls})
-    assert grade(asked, await asker.ask(asked)) == {"calls": 1.0}
+    assert grade(asked, await client.ask(asked)) == {"calls": 1.0}
 
 
 async def test_who_cannot_be_asked_is_told_before_the_first_case(
@@ -119,9 +119,9 @@ async def test_another_server_needs_chat_completions_alone(http: aiohttp.ClientS
     ]
     reply = stream(said(content="He"), said(content="llo"), *(said(tool_calls=[each]) for each in pieces), usage)
     async with serving(reply) as (url, asked):
-        asker = EvalClient(http, url, "")
-        await asker.check()
-        answer = await asker.ask(case(instructions="Greet.", expect={"exact": "Hello"}))
+        client = EvalClient(http, url, "")
+        await client.check()
+        answer = await client.ask(case(instructions="Greet.", expect={"exact": "Hello"}))
     assert (answer.text, [(call.name, call.arguments) for call in answer.calls]) == (
         "Hello",
         [("f", '{"a":1}'), ("g", "{}")],
@@ -160,19 +160,19 @@ async def test_a_busy_server_is_asked_again_and_a_broken_one_is_no_answer(http: 
 )
 async def test_what_no_server_says_is_no_answer_and_no_verdict(http: aiohttp.ClientSession, chunk: Any) -> None:
     async with serving(stream(chunk)) as (url, _):
-        asker = EvalClient(http, url, "")
-        await asker.check()
-        assert (await asker.ask(case(expect={"exact": "Hi"}))).error
+        client = EvalClient(http, url, "")
+        await client.check()
+        assert (await client.ask(case(expect={"exact": "Hi"}))).error
         with suppress(StartError):
-            assert await asker.decide("judge", "this", {}, 10) == {}
+            assert await client.decide("judge", "this", {}, 10) == {}
 
 
 async def test_a_judge_decides_and_one_that_says_nothing_finds_nothing_true(http: aiohttp.ClientSession) -> None:
     judged = case(expect={"judge": "It greets."})
     for text, worth in (('{"reason": "It does.", "verdict": "yes"}', 1.0), ('{"verdict": "no"}', 0.0), ("Well,", 0.0)):
         async with serving(stream(said(content=text))) as (url, asked):
-            asker = EvalClient(http, url, "", "other")
-            answer = await asker.ask(judged)
-            assert await Judge(asker).judged(judged, answer) == worth
+            client = EvalClient(http, url, "", "other")
+            answer = await client.ask(judged)
+            assert await Judge(client).judged(judged, answer) == worth
         assert "Criterion:\nIt greets." in asked[1]["messages"][1]["content"]
         assert asked[1]["response_format"]["json_schema"]["strict"]
