@@ -194,7 +194,7 @@ async def test_what_refuses_a_turn_refuses_it_at_once_or_is_told_as_its_end(data
 async def test_another_worker_begins_what_a_dead_one_had_said_nothing_of(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     silent, model = StallingModel([""], name=MODEL), stalling()
     lost, heir = services_with(database, silent), services_with(database, model)
     async with signed_in(database, lost) as client:
@@ -213,7 +213,7 @@ async def test_another_worker_begins_what_a_dead_one_had_said_nothing_of(
 async def test_what_a_dead_worker_had_begun_to_say_is_not_said_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     model, unused = stalling(), ScriptedModel(["Said again."], name=MODEL)
     lost, heir = services_with(database, model), services_with(database, unused)
     async with signed_in(database, lost) as client, client.post(URL, json={**BODY, "stream": True}) as answer:
@@ -232,7 +232,7 @@ async def test_what_a_dead_worker_had_begun_to_say_is_not_said_again(
 async def test_what_took_too_many_workers_along_is_given_up(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     monkeypatch.setattr(queue_store, "ATTEMPTS_MAX", 2)
     async with answering(database, "x", config=NOBODY_TAKES) as client:
         id = (await post(client, URL, BODY))["id"]

@@ -154,7 +154,7 @@ async def test_a_request_that_is_refused_in_doubt_leaves_nothing(
 async def test_a_client_that_vanishes_while_its_request_is_stored_may_ask_again(
     postgres: EmbeddedPostgres, owner_dsn: str, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     async with behind(postgres, owner_dsn, scripted()) as lossy:
         headers = key()
         lossy.proxy.holds, lossy.proxy.after = True, after
@@ -286,7 +286,7 @@ async def killed(
     database: Database, monkeypatch: pytest.MonkeyPatch, *, gather_s: float
 ) -> AsyncIterator[tuple[Client, str, list[Event]]]:
     """A client of another worker, and the id and the events of an answer whose worker was killed while it was told."""
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     monkeypatch.setattr(batch_writer, "GATHER_S", gather_s)
     model = StallingModel(["Half an answer, and the rest."], name=MODEL)
     lost, heir = services_with(database, model), services_with(database, model)
@@ -333,7 +333,7 @@ async def test_a_finished_answer_is_told_again_in_full_though_its_worker_was_kil
 ) -> None:
     """Right after its last event: that is stored before it is told, and so is everything before it."""
     monkeypatch.setattr(batch_writer, "GATHER_S", NEVER_S)
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     lost, heir = (services_with(database, scripted()) for _ in range(2))
     async with signed_in(database, heir) as client, signed_in(database, lost) as maker:
         maker.session.headers["Authorization"] = client.session.headers["Authorization"]
@@ -350,7 +350,7 @@ async def test_a_response_in_the_hands_of_a_worker_that_does_not_know_it_is_let_
     postgres: EmbeddedPostgres, owner_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken from the queue by a COMMIT whose answer was lost, or left by one that was refused."""
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     async with behind(postgres, owner_dsn, scripted()) as lossy:
         made = await post(lossy.client, URL, BODY)
         await until(lossy.is_settled)

@@ -101,7 +101,7 @@ async def two(database: Database, owner_dsn: str, monkeypatch: pytest.MonkeyPatc
 
 @asynccontextmanager
 async def pair(database: Database, monkeypatch: pytest.MonkeyPatch, *replies: str) -> AsyncIterator[Two]:
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     models = PausingModel([*replies], name=MODEL), PausingModel([*replies], name=MODEL, pauses=False)
     lost, heir = services_with(database, models[0]), services_with(database, models[1], NOBODY_TAKES)
     async with signed_in(database, lost) as maker, serving(heir) as client:
@@ -181,14 +181,14 @@ async def test_an_answer_whose_client_did_not_mean_to_come_back_fails_as_before(
 
 
 async def test_only_answers_that_go_on_wait_for_a_place(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "GOING_ON_MAX", 0)
+    monkeypatch.setattr(manager, "RESUMED_MAX", 0)
     goes_on, _, telling = await two.begin("background")
     async with two.maker.post(URL, json={"input": "tell me", "stream": True}) as answer:
         ends = response_id_of(await answer.content.readuntil(PIECE))
         await two.lose()
         assert (await replay(two.client, ends))[-1]["type"] == "response.failed"
     assert (await get(two.client, f"{URL}/{goes_on}"))["status"] == "in_progress"
-    monkeypatch.setattr(manager, "GOING_ON_MAX", 1)
+    monkeypatch.setattr(manager, "RESUMED_MAX", 1)
     assert Reader.read(await replay(two.client, goes_on)).texts == {0: TEXT}
     telling.close()
 

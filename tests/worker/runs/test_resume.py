@@ -68,7 +68,7 @@ async def test_every_reader_gets_everything(database: Database, elsewhere: bool)
 async def test_an_answer_whose_worker_is_gone_ends_as_failed_for_every_reader(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manager, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(manager, "PASS_EVERY_S", 0.05)
     model = stalling()
     lost, heir = services_with(database, model), services_with(database, model)
     async with signed_in(database, heir) as client, signed_in(database, lost) as maker:
