@@ -103,7 +103,7 @@ async def test_a_busy_hub_is_asked_again(hub: Hub, target: Path) -> None:
 
 async def test_a_hub_that_stays_away_is_given_up_and_what_came_is_kept(hub: Hub, target: Path) -> None:
     hub.cut_after = [100_000, *[0] * 20]
-    assert "try again later" in await refusal(hub, target)
+    assert "run the command again to resume" in await refusal(hub, target)
     assert part_of(target).read_bytes() == CONTENT[:100_000]
     hub.cut_after = []
     await fetch(hub, target)
