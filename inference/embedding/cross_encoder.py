@@ -86,17 +86,11 @@ class CrossEncoder:
 
     def _pairs(self, query: str, texts: Sequence[str]) -> list[list[int]]:
         """What is foreign stays text: special tokens are only those put here."""
-        begin, end = self._marks()
+        begin, end = self._model.ends
         asked = self._ids(query[:QUERY_CHARS_MAX])[: min(QUERY_TOKENS_MAX, self._pair_max // 2)]
         head = [*begin, *asked, *(end * self._model.between_texts)]
         room = self._pair_max - len(head) - len(end)
         return [[*head, *self._ids(text[:QUERY_CHARS_MAX])[:room], *end] for text in texts]
-
-    def _marks(self) -> tuple[list[int], list[int]]:
-        """The tokens that the model wants before and behind a text."""
-        bare, marked = self._ids("a"), self._model.tokenize("a", parse_special=False, add_special=True)
-        before = (len(marked) - len(bare)) // 2
-        return marked[:before], marked[before + len(bare) :]
 
     def _ids(self, text: str) -> list[int]:
         return self._model.tokenize(text, parse_special=False)

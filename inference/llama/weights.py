@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from inference.attention import AUTO
 from inference.control_tokens import significant_tokens
 from inference.errors import EngineStopped, ModelNotLoaded, OutOfDeviceMemory, UnknownToken
 from inference.llama.library import complaints, has_gpu, lib, no_memory
+from inference.llama.long_runs import cuts
 from inference.weight_placement import LAYER, NONE, ROW, Split
 
 _QUANTISATION = re.compile(r"[-.](i?q\d\w*|b?f16|f32)$", re.IGNORECASE)
@@ -55,7 +56,8 @@ class LlamaModel:
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocabulary)
         self.context_length: int = lib.llama_model_n_ctx_train(handle)
         self.dimensions: int = lib.llama_model_n_embd(handle)
-        self._markup = self._markup_pattern()
+        self._special, self._markup = self._marks()
+        self._reads_by_expressions = lib.llama_vocab_type(self._vocabulary) == lib.LLAMA_VOCAB_TYPE_BPE
 
     @classmethod
     def load(
@@ -235,12 +237,33 @@ class LlamaModel:
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
         """Text to ids. Only with `parse_special` may text become special tokens; `add_special` adds BOS/EOS/CLS/SEP."""
-        if parse_special or not (found := list(self._markup.finditer(text))):
+        found = self._cuts(text, parse_special)
+        if not found:
             return self._tokenize(text, add_special, parse_special)
+        begin, end = self.ends if add_special else ([], [])
+        pieces = (text[a:b] for a, b in pairwise([0, *found, len(text)]))
+        return [*begin, *chain.from_iterable(self._tokenize(piece, False, parse_special) for piece in pieces), *end]
+
+    @property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """The tokens that the model wants before and behind a text."""
+        bare, marked = self._tokenize("a", False, False), self._tokenize("a", True, False)
+        before = next(at for at in range(len(marked)) if marked[at : at + len(bare)] == bare)
+        return marked[:before], marked[before + len(bare) :]
+
+    def _cuts(self, text: str, parse_special: bool) -> list[int]:
+        """Where text is cut before it is read."""
+        long_runs = cuts(text) if self._reads_by_expressions else []
+        if parse_special:
+            return [self._behind_mark(text, cut) for cut in long_runs]
         # llama.cpp recognises user-defined tokens (tool markers) even where special tokens are off. Cut behind their
         # first character and they are ordinary text.
-        cuts = [0, *(match.start() + 1 for match in found), len(text)]
-        return [t for a, b in pairwise(cuts) for t in self._tokenize(text[a:b], add_special and a == 0, False)]
+        return sorted({*long_runs, *(match.start() + 1 for match in self._markup.finditer(text))})
+
+    def _behind_mark(self, text: str, cut: int) -> int:
+        """Not within the text of a special token."""
+        near = self._special.finditer(text, max(0, cut - TOKEN_BYTES_MAX), cut + TOKEN_BYTES_MAX)
+        return next((match.end() for match in near if match.start() < cut < match.end()), cut)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of ids, without special tokens. Raises UnknownToken."""
@@ -260,21 +283,16 @@ class LlamaModel:
         with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(len(name).to_bytes(8, "little") + name) >= 0
 
-    def _markup_pattern(self) -> re.Pattern[str]:
-        """Finds where the text of a user-defined token begins. Those of words or blanks are no markup."""
-        user_defined = lib.LLAMA_TOKEN_ATTR_USER_DEFINED
-        texts = {
-            self.token_text(token)
-            for token in range(self.vocabulary_size)
-            if lib.llama_vocab_get_attr(self._vocabulary, token) & user_defined
-        }
-        markup = sorted(text for text in texts if len(text) > 1 and not text.isspace() and not text.isalnum())
-        # The search holds the GIL. What begins with a character and not with a look ahead is found 40 times as fast.
-        groups = groupby(markup, itemgetter(0))
-        found = "|".join(
-            f"{re.escape(first)}(?={'|'.join(re.escape(text[1:]) for text in group)})" for first, group in groups
-        )
-        return re.compile(found or r"(?!)")
+    def _marks(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
+        """Find the texts of special tokens; and where one of a user-defined token begins, but for words and blanks."""
+        control, user_defined = lib.LLAMA_TOKEN_ATTR_CONTROL, lib.LLAMA_TOKEN_ATTR_USER_DEFINED
+        texts: dict[str, int] = {}
+        for token in range(self.vocabulary_size):
+            kind = lib.llama_vocab_get_attr(self._vocabulary, token) & (control | user_defined)
+            if kind and len(text := self.token_text(token)) > 1:
+                texts[text] = kind
+        markup = [text for text in texts if texts[text] & user_defined and not text.isspace() and not text.isalnum()]
+        return _any_of(texts), _any_of(markup, "(?={})")
 
     def _tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
         if not self.handle:  # a request that comes while the worker stops
@@ -287,6 +305,17 @@ class LlamaModel:
             if count >= 0:
                 return list(buffer[:count])
             room = -count
+
+
+def _any_of(texts: Iterable[str], behind_first: str = "(?:{})") -> re.Pattern[str]:
+    """Finds texts, the longest one at each place. The search holds the GIL. What begins with a character and not with a
+    look ahead is found 40 times as fast."""
+    groups = groupby(sorted(texts, reverse=True), itemgetter(0))
+    found = "|".join(
+        re.escape(first) + behind_first.format("|".join(re.escape(text[1:]) for text in group))
+        for first, group in groups
+    )
+    return re.compile(found or r"(?!)")
 
 
 def _progressed(progress: Progress | None, share: float, _user_data: object) -> bool:
