@@ -208,8 +208,10 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
 def _load_drafter(
     weights: LlamaModel, context: int, config: EngineConfig, undo: ExitStack
 ) -> tuple[Drafting | None, LlamaModel | None]:
-    """With the weights of a draft model, which are on the GPU only where layers of the model are. Raises ModelNotLoaded,
-    also for one that speaks another vocabulary."""
+    """With the weights of a draft model, which are on the GPU only where layers of the model are.
+
+    Raises ModelNotLoaded, also for one that speaks another vocabulary.
+    """
     if config.draft_path is None or not config.draft_max:
         return (PromptLookup() if config.lookup else None), None
     draft = LlamaModel.load(
