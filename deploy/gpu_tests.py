@@ -2,8 +2,11 @@
 
 llama.cpp's Vulkan backend computes on Mesa's llvmpipe there: slow, and with every line of the GPU's path. The build is
 compiled once and cached like the one of setup; it lies in a folder of its own before the packages of .venv, which stays
-as it is. `--hardware` leaves the choice of the device to llama.cpp, where there is a real one. Further arguments go to
-pytest.
+as it is. `--hardware` leaves the choice of the device to llama.cpp, where there is a real one, and `--backend cuda` or
+`metal` builds for another one than Vulkan. Further arguments go to pytest.
+
+Each file has a process of its own, since llvmpipe may crash in any step and takes the process along. There, what failed
+or did not come to its end runs once more, and the last lines tell which files needed that. Real hardware has one try.
 """
 
 from __future__ import annotations
@@ -12,16 +15,18 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from deploy.backend import Backend
-from deploy.builds import check_environment, environment_of, unpacked
+from deploy.builds import Result, check_environment, environment_of, unpacked
 from deploy.failure import SetupFailed
 from deploy.setup import PYTHON, ROOT
 from deploy.toolchain import this_cpu
 from deploy.wheel import recipes
 
-NAME = "vulkan"
 # What computes: the tests for a GPU, and those that hold of every device.
 TESTS = (
     "tests/gpu",
@@ -38,25 +43,102 @@ TESTS = (
 # A CPU device is taken when it is asked for by its number only. With kernels fused, Mesa 22.3 crashes in some steps.
 SOFTWARE = {"GGML_VK_VISIBLE_DEVICES": "0", "GGML_VK_DISABLE_FUSION": "1"}
 TIMEOUT_S = 900  # of a test: a GPU in software compiles shaders for half a minute, and computes as slowly
-OPTIONS = ("-m", "not long and not cpu", "--timeout", str(TIMEOUT_S))
+OPTIONS = ("-q", "--timeout", str(TIMEOUT_S))
+LEFT_OUT = "not long and not cpu"
+NOTHING = 5  # pytest's exit status where it has no test to run
+FIRST, AGAIN = "--cache-clear", "--last-failed"  # after a crash pytest has noted no failure, and runs all
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a file. `second` is what failed, or all of a file that crashed, run once more."""
+
+    first: Result
+    second: Result | None = None
+
+    @property
+    def passed(self) -> bool:
+        return (self.second or self.first).status in (0, NOTHING)
+
+    def __str__(self) -> str:
+        return f"{self.first.summary}; again: {self.second.summary}" if self.second else self.first.summary
 
 
 def main() -> int:
     options, arguments = _parse(sys.argv[1:])
+    outcomes: dict[str, Outcome] = {}
     try:
         check_environment()
-        device = {} if options.hardware else {**SOFTWARE, "VK_ICD_FILENAMES": _software_device()}
-        place = unpacked(NAME, recipes(this_cpu())[0], this_cpu(), Backend.VULKAN)
+        hardware = options.hardware or options.backend is not Backend.VULKAN
+        device = {} if hardware else {**SOFTWARE, "VK_ICD_FILENAMES": _software_device()}
+        place = unpacked(str(options.backend), recipes(this_cpu())[0], this_cpu(), options.backend)
+        marks = LEFT_OUT if options.backend is Backend.VULKAN else f"{LEFT_OUT} and not vulkan"
+        runner = Runner(place, {**environment_of(place), **device}, ["-m", marks, *arguments])
+        for file in files(arguments):
+            outcomes[file] = runner.outcome(file, again=not hardware)
     except SetupFailed as error:
         print(f"gpu_tests: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    named = [argument for argument in arguments if argument.startswith("tests/")]
-    command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", *OPTIONS, *arguments]
-    return subprocess.run(
-        [*command, *(() if named else TESTS)], cwd=ROOT, env={**environment_of(place), **device}
-    ).returncode
+    finally:
+        print(*told(outcomes), sep="\n", flush=True)
+    return 0 if all(outcome.passed for outcome in outcomes.values()) else 1
+
+
+def files(arguments: Sequence[str]) -> Iterator[str]:
+    """Those of TESTS, unless files, folders or tests are named."""
+    for name in [argument for argument in arguments if argument.startswith("tests/")] or TESTS:
+        path = ROOT / name
+        yield from (
+            (str(file.relative_to(ROOT)) for file in sorted(path.rglob("test_*.py"))) if path.is_dir() else [name]
+        )
+
+
+def told(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    """Lines: what did not pass at once, and how many files there were."""
+    for file, outcome in outcomes.items():
+        if outcome.second or not outcome.passed:
+            yield f"{file}: {outcome}"
+    passed = [outcome for outcome in outcomes.values() if outcome.passed]
+    again = sum(outcome.second is not None for outcome in passed)
+    if outcomes:
+        yield f"{len(passed)} of {len(outcomes)} files passed" + (f", {again} of them in a second run" if again else "")
+
+
+class Runner:
+    """Starts pytest on a build. What it prints is kept in the folder of the build."""
+
+    def __init__(self, place: Path, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+        self._logs = place.with_name(f"{place.name}-tests")
+        self._logs.mkdir(exist_ok=True)
+        self._environment = environment
+        self._arguments = [argument for argument in arguments if not argument.startswith("tests/")]
+
+    def outcome(self, file: str, *, again: bool) -> Outcome:
+        first = self._run(file, FIRST)
+        if again and first.status not in (0, NOTHING):
+            return Outcome(first, self._run(file, AGAIN, ".again"))
+        return Outcome(first)
+
+    def _run(self, file: str, which: str, run: str = "") -> Result:
+        log = self._logs / f"{file.replace('/', '.')}{run}.log"
+        began = time.monotonic()
+        print(f"{file}: ", end="", flush=True)
+        command = [str(PYTHON), "-m", "pytest", "-o", f"cache_dir={self._logs / 'cache'}", which, *OPTIONS]
+        with log.open("wb") as output:
+            status = subprocess.run(
+                [*command, *self._arguments, file],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            ).returncode
+        result = Result.of(log.read_text(errors="replace"), status)
+        where = "" if status in (0, NOTHING) else f", {log.relative_to(ROOT)}"
+        print(f"{result.summary} ({time.monotonic() - began:.0f} s{where})", flush=True)
+        return result
 
 
 def _software_device() -> str:
@@ -74,6 +156,13 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         usage="%(prog)s [options] [arguments of pytest]",
     )
     parser.add_argument("--hardware", action="store_true", help="on a real GPU")
+    parser.add_argument(
+        "--backend",
+        type=Backend,
+        choices=[backend for backend in Backend if backend is not Backend.CPU],
+        default=Backend.VULKAN,
+        help="of llama.cpp (default vulkan); any other needs real hardware",
+    )
     return parser.parse_known_args(arguments)
 
 

@@ -30,9 +30,15 @@ class ChatModel(TextModel):
     """`load` blocks (seconds for a large file): call it in a thread. `start` needs the running event loop."""
 
     def __init__(
-        self, weights: LlamaModel, backend: LlamaContext, config: EngineConfig, drafter: Drafting | None = None
+        self,
+        weights: LlamaModel,
+        backend: LlamaContext,
+        config: EngineConfig,
+        drafter: Drafting | None = None,
+        draft: LlamaModel | None = None,
     ) -> None:
         super().__init__(weights, backend.fingerprint, backend.context)
+        self._draft = draft
         self._on_gpu = weights.on_gpu
         self._footprint = Footprint.of(Proportions.of(weights), config, gpu=self._on_gpu)
         disk = None
@@ -75,7 +81,8 @@ class ChatModel(TextModel):
             context = config.context_of(weights.context_length)
             backend = _backend_of(weights, config, context)
             undo.callback(backend.close)
-            model = cls(weights, backend, config, _load_drafter(weights, context, config))
+            drafter, draft = _load_drafter(weights, context, config, undo)
+            model = cls(weights, backend, config, drafter, draft)
             undo.pop_all()
             return model
 
@@ -89,6 +96,8 @@ class ChatModel(TextModel):
     async def close(self) -> None:
         await asyncio.to_thread(self._engine.close)
         if not self._engine.lost:
+            if self._draft:
+                self._draft.close()
             await super().close()
 
     @property
@@ -196,24 +205,32 @@ def _backend_of(weights: LlamaModel, config: EngineConfig, context: int) -> Llam
     )
 
 
-def _load_drafter(weights: LlamaModel, context: int, config: EngineConfig) -> Drafting | None:
-    """Raises ModelNotLoaded, also for a draft model that speaks another vocabulary."""
+def _load_drafter(
+    weights: LlamaModel, context: int, config: EngineConfig, undo: ExitStack
+) -> tuple[Drafting | None, LlamaModel | None]:
+    """With the weights of a draft model, which are on the GPU only where layers of the model are.
+
+    Raises ModelNotLoaded, also for one that speaks another vocabulary.
+    """
     if config.draft_path is None or not config.draft_max:
-        return PromptLookup() if config.lookup else None
-    split = Split.parse(config.gpu_split)
-    draft = LlamaModel.load(config.draft_path, gpu_layers=config.gpu_layers, split=split, load_mode=config.load_mode)
+        return (PromptLookup() if config.lookup else None), None
+    draft = LlamaModel.load(
+        config.draft_path,
+        gpu_layers=config.gpu_layers if weights.on_gpu else 0,
+        split=Split.parse(config.gpu_split),
+        load_mode=config.load_mode,
+    )
+    undo.callback(draft.close)
     if not same_vocabulary(draft.vocabulary(), weights.vocabulary()):
         raise ModelNotLoaded(f"{draft.path.name} cannot draft for {weights.path.name}: their vocabularies differ")
-    slots = config.slots
-    threads = config.threads or default_threads()
-    rows_max = max(CATCH_UP_TOKENS_MAX, slots)
     backend = LlamaContext(
         draft,
-        slots=slots,
+        slots=config.slots,
         context=context,
-        rows_max=rows_max,
-        threads=threads,
+        rows_max=max(CATCH_UP_TOKENS_MAX, config.slots),
+        threads=config.threads or default_threads(),
         attention=config.attention_of_draft(gpu=draft.on_gpu),
         kv_type=config.kv_type,
     )
-    return DraftModel(backend, min(draft.vocabulary_size, weights.vocabulary_size))
+    undo.callback(backend.close)
+    return DraftModel(backend, min(draft.vocabulary_size, weights.vocabulary_size)), draft

@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}(reason): it passes whatever the model answers")
     config.addinivalue_line("markers", "long: takes minutes; `make test-long` runs these")
     config.addinivalue_line("markers", "gpu: needs a GPU, if only one in software; `make test-gpu` runs these")
+    config.addinivalue_line("markers", "vulkan: breaks or doubles a device of Vulkan, and no other")
     config.addinivalue_line("markers", "cpu: holds on CPUs alone, where `make test-gpu` does not ask")
     config.addinivalue_line("markers", "vllm: needs a vLLM server; `make test-vllm` runs these")
     config.addinivalue_line("markers", "screenshots: writes into docs/images; `make screenshots` runs these")

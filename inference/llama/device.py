@@ -12,6 +12,8 @@ from inference.llama.library import lib
 from inference.weight_placement import NONE, Split
 
 _DISCRETE, _INTEGRATED = 1, 2  # of ggml_backend_dev_type
+_METAL = "Metal"
+_KNOWN_AS = {"MTL": _METAL}  # what people call a backend that llama.cpp abbreviates
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,17 @@ class Device:
     is_gpu: bool
     memory_bytes: int
     free_bytes: int
-    is_integrated: bool = False  # a GPU that shares the memory of the CPU
+    is_integrated: bool = False  # a GPU in the CPU's package, as llama.cpp tells it
 
     @property
     def backend(self) -> str:
-        """What llama.cpp computes on it with: Vulkan, CUDA, CPU."""
-        return self.name.rstrip("0123456789")
+        """What llama.cpp computes on it with: Vulkan, CUDA, Metal, CPU."""
+        return _known_as(self.name.rstrip("0123456789"))
+
+    @property
+    def uses_host_memory(self) -> bool:
+        """Whether what it holds is taken from the memory of the CPU. Metal counts each GPU as a discrete one."""
+        return self.is_integrated or (self.is_gpu and self.backend == _METAL)
 
 
 def devices() -> list[Device]:
@@ -55,8 +62,12 @@ def backends() -> list[str]:
     names = []
     for i in range(_ggml("ggml_backend_reg_count", ctypes.c_size_t)):
         handle = ctypes.c_void_p(_ggml("ggml_backend_reg_get", ctypes.c_void_p, i))
-        names.append(_ggml("ggml_backend_reg_name", ctypes.c_char_p, handle).decode())
+        names.append(_known_as(_ggml("ggml_backend_reg_name", ctypes.c_char_p, handle).decode()))
     return names
+
+
+def _known_as(name: str) -> str:
+    return _KNOWN_AS.get(name, name)
 
 
 def _device(handle: int) -> Device:

@@ -139,8 +139,9 @@ def allow(wanted: EngineConfig, model: Proportions, draft: Proportions | None, r
     for config in _placed(steps, model.layers, need, room):
         needed = need(config)
         on_host, on_device = split(needed, model.layers, config.gpu_layers if on_gpu else 0, room.gpus)
-        if on_host <= room.host and on_device <= room.gpu:
-            config = _with_more_parked(config, wanted, needed, room.host - on_host)
+        left = room.left_on_host(on_host, on_device)
+        if left >= 0 and on_device <= room.gpu:
+            config = _with_more_parked(config, wanted, needed, left)
             parked_max = max(wanted.parked_bytes_max, config.parked_bytes_max)
             wanted = replace(wanted, parked_bytes_max=parked_max)
             return Allowance(config, wanted, need(config), need(wanted), room, model.layers)

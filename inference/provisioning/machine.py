@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inference.config import EngineConfig
-from inference.llama import computing, devices, has_gpu
+from inference.llama import Device, computing, devices, has_gpu
 from inference.provisioning.memory import in_words
 from inference.weight_placement import Split
 
@@ -48,9 +48,7 @@ def cores() -> int:
 
 def memory_available() -> int | None:
     """Bytes that are available without swapping, within the limit of a container; None if unknown."""
-    free = [int(value.split()[0]) * 1024 for name, value in _lines(MEMINFO) if name == "MemAvailable"]
-    group = cgroup_memory_free()
-    return min([*free, *([] if group is None else [group])], default=None)
+    return min((free for free in (_meminfo("MemAvailable"), cgroup_memory_free()) if free is not None), default=None)
 
 
 def disk_free(folder: Path) -> int:
@@ -58,6 +56,11 @@ def disk_free(folder: Path) -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def _meminfo(wanted: str) -> int | None:
+    """Bytes; None if unknown."""
+    return next((int(value.split()[0]) * 1024 for name, value in _lines(MEMINFO) if name == wanted), None)
 
 
 def _lines(path: Path) -> list[tuple[str, str]]:
@@ -139,6 +142,7 @@ class Room:
     beside: int = 0  # host memory that other models of this process will take
     given: int = 0
     gpus: int = 1  # that `gpu_free` is the memory of
+    gpu_own: float = float("inf")  # what a GPU holds beyond that is taken from the host's memory
 
     @property
     def host(self) -> float:
@@ -153,6 +157,11 @@ class Room:
         if self.gpu_free is None:
             return 0.0
         return self.given or max(0.0, self.gpu_free * GPU_SHARE - GPU_RESERVE_BYTES * self.gpus)
+
+    def left_on_host(self, on_host: float, on_gpu: float) -> float:
+        """Bytes of the host's memory that are left beside that much there and on the GPUs; negative where it does not
+        hold them."""
+        return self.host - on_host - max(0.0, on_gpu - self.gpu_own)
 
     def __str__(self) -> str:
         """A phrase for messages to the user."""
@@ -169,7 +178,34 @@ def _share_in_words(share: float, free: int, what: str) -> str:
 
 def room_of(config: EngineConfig) -> Room:
     """The memory of this machine that a configuration may use."""
-    uses_gpu = has_gpu() and config.gpu_layers != 0
-    gpus = computing(devices(), Split.parse(config.gpu_split)) if uses_gpu else []
-    gpu_free = sum(gpu.free_bytes for gpu in gpus) if uses_gpu else None
-    return Room(memory_available(), gpu_free, config.beside_bytes, config.memory_bytes_max, max(1, len(gpus)))
+    host_free = memory_available()
+    if not has_gpu() or config.gpu_layers == 0:
+        return Room(host_free, beside=config.beside_bytes, given=config.memory_bytes_max)
+    split = Split.parse(config.gpu_split)
+    gpus = computing(devices(), split)
+    return Room(
+        host_free,
+        free_together(gpus, split),
+        config.beside_bytes,
+        config.memory_bytes_max,
+        gpus=max(1, len(gpus)),
+        gpu_own=own_memory(gpus, _meminfo("MemTotal")),
+    )
+
+
+def free_together(gpus: Sequence[Device], split: Split) -> int:
+    """Bytes that these GPUs hold of one model. Without proportions llama.cpp divides it by their free memory; with
+    them, the first GPU that is full ends it."""
+    shares = [share for share in split.shares if share][: len(gpus)]
+    if not shares:
+        return sum(gpu.free_bytes for gpu in gpus)
+    return int(min(gpu.free_bytes * sum(shares) / share for gpu, share in zip(gpus, shares, strict=True)))
+
+
+def own_memory(gpus: Sequence[Device], host_total: int | None) -> float:
+    """Bytes of these GPUs that are certainly not the host's. A GPU in the CPU's package reports one sum of what the
+    firmware set aside for it, which the host does not count as its own, and of what it may borrow, which is never more
+    than the host has."""
+    if host_total is None or not any(gpu.uses_host_memory for gpu in gpus):
+        return float("inf")
+    return sum(max(0, gpu.memory_bytes - host_total) if gpu.uses_host_memory else gpu.memory_bytes for gpu in gpus)

@@ -173,6 +173,7 @@ except ModelNotLoaded as error:
 """
 
 
+@pytest.mark.vulkan
 def test_two_gpus_share_the_layers_of_a_model_and_say_that_they_cannot_share_rows() -> None:
     environment = {**os.environ, "GGML_VK_VISIBLE_DEVICES": "0,0"}  # the same device twice stands in for two
     command = [sys.executable, "-c", TWO_DEVICES]
@@ -182,6 +183,7 @@ def test_two_gpus_share_the_layers_of_a_model_and_say_that_they_cannot_share_row
     assert float(difference) < TOLERANCE and "use --gpu-split layer" in refusal
 
 
+@pytest.mark.vulkan
 def test_a_device_that_is_lost_in_an_answer_fails_it_and_not_the_process(faulty: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.inference.lost_device", "lose"],
@@ -195,6 +197,7 @@ def test_a_device_that_is_lost_in_an_answer_fails_it_and_not_the_process(faulty:
     assert failed.startswith("the device failed: ") and refused == f"refused: {failed}" and lost == "lost: True"
 
 
+@pytest.mark.vulkan
 def test_what_the_memory_of_the_gpu_does_not_hold_goes_to_the_cpu(faulty: Path) -> None:
     script = (
         "import logging; logging.basicConfig(level='WARNING'); "

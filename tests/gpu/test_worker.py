@@ -102,6 +102,7 @@ async def test_passages_are_found_by_the_embedder_beside(client: AsyncOpenAI) ->
     assert "is 8" in answer.output_text
 
 
+@pytest.mark.vulkan
 async def test_a_device_that_is_lost_fails_the_answer_and_ends_the_worker_for_its_supervisor(
     make_home: Any, faulty: Path, tmp_path: Path
 ) -> None:

@@ -167,6 +167,15 @@ def test_other_models_of_the_process_take_their_part() -> None:
     assert Room(free, beside=GB).host == Room(free).host - GB
 
 
+def test_what_a_gpu_in_the_cpu_holds_is_not_given_to_conversations_as_well() -> None:
+    discrete, shared = Room(12 * GB, 11 * GB), Room(12 * GB, 11 * GB, gpu_own=0)
+    apart, together = (allow(WANTED, of("qwen3-4b"), None, room) for room in (discrete, shared))
+    taken = [split(each.need, of("qwen3-4b").layers, ALL_LAYERS) for each in (apart, together)]
+    assert sum(taken[0]) > discrete.host >= sum(taken[1])
+    assert allowed("qwen3-8b", Room(6 * GB, 11 * GB)) and not allowed("qwen3-8b", Room(6 * GB, 11 * GB, gpu_own=0))
+    assert allowed("qwen3-8b", Room(6 * GB, 11 * GB, gpu_own=10 * GB))
+
+
 models = st.sampled_from([entry.proportions for entry in CHAT])
 wishes = st.builds(
     EngineConfig,
@@ -179,7 +188,8 @@ wishes = st.builds(
     adjustable=st.frozensets(st.sampled_from(sorted(ADJUSTABLE))),
 )
 free_bytes = st.integers(0, 64 * GB)
-rooms = st.builds(Room, free_bytes, st.none() | free_bytes, given=st.sampled_from([0, 5 * GB]))
+owns = st.sampled_from([0, 4 * GB, float("inf")])
+rooms = st.builds(Room, free_bytes, st.none() | free_bytes, given=st.sampled_from([0, 5 * GB]), gpu_own=owns)
 
 
 def attempt(wanted: EngineConfig, model: Proportions, room: Room) -> Allowance | None:
@@ -195,7 +205,7 @@ def test_no_allowance_takes_more_than_there_is(wanted: EngineConfig, model: Prop
         gpu = room.gpu_free is not None
         need = Footprint.of(model, allowance.config, gpu=gpu)
         on_host, on_gpu = split(need, model.layers, allowance.config.gpu_layers if gpu else 0)
-        assert on_host <= room.host and on_gpu <= room.gpu
+        assert room.left_on_host(on_host, on_gpu) >= 0 and on_gpu <= room.gpu
 
 
 @given(wishes, models, rooms)
