@@ -93,7 +93,7 @@ async def test_a_row_says_what_was_asked_and_what_took_unusually_long(latency: L
     slow = page.locator(f"[data-trace='{latency.slow.id}']")
     await expect(slow).to_contain_text(QUESTION)
     await expect(slow.locator(".trace-cause")).to_have_text(
-        re.compile(r"waiting for a free place: 800 ms, usually 4\.\d")
+        re.compile(r"waiting for a free slot: 800 ms, usually 4\.\d")
     )
     await expect(slow.locator(".status")).to_have_text("late")
     await expect(rows(page)).to_have_count(25)
@@ -254,7 +254,7 @@ async def test_two_answers_stand_beside_each_other_from_their_arrival_on(latency
     await expect(page.locator("#choosing")).to_be_visible()
     await page.locator(f"[data-trace='{latency.slow.id}'] a").click()
     await expect(page).to_have_url(re.compile(f"#/compare/{latency.failed.id}/{latency.slow.id}$"))
-    await expect(page.locator("#pair h2")).to_have_text(re.compile(r"^B took .* longer, most of it in queue\.$"))
+    await expect(page.locator("#pair h2")).to_have_text(re.compile(r"^B took .* longer, mostly in queue\.$"))
     await expect(page.locator(".pair-table [data-name=queue] .meter")).to_have_class(re.compile("is-slower"))
     bars = page.locator(".pair-bar")
     first, second = [await bars.nth(n).bounding_box() for n in (0, 1)]

@@ -21,6 +21,7 @@ from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 from tests.serving import Worker
 from worker.home import Home
+from worker.ready_file import FIRST_START
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,15 @@ async def test_two_workers_share_a_home_from_the_first_moment(
     assert PidFile.read(data) is not None
     assert workers[1].stop() == 0
     assert PidFile.read(data) is None  # the last one out stopped it
+
+
+async def test_a_first_start_says_that_it_takes_longer(make_home: Callable[[], Path]) -> None:
+    home = make_home()
+    for start, told in (("first", True), ("second", False)):
+        worker = Worker(home, name=start)
+        worker.wait_until_ready()
+        assert worker.stop() == 0
+        assert worker.log.read_text().startswith(FIRST_START) is told
 
 
 async def test_a_second_start_keeps_the_key_and_reads_no_documents_again(home: Path) -> None:
