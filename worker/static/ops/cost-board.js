@@ -49,7 +49,7 @@ function picture(rows) {
 function table(rows) {
   const priced = rows.some((row) => row.cost > 0);
   const wastes = Object.entries(WASTES).filter(([name]) => rows.some((row) => row[name] > 0));
-  const head = ["No.", "Surface · model · agent", "Answers", "First token p95", priced ? "Cost per 1,000" : "Engine s per 1,000", ...wastes.map(([, text]) => text)];
+  const head = ["No.", "Group", "Answers", "First token p95", priced ? "Cost per 1,000" : "Engine s per 1,000", ...wastes.map(([, text]) => text)];
   const placed = rows.filter((row) => row.ttft_ms.p95 !== null);
   return el(
     "table", { class: "numeric costs" },
