@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, hello, message
@@ -143,7 +143,7 @@ async def test_a_warning_goes_when_it_is_closed_and_when_something_else_is_done(
     warning = page.locator("#warning")
 
     async def fail() -> None:
-        broken = {"name": "broken.json", "mimeType": "application/json", "buffer": b"{"}
+        broken = FilePayload(name="broken.json", mimeType="application/json", buffer=b"{")
         await page.locator("#import-file").set_input_files(files=[broken])
         await expect(warning).to_contain_text("is not JSON")
 
