@@ -62,7 +62,9 @@ function facts(trace) {
   const conversation = trace.conversation_id;
   const link = conversation && el("a", { href: `/#/c/${encodeURIComponent(conversation)}` }, "Conversation");
   const id = el("code", { title: "the id of the trace" }, trace.id);
-  const parts = [status(trace), moment(trace.started_at), trace.surface, trace.agent, trace.model, trace.worker, link, id];
+  const told = { Surface: trace.surface, Agent: trace.agent, Model: trace.model, Worker: trace.worker };
+  const named = Object.entries(told).map(([title, name]) => name && el("span", { title }, name));
+  const parts = [status(trace), moment(trace.started_at), ...named, link, id];
   return parts.filter(Boolean).map((part) => el("span", {}, part));
 }
 
