@@ -31,6 +31,11 @@ class Home:
         return self.path / "local.key"
 
     @property
+    def is_new(self) -> bool:
+        """Whether no worker was ever ready here."""
+        return not self.key_file.exists()
+
+    @property
     def agents_file(self) -> Path:
         """The agents of this machine, if somebody wrote them down."""
         return self.path / "agents.toml"

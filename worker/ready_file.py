@@ -18,6 +18,11 @@ from worker.config import HOME, VERSION
 from worker.errors import StartError
 from worker.home import write_atomically
 
+# The first start makes a database, reads documents and measures the machine, of which a terminal shows nothing.
+FIRST_START = """
+Starting Firsttoken for the first time: preparing the database and reading the sample documents.
+This takes about half a minute. Later starts take a few seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:

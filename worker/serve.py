@@ -28,7 +28,7 @@ from worker.gc_tuning import freeze
 from worker.home import Home, write_atomically
 from worker.load_progress import LoadProgress
 from worker.port import bind, join, url_of
-from worker.ready_file import Ready, ready_files
+from worker.ready_file import FIRST_START, Ready, ready_files
 from worker.routes.private import beside
 from worker.runs.manager import RUNS
 from worker.services import CREW, REQUESTS, Services
@@ -64,6 +64,8 @@ async def serve(config: Config, *, began: float, member: Member | None = None) -
         async with member.on_duty(stop):
             await _serve_in_crew(config, home, stop, member)
         return
+    if home.is_new:
+        print(FIRST_START, flush=True)
     loading = LoadProgress()
     with closing(bind(config.host, config.port)) as listener:
         async with AsyncExitStack() as meanwhile:

@@ -180,6 +180,7 @@ class ScriptedWorker:
     found: list[dict[str, Any]] = field(default_factory=list)
     shared: bool = False
     cancelled: list[str] = field(default_factory=list)
+    reason: dict[str, str] = field(default_factory=dict)  # of the refusals, where it matters: {message, code}
     signed_in: bool = True
     sessions: list[dict[str, Any]] = field(default_factory=list)
     parameters: int = 11_000_000
@@ -359,7 +360,7 @@ class ScriptedWorker:
         self.turns.append(await request.json())
         if self.refusals:
             status, headers = self.refusals.pop(0)
-            return _error(status, f"Refused with {status}.", headers)
+            return _error(status, f"Refused with {status}.", headers, **self.reason)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         stream = Stream(response)
@@ -387,8 +388,8 @@ class ScriptedWorker:
         return web.json_response({"id": request.match_info["id"], "status": "cancelled"})
 
 
-def _error(status: int, text: str, headers: dict[str, str]) -> web.Response:
-    error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
+def _error(status: int, text: str, headers: dict[str, str], **told: str) -> web.Response:
+    error = {"message": text, "type": "invalid_request_error", "param": None, "code": None, **told}
     return web.json_response({"error": error}, status=status, headers=headers)
 
 
@@ -400,6 +401,8 @@ async def serving(worker: ScriptedWorker) -> AsyncIterator[ScriptedWorker]:
     async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
         if worker.signed_in:
             request[PRINCIPAL] = Principal(UUID(int=1), "test", frozenset(), "session")
+        elif request.path.startswith("/v1/"):
+            return _error(401, "Invalid credentials.", {})
         return await handler(request)
 
     app = web.Application(middlewares=[identify])

@@ -147,7 +147,7 @@ async def test_the_timing_bar_says_where_the_time_went(open_page: OpenPage, scri
     await expect(timing.locator("> summary")).to_contain_text("First token 60.0 ms")
     await expect(timing.locator("> summary")).to_contain_text("100 tokens/s")
     await timing.locator("> summary").click()
-    await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %) was spent reading the prompt, 30 new tokens.")
+    await expect(timing).to_contain_text("60.0 ms of 100 ms (60%) was spent reading the prompt, 30 new tokens.")
     await expect(timing).to_contain_text("70 of 100 prompt tokens came from the cache")
     await expect(timing).to_contain_text(
         "The cache matched up to the system prompt, which changed since the last turn."
@@ -204,7 +204,7 @@ async def test_sources_that_an_answer_does_not_cite_are_pointed_at(
     scripted.script = declines
     page = await open_page(scripted.url)
     await ask(page, "What is the queue?")
-    await expect(page.locator(".sources h2")).to_have_text("1 source: none is cited, but one may hold the answer")
+    await expect(page.locator(".sources h2")).to_have_text("1 source: none cited, but one may hold the answer")
 
 
 async def test_a_source_shows_words_instead_of_markdown(open_page: OpenPage, scripted: ScriptedWorker) -> None:

@@ -142,3 +142,13 @@ async def test_the_chosen_theme_is_remembered(open_page: OpenPage, scripted: Scr
     await page.get_by_role("button", name="Use the dark theme").click()
     await page.reload()
     await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+async def test_a_phone_on_its_side_has_room_for_the_answer(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    page = await open_page(scripted.url, **{**PHONE, "viewport": {"width": 844, "height": 390}})
+    await expect(page.get_by_role("button", name="Open the list of conversations")).to_be_visible()
+    await expect(page.locator("[data-example]").first).to_be_in_viewport(ratio=1)
+    boxes = [await page.locator(place).bounding_box() for place in ("#composer", "#send", "#question")]
+    composer, send, question = [box for box in boxes if box is not None]
+    assert composer["height"] < 390 / 4
+    assert send["y"] < question["y"] + question["height"]  # beside it

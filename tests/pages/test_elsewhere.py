@@ -87,3 +87,15 @@ async def test_a_question_that_did_not_arrive_stays_whatever_others_do(
         await come_back(page)
     await expect(page.locator(".question p")).to_have_text(["Question 1", "Is this lost?"])
     complaints.clear()  # the browser's, of the refusal
+
+
+async def test_a_session_that_ended_is_told_before_something_is_asked(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await opened(open_page, scripted)
+    scripted.signed_in = False
+    await come_back(page)
+    warning = page.locator("#warning")
+    await expect(warning).to_contain_text("You are signed out.")
+    await expect(warning.get_by_role("button", name="Sign in")).to_be_visible()
+    complaints.clear()

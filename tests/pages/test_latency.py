@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -88,12 +89,23 @@ async def test_the_axis_of_time_reads_as_the_browser_writes_times(open_page: Ope
     await expect(page.locator(".tile-detail").nth(1)).to_have_text("1 failed")
 
 
+async def test_times_have_no_zero_in_front_where_nobody_writes_one(open_page: OpenPage, latency: Latency) -> None:
+    page = await open_page(latency.url, **latency.options, locale="en-US", timezone_id="Europe/Berlin")
+    await expect(page.locator(".trace-when").first).to_have_text(re.compile(r"(^|, )[1-9]\d?:\d\d:\d\d\s[AP]M$"))
+    module = await page.evaluate(
+        "performance.getEntriesByType('resource').find(({ name }) => name.includes('shared/format.js')).name"
+    )
+    labels = "async ([url, at]) => (await import(url)).ticks([at, at + 21600], 21600)"
+    evening = await page.evaluate(labels, [module, 1_795_519_800])
+    assert [re.sub(r"\s", " ", label) for label in evening] == ["12:30 PM Nov 24", "6:30 PM"]
+
+
 async def test_a_row_says_what_was_asked_and_what_took_unusually_long(latency: Latency, open_page: OpenPage) -> None:
     page = await open_page(latency.url, **latency.options)
     slow = page.locator(f"[data-trace='{latency.slow.id}']")
     await expect(slow).to_contain_text(QUESTION)
     await expect(slow.locator(".trace-cause")).to_have_text(
-        re.compile(r"waiting for a free place: 800 ms, usually 4\.\d")
+        re.compile(r"waiting for a free slot: 800 ms, usually 4\.\d")
     )
     await expect(slow.locator(".status")).to_have_text("late")
     await expect(rows(page)).to_have_count(25)
@@ -162,7 +174,7 @@ async def test_a_trace_says_first_what_was_unusual_and_keeps_the_span_that_was_c
 ) -> None:
     page = await open_page(f"{latency.url}#/trace/{latency.slow.id}", **latency.options)
     await expect(page.locator(".trace-head h2")).to_have_text(QUESTION)
-    await expect(page.locator(".why").first).to_contain_text("Waiting for a free place took 800 ms, usually")
+    await expect(page.locator(".why").first).to_contain_text("Waiting for a free slot took 800 ms, usually")
     await expect(page.locator("[data-lane=main] [data-name=edge]")).to_have_count(1)
     await expect(page.locator("[data-name=queue]")).to_have_class(re.compile("is-critical"))
     tool = page.locator("[data-name='tool:calculator']")
@@ -254,14 +266,14 @@ async def test_two_answers_stand_beside_each_other_from_their_arrival_on(latency
     await expect(page.locator("#choosing")).to_be_visible()
     await page.locator(f"[data-trace='{latency.slow.id}'] a").click()
     await expect(page).to_have_url(re.compile(f"#/compare/{latency.failed.id}/{latency.slow.id}$"))
-    await expect(page.locator("#pair h2")).to_have_text(re.compile(r"^B took .* longer, most of it in queue\.$"))
+    await expect(page.locator("#pair h2")).to_have_text(re.compile(r"^B took .* longer, mostly in queue\.$"))
     await expect(page.locator(".pair-table [data-name=queue] .meter")).to_have_class(re.compile("is-slower"))
     bars = page.locator(".pair-bar")
     first, second = [await bars.nth(n).bounding_box() for n in (0, 1)]
     assert first is not None and second is not None
     assert first["x"] == second["x"] and first["width"] < second["width"]
     await page.reload()
-    await expect(page.locator("#pair h2")).to_contain_text("most of it in queue")
+    await expect(page.locator("#pair h2")).to_contain_text("mostly in queue")
     await page.set_viewport_size({"width": 360, "height": 740})
     assert await page.locator("#pair .scroll").evaluate("(node) => node.scrollWidth - node.clientWidth") == 0
     await page.set_viewport_size({"width": 1280, "height": 860})
@@ -367,3 +379,38 @@ async def test_charts_are_offered_for_what_was_counted(latency: Latency, open_pa
     await charts.get_by_role("radio", name="Burn rate").check(force=True)
     await expect(page.locator(".chart-legend")).to_contain_text("late answers, of those allowed")
     await expect(page).to_have_url(re.compile("chart=burn"))
+
+
+async def test_a_session_that_ended_leads_to_signing_in_and_is_asked_for_no_more_numbers(
+    open_page: OpenPage, latency: Latency, complaints: list[str]
+) -> None:
+    asked: list[str] = []
+
+    async def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        await route.fulfill(status=401, json={"error": {"message": "Invalid credentials."}})
+
+    page = await open_page(latency.url, **latency.options)
+    await page.clock.install()
+    await page.route("**/ops/api/**", refuse)
+    await page.reload()
+    await expect(page.locator("#warning")).to_contain_text("You are signed out.")
+    await expect(page.locator("#warning").get_by_role("button", name="Sign in")).to_be_visible()
+    await page.wait_for_function("() => document.querySelector('.is-loading') === null")
+    count = len(asked)
+    await page.clock.run_for(60_000)
+    await page.evaluate("() => fetch('/ops/api/summary')")  # what had been asked before would have come by now
+    assert len(asked) == count + 1
+    complaints.clear()
+
+
+async def test_a_clock_that_is_slow_does_not_move_the_chart_into_the_past(
+    open_page: OpenPage, latency: Latency
+) -> None:
+    page = await open_page(latency.url, **latency.options)
+    await page.clock.set_system_time((time.time() - 6 * 3600) * 1000)
+    await page.reload()
+    await expect(page.locator(".chart canvas")).to_be_visible()
+    await page.get_by_role("button", name="Zoom out").click()
+    await page.wait_for_url(re.compile(r"end=\d+"))
+    assert int(re.findall(r"end=(\d+)", page.url)[0]) > time.time() - 600

@@ -435,3 +435,10 @@ async def test_a_hostile_answer_costs_no_more_than_a_moment(page: Page) -> None:
         started = time.perf_counter()
         await draw(page, text)
         assert time.perf_counter() - started < 5, unit  # these take some 0.2 s; quadratic work took 12 s
+
+
+async def test_items_of_a_task_list_have_boxes(page: Page) -> None:
+    drawn = await draw(page, "- [ ] todo\n- [x] **done**\n- a[ ] b\n")
+    assert drawn == (
+        '<ul><li class="task">☐ todo</li><li class="task">☑ <strong>done</strong></li><li>a[ ] b</li></ul>'
+    )

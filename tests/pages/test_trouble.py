@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream, hello, message
@@ -51,11 +51,112 @@ async def test_a_busy_worker_is_asked_again_after_a_countdown(
 async def test_a_lost_session_says_how_to_sign_in_again(
     open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
 ) -> None:
-    scripted.refusals.append((401, {}))
     page = await open_page(scripted.url)
+    scripted.signed_in = False
     await ask(page, "Who am I?")
-    await expect(page.locator(".problem")).to_contain_text("firsttoken link")
+    await page.locator(".problem").get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("heading", name="You are not signed in")).to_be_visible()
+    await expect(page.locator("ol")).to_contain_text("firsttoken link")
+    scripted.signed_in = True
+    await page.reload()
+    await expect(page.locator("#question")).to_have_value("Who am I?")
     complaints.clear()
+
+
+async def test_a_spent_budget_says_so_and_is_not_asked_again_by_itself(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.refusals.append((429, {"retry-after": "1"}))
+    scripted.reason = {"message": "This key has spent its budget of 5 for today.", "code": "insufficient_quota"}
+    page = await open_page(scripted.url)
+    await ask(page, "One more?")
+    await expect(page.locator(".problem")).to_contain_text("has spent its budget of 5 for today.")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    complaints.clear()
+
+
+async def test_what_is_refused_for_hours_is_not_counted_down(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.refusals.append((503, {"retry-after": "7200"}))
+    page = await open_page(scripted.url)
+    await ask(page, "Are you there?")
+    await expect(page.locator(".problem button")).to_have_text("Try again")
+    complaints.clear()
+
+
+async def test_a_refusal_is_told_in_the_worker_s_words_beside_its_countdown(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.refusals.append((503, {"retry-after": "60"}))
+    scripted.reason = {"message": "The database is not responding. Try again in a moment."}
+    page = await open_page(scripted.url)
+    await ask(page, "Are you there?")
+    await expect(page.locator(".problem p")).to_have_text("The database is not responding.")
+    await expect(page.locator(".problem button")).to_have_text(re.compile(r"Trying again in \d+ s"))
+    complaints.clear()
+
+
+async def test_a_refused_question_that_is_asked_again_leaves_what_was_answered_since(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    scripted.refusals.append((429, {"retry-after-ms": "2000"}))
+    page = await open_page(scripted.url)
+    await ask(page, "First?")
+    await expect(page.locator(".problem")).to_be_visible()
+    await ask(page, "Second?")
+    await expect(page.locator(".prose")).to_have_count(2)
+    await expect(page.locator(".question > p")).to_have_text(["Second?", "First?"])
+    assert [turn["input"] for turn in scripted.turns] == ["First?", "Second?", "First?"]
+    complaints.clear()
+
+
+async def test_a_countdown_that_ends_during_an_answer_leaves_it_to_the_person(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    told = asyncio.Event()
+
+    async def slow(stream: Stream) -> None:
+        await stream.begin_text()
+        await stream.text("Hello")
+        await told.wait()
+        await stream.end_text("Hello.")
+        await stream.complete()
+
+    scripted.refusals.append((429, {"retry-after-ms": "2000"}))
+    scripted.script = slow
+    page = await open_page(scripted.url)
+    await ask(page, "First?")
+    await expect(page.locator(".problem")).to_be_visible()
+    await ask(page, "Second?")
+    await expect(page.locator(".problem button")).to_have_text("Try again")
+    await expect(page.locator("#warning")).to_be_hidden()
+    told.set()
+    complaints.clear()
+
+
+async def test_a_warning_goes_when_it_is_closed_and_when_something_else_is_done(
+    open_page: OpenPage, scripted: ScriptedWorker, complaints: list[str]
+) -> None:
+    page = await open_page(scripted.url)
+    warning = page.locator("#warning")
+
+    async def fail() -> None:
+        broken = FilePayload(name="broken.json", mimeType="application/json", buffer=b"{")
+        await page.locator("#import-file").set_input_files(files=[broken])
+        await expect(warning).to_contain_text("is not JSON")
+
+    await fail()
+    await warning.get_by_role("button", name="Dismiss").click()
+    await expect(warning).to_be_hidden()
+    await fail()
+    await ask(page, "Hello?")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await expect(warning).to_be_hidden()
+    await fail()
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(warning).to_be_hidden()
 
 
 async def test_a_broken_connection_keeps_the_text_and_offers_to_try_again(

@@ -138,7 +138,7 @@ async def test_turns_are_not_changed_while_an_answer_is_written_and_an_edit_is_k
 async def test_a_past_answer_shows_its_timing_and_leads_to_its_trace(page: Page) -> None:
     await page.locator(".turn").last.get_by_role("button", name="Timing").click()
     timing = page.locator(".turn").last.locator(".timing")
-    await expect(timing).to_contain_text("60.0 ms of 100 ms (60 %)")
+    await expect(timing).to_contain_text("60.0 ms of 100 ms (60%)")
     await expect(timing.get_by_role("link", name="Open the trace")).to_be_visible()
     await expect(page.locator(".turn").last.get_by_role("button", name="Timing")).to_have_count(0)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 
-from playwright.async_api import expect
+import pytest
+from playwright.async_api import Page, expect
 
 from tests.pages.conftest import OpenPage, ask
 from tests.pages.scripted import ScriptedWorker, Stream
@@ -86,3 +87,106 @@ async def test_escape_stops_the_answer_wherever_the_focus_is(open_page: OpenPage
     await page.keyboard.press("Escape")
     await expect(page.locator(".note")).to_contain_text("Stopped")
     assert scripted.cancelled == ["resp_1"]
+
+
+LONG = "Some long text. " * 400
+
+
+async def paste(page: Page, text: str) -> None:
+    await page.locator("#question").evaluate(
+        """(field, text) => {
+          const clipboardData = new DataTransfer();
+          clipboardData.setData("text/plain", text);
+          field.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+        }""",
+        text,
+    )
+
+
+async def test_a_pasted_file_is_part_of_the_draft_of_its_conversation(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    files, question = page.locator("#pastes li"), page.locator("#question")
+    await ask(page, "First")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await paste(page, LONG)
+    await expect(question).to_have_attribute("placeholder", "Ask about the pasted text")
+    await question.fill("Sum it up")
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(files).to_have_count(0)
+    await expect(question).to_have_attribute("placeholder", "Ask a question")
+    await page.get_by_role("link", name="First", exact=True).click()
+    await expect(files).to_have_count(1)
+    await page.reload()
+    await expect(files).to_contain_text("pasted text.txt")
+    await expect(question).to_have_value("Sum it up")
+    await question.press("Enter")
+    await expect(page.locator(".prose")).to_have_count(1)
+    assert scripted.turns[-1]["input"] == f"Sum it up\nFile pasted text.txt:\n{LONG}"
+    await expect(files).to_have_count(0)
+
+
+async def test_of_a_draft_that_is_too_long_to_keep_the_question_is_kept(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    await paste(page, "x" * 100_001)
+    await page.locator("#question").fill("What is this?")
+    await page.reload()
+    await expect(page.locator("#question")).to_have_value("What is this?")
+
+
+async def test_two_tabs_keep_the_drafts_of_both(open_page: OpenPage, scripted: ScriptedWorker) -> None:
+    first = await open_page(scripted.url)
+    await ask(first, "First")
+    await expect(first.locator(".prose")).to_have_text("Hello.")
+    second = await first.context.new_page()
+    await second.goto(scripted.url)
+    for page, text in ((first, "of the first"), (second, "of the second"), (first, "of the first tab")):
+        await page.locator("#question").fill(text)
+        kept = "(text) => localStorage.getItem('firsttoken.drafts')?.includes(`${text}\"`)"
+        await page.wait_for_function(kept, arg=text)
+    await first.close()
+    await second.reload()
+    await expect(second.locator("#question")).to_have_value("of the second")
+    await second.get_by_role("link", name="First", exact=True).click()
+    await expect(second.locator("#question")).to_have_value("of the first tab")
+
+
+async def test_a_full_storage_loses_nothing_while_the_page_is_open(
+    open_page: OpenPage, scripted: ScriptedWorker
+) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "First")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.evaluate(
+        """() => {
+          let piece = "x".repeat(1 << 20);
+          for (let n = 0; piece; ) {
+            try { localStorage.setItem(`other${n++}`, piece); } catch { piece = piece.slice(1 + piece.length / 2); }
+          }
+        }"""
+    )
+    await page.locator("#question").fill("half a thou")
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(page.locator("#question")).to_have_value("")
+    await page.get_by_role("link", name="First", exact=True).click()
+    await expect(page.locator("#question")).to_have_value("half a thou")
+
+
+@pytest.mark.parametrize("kept", ["{", "7", "[7, [null]]", '{"question": 7}'])
+async def test_what_another_version_has_kept_does_not_break_the_page(
+    open_page: OpenPage, scripted: ScriptedWorker, kept: str
+) -> None:
+    page = await open_page(scripted.url)
+    await ask(page, "First")
+    await expect(page.locator(".prose")).to_have_text("Hello.")
+    await page.evaluate(
+        "(kept) => ['drafts', 'presets', 'running.conv_1'].map((n) => localStorage.setItem(`firsttoken.${n}`, kept))",
+        kept,
+    )
+    await page.reload()
+    await expect(page.locator(".turn")).to_have_count(0)
+    await ask(page, "Second")
+    await expect(page.locator(".prose")).to_have_text("Hello.")

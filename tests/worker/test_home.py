@@ -24,6 +24,12 @@ def test_what_is_secret_is_readable_by_its_owner_alone(home_of: Home) -> None:
     assert stat.S_IMODE(home_of.key_file.stat().st_mode) == 0o600
 
 
+def test_a_home_is_new_until_a_worker_was_ready_there(home_of: Home) -> None:
+    assert home_of.is_new
+    write_atomically(home_of.key_file, b"ft_x")
+    assert not home_of.is_new
+
+
 def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match="--home"):

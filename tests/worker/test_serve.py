@@ -21,6 +21,7 @@ from migrations.embedded.placement import placement_of
 from migrations.embedded.postmaster import PidFile
 from tests.serving import Worker
 from worker.home import Home
+from worker.ready_file import FIRST_START
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,7 @@ async def test_the_ready_file_tells_how_to_reach_a_worker(http: aiohttp.ClientSe
         async with http.get(ready["ops_url"]) as page:
             assert page.status == 200
         banner = worker.log.read_text()
+        assert banner.startswith(FIRST_START)
         assert ready["chat_url"] in banner and ready["ops_url"] in banner and ready["api_key"] in banner
         assert "curl" in banner and "WARNING" not in banner
     finally:
@@ -87,6 +89,7 @@ async def test_a_second_start_keeps_the_key_and_reads_no_documents_again(home: P
         worker = Worker(home)
         starts.append(worker.wait_until_ready())
         assert worker.stop() == 0
+    assert FIRST_START not in worker.log.read_text()
     assert starts[0]["api_key"] == starts[1]["api_key"]
     assert starts[0]["chat_url"].split("token=")[1] != starts[1]["chat_url"].split("token=")[1]
 

@@ -28,7 +28,7 @@ from worker.engines.shared_token import read_token
 from worker.errors import StartError
 from worker.home import Home
 from worker.port import reserve
-from worker.ready_file import Ready, ready_files
+from worker.ready_file import FIRST_START, Ready, ready_files
 from worker.stop_signals import StopSignals, notice
 
 ENGINE = "engine"
@@ -49,6 +49,8 @@ async def serve_crew(config: Config, *, began: float, flags: Mapping[str, str]) 
     """
     stop, home = StopSignals.by_signals(), Home(config.home)
     home.prepare()
+    if home.is_new:
+        print(FIRST_START, flush=True)
     with (
         closing(reserve(config.host, config.port)) as reserved,
         tempfile.TemporaryDirectory(prefix="firsttoken-") as folder,

@@ -3,15 +3,17 @@
 import { byId } from "../shared/dom.js";
 import { count } from "../shared/format.js";
 import { icon } from "../shared/icons.js";
-import { composed } from "./attached.js";
+import { composed, taken } from "./attached.js";
 import { Pastes } from "./pastes.js";
 
 const HEIGHT_PX_MAX = 220; // a longer question scrolls inside
 const CHARS_MAX = 1_000_000; // what the worker takes of one text
+const PLACEHOLDERS = ["Ask a question", "Ask about the pasted text", "Ask about the pasted texts"];
 const DRAFT_MS = 300; // a draft is kept once the keys rest that long
 
 export class Composer {
-  /** Callbacks: `send(text)`, `stop()`, `begin()` when the user starts to write, and `changed(text)` a moment later. */
+  /** Callbacks: `send(text)`, `stop()`, `begin()` when the user starts to write, and `changed(text)` a moment later; `text` is
+   *  the question with its files. */
   constructor({ send, stop, begin, changed }) {
     this.form = byId("composer");
     this.input = byId("question");
@@ -21,14 +23,16 @@ export class Composer {
     this.changed = changed;
     this.timer = null;
     this.limit = byId("limit");
-    this.pastes = new Pastes(this.input, () => this.fit());
+    this.pastes = new Pastes(this.input, () => {
+      this.fit();
+      this.later();
+    });
     this.running = false;
     this.input.addEventListener("pointerdown", begin); // the page gives the focus by itself: that says nothing
     this.input.addEventListener("input", () => {
       this.fit();
       begin();
-      clearTimeout(this.timer);
-      this.timer = setTimeout(() => this.keep(), DRAFT_MS);
+      this.later();
     });
     addEventListener("pagehide", () => this.keep());
     this.input.addEventListener("keydown", (event) => this.key(event));
@@ -49,11 +53,14 @@ export class Composer {
   submit() {
     if (this.running) return this.stop();
     if (!this.ready) return this.input.focus();
-    const text = composed(this.input.value.trim(), this.pastes.files);
+    const { text } = this;
     this.fill("");
-    this.pastes.show([]);
     this.changed("");
     return this.send(text);
+  }
+
+  get text() {
+    return composed(this.input.value.trim(), this.pastes.files);
   }
 
   get length() {
@@ -66,17 +73,23 @@ export class Composer {
 
   /** Show a draft; what is there is kept already. */
   fill(text) {
+    const { question, files } = taken(text);
+    this.input.value = question;
+    this.pastes.show(files);
     clearTimeout(this.timer);
     this.timer = null;
-    this.input.value = text;
-    this.fit();
+  }
+
+  later() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.keep(), DRAFT_MS);
   }
 
   keep() {
     if (this.timer === null) return;
     clearTimeout(this.timer);
     this.timer = null;
-    this.changed(this.input.value);
+    this.changed(this.pastes.files.length > 0 ? this.text : this.input.value);
   }
 
   fit() {
@@ -86,6 +99,7 @@ export class Composer {
     this.limit.hidden = length <= CHARS_MAX;
     this.limit.textContent = `${count(length)} characters. A question has at most ${count(CHARS_MAX)}.`;
     this.button.dataset.ready = String(this.running || this.ready);
+    this.input.placeholder = PLACEHOLDERS[Math.min(this.pastes.files.length, 2)];
   }
 
   /** While an answer is being written the button stops it. */

@@ -1,23 +1,28 @@
 // What somebody has written and not sent, by conversation: it survives a reload and a closed browser.
 
-import { recall, remember } from "../shared/preferences.js";
+import { recallJson, remember } from "../shared/preferences.js";
+import { taken } from "./attached.js";
 
 const DRAFTS_MAX = 20; // the oldest goes first
-const DRAFT_CHARS_MAX = 50_000; // a browser keeps about five million for all of them together
+const DRAFT_CHARS_MAX = 100_000; // a browser keeps about five million for all of them together
 const NAME = "drafts";
 
 function all() {
-  return new Map(JSON.parse(recall(NAME, "[]")));
+  const kept = recallJson(NAME, []);
+  const isDraft = (entry) => Array.isArray(entry) && typeof entry[1] === "string";
+  return new Map(Array.isArray(kept) ? kept.filter(isDraft) : []);
 }
 
-/** `conversation` is null for one that has not begun. */
+/** A question with its files; `conversation` is null for one that has not begun. */
 export function draftOf(conversation) {
   return all().get(conversation) ?? "";
 }
 
+/** Of one that is too long with its files, the question alone is kept. */
 export function keepDraft(conversation, text) {
   const drafts = all();
+  const kept = text.length <= DRAFT_CHARS_MAX ? text : taken(text).question;
   drafts.delete(conversation);
-  if (text !== "" && text.length <= DRAFT_CHARS_MAX) drafts.set(conversation, text);
+  if (kept !== "" && kept.length <= DRAFT_CHARS_MAX) drafts.set(conversation, kept);
   remember(NAME, JSON.stringify([...drafts].slice(-DRAFTS_MAX)));
 }

@@ -1,8 +1,8 @@
-// On a phone the sidebar is a drawer over the page.
+// On a phone, however it is held, the sidebar is a drawer over the page.
 
 import { byId } from "../shared/dom.js";
 
-const phone = matchMedia("(max-width: 52rem)");
+const phone = matchMedia("(max-width: 52rem), (max-height: 30rem)");
 
 export class Drawer {
   constructor() {

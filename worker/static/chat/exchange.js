@@ -13,7 +13,7 @@ import { versionPager } from "./version-pager.js";
 
 export class Exchange {
   /** `question` is null for an answer that nobody asked for. `does`: {announce, open, again(exchange, question),
-   *  remove(exchange), choose(exchange, itemId), ready(), warn(error), startNew}. `versions` are the ids of the first items of all versions,
+   *  remove(exchange), choose(exchange, itemId), ready(), idle(), warn(error), startNew}. `versions` are the ids of the first items of all versions,
    *  null for this one while it has none. */
   constructor(question, does, { responseId = null, rated = null, itemIds = [], versions = [] } = {}) {
     this.question = question;
@@ -65,6 +65,11 @@ export class Exchange {
     if (this.answered && this.question !== null) this.node.append(answerActions(this, callbacks));
   }
 
+  /** Nothing of it reached the worker. */
+  get unsent() {
+    return this.responseId === null && this.itemIds.length === 0;
+  }
+
   get answered() {
     return this.answer !== null && this.answer.texts.size > 0;
   }
@@ -90,7 +95,7 @@ export class Exchange {
   fail(error) {
     if (this.answer === null) this.begin({ announce: () => {} }).settle();
     const retry = () => this.does.again(this, this.question);
-    this.answer.foot.append(problem(error, { retry, startNew: this.does.startNew }));
+    this.answer.foot.append(problem(error, { retry, ready: this.does.idle, startNew: this.does.startNew }));
   }
 
   /** Traces are kept for some days only. */
@@ -103,7 +108,7 @@ export class Exchange {
       this.answer.foot.append(panel);
       panel.querySelector("summary").focus();
     } catch (error) {
-      this.answer.note(error.status === 404 ? "The timing of this answer is not kept any more." : error.message);
+      this.answer.note(error.status === 404 ? "The timing of this answer is no longer kept." : error.message);
     }
   }
 
@@ -126,7 +131,7 @@ export class Exchange {
       "form",
       { class: "edit-question", submit: (event) => { event.preventDefault(); send(); } },
       field,
-      el("p", { class: "quiet" }, "The earlier version stays beside this one."),
+      el("p", { class: "quiet" }, "The earlier version is kept."),
       el("button", { type: "button", class: "button", click: close }, "Cancel"),
       el("button", { class: "button primary" }, "Send"),
     );

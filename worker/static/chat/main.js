@@ -3,10 +3,12 @@
 import { ApiError } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
+import { signInButton } from "../shared/sign-in-button.js";
 import { themeSwitch } from "../shared/theme.js";
 import { DocumentsPanel } from "../documents/panel.js";
 import { listenToFiles } from "../documents/drop.js";
 import { AccountMenu } from "./account-menu.js";
+import { taken } from "./attached.js";
 import { Composer } from "./composer.js";
 import { createConversation, getConversation, lastItem, listItems, saveSettings } from "./conversations.js";
 import { draftOf, keepDraft } from "./drafts.js";
@@ -54,7 +56,7 @@ class Chat {
       stop: () => this.transcript.stop(),
       changed: (text) => {
         keepDraft(this.transcript?.id ?? null, text);
-        this.foresee(text.trim());
+        this.foresee(taken(text).question.trim());
       },
       begin: () => this.warm(),
     });
@@ -94,6 +96,7 @@ class Chat {
       this.sidebar.openMenu(currentTarget, this.sidebar.get(this.transcript.id));
     });
     byId("new").addEventListener("click", () => this.startNew());
+    byId("warning-close").addEventListener("click", () => this.calm());
   }
 
   async start() {
@@ -103,7 +106,7 @@ class Chat {
     const loads = [this.options.load(), this.welcome.load()].map((load) => load.catch((error) => this.warn(error)));
     await Promise.all([this.sidebar.load(), ...loads]);
     this.showTitle();
-    watchElsewhere(() => this.catchUp());
+    watchElsewhere(() => this.catchUp(), (error) => this.warn(error));
   }
 
   /** Show what was asked and answered elsewhere since, and go on with what is being answered. */
@@ -144,6 +147,7 @@ class Chat {
 
   show(transcript) {
     this.composer.keep();
+    this.calm();
     this.transcript = transcript;
     this.column.replaceChildren(transcript.node);
     this.follow.toEnd();
@@ -200,6 +204,7 @@ class Chat {
   send(question) {
     if (this.transcript.running) return;
     const { transcript } = this;
+    this.calm();
     transcript.ask(question).catch((error) => this.warn(error));
     this.follow.toEnd();
     this.composer.focus();
@@ -247,6 +252,7 @@ class Chat {
       this.sidebar.raiseById(transcript.id);
     }
     if (transcript !== this.transcript) return;
+    this.calm();
     this.composer.show(transcript.running);
     this.showState();
   }
@@ -273,12 +279,16 @@ class Chat {
     while (byId("announcer").childElementCount > 8) byId("announcer").firstChild.remove();
   }
 
-  /** Show an error that is not part of an answer above the composer. */
+  /** Show an error that is not part of an answer above the composer, until it is closed or something else is done. */
   warn(error) {
     const message = error instanceof ApiError ? error.message : "Something went wrong on this page. Reload it.";
     if (!(error instanceof ApiError)) console.error(error);
-    byId("warning").textContent = message;
+    byId("warning-text").replaceChildren(message, error.status === 401 ? signInButton() : "");
     byId("warning").hidden = false;
+  }
+
+  calm() {
+    byId("warning").hidden = true;
   }
 }
 

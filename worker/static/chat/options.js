@@ -70,8 +70,8 @@ export class Options {
     this.select.replaceChildren(...data.map(({ id, name }) => el("option", { value: id }, name || id)));
     this.documents.disabled = data.length === 0;
     this.documents.title = data.length === 0
-      ? "There are no documents yet. Add some: drag them onto this page"
-      : "Search the documents before answering, and cite them";
+      ? "No documents yet. Drag some onto this page to add them."
+      : "Search the documents before answering and cite them";
     this.showSelect();
     this.select.value = this.storeOf(shown)?.id ?? "";
     if (picked === null) this.chose(this.chosenStore);

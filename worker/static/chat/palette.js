@@ -7,7 +7,7 @@ import { searchConversations } from "./conversations.js";
 
 const PAUSE_MS = 150; // between the last key and the search in messages
 const AT_HAND = 6; // conversations that are offered before the worker has searched
-const NOTHING = "Nothing found. Words are found by their beginnings, in titles and messages.";
+const NOTHING = "Nothing found. The search matches beginnings of words in titles and messages.";
 
 export class Palette {
   /** `commands`: [{image, label, act}]; `recent()` are the conversations at hand, newest first; `open(id)`. */

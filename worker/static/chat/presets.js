@@ -1,6 +1,6 @@
 // Settings that somebody has given a name, to choose again: kept by this browser.
 
-import { recall, remember } from "../shared/preferences.js";
+import { recallJson, remember } from "../shared/preferences.js";
 
 const NAME = "presets";
 const PRESETS_MAX = 50; // more are no help in a list
@@ -8,12 +8,8 @@ export const NAME_CHARS_MAX = 60;
 
 /** [{name, settings}] by name. */
 export function presets() {
-  try {
-    const kept = JSON.parse(recall(NAME, "[]"));
-    return Array.isArray(kept) ? kept : [];
-  } catch {
-    return []; // of another version
-  }
+  const kept = recallJson(NAME, []);
+  return Array.isArray(kept) ? kept : []; // of another version
 }
 
 /** In the place of one of the same name. */

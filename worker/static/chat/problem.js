@@ -2,12 +2,15 @@
 
 import { el } from "../shared/dom.js";
 import { icon } from "../shared/icons.js";
+import { signInButton } from "../shared/sign-in-button.js";
 
 const BUSY_S = 3; // when the worker sends no Retry-After
+const WAIT_S_MAX = 120; // nobody watches a button for longer: then the person decides
+const SPENT = "insufficient_quota"; // the budget of a day: to ask again sooner is of no use
 
-/** `retry()` sends the question again, `startNew()` opens an empty conversation. */
-export function problem(error, { retry, startNew }) {
-  const [message, action] = advice(error, { retry, startNew });
+/** `retry()` sends the question again, `startNew()` opens an empty conversation; `ready()` says whether one may be sent now. */
+export function problem(error, { retry, ready, startNew }) {
+  const [message, action] = advice(error, { retry, ready, startNew });
   return el(
     "div",
     { class: "problem", role: "alert", "data-status": String(error.status) },
@@ -17,35 +20,46 @@ export function problem(error, { retry, startNew }) {
   );
 }
 
-function advice(error, { retry, startNew }) {
-  if (error.status === 429 || error.status === 503) {
-    return ["The worker is busy with other answers.", countdown(error.retryAfterS ?? BUSY_S, retry)];
+function advice(error, { retry, ready, startNew }) {
+  const waitS = error.retryAfterS ?? BUSY_S;
+  if ((error.status === 429 || error.status === 503) && error.code !== SPENT && waitS <= WAIT_S_MAX) {
+    return [withoutAdvice(error.message), countdown(waitS, retry, ready)];
   }
   if (error.status === 401) {
-    return [error.message, el("a", { class: "button", href: "/" }, "Reload")];
+    return [error.message, signInButton()];
   }
   if (error.code === "context_length_exceeded") {
     return [error.message, el("button", { type: "button", class: "button", click: startNew }, "New conversation")];
   }
-  return [error.message, el("button", { type: "button", class: "button", click: retry }, icon("retry"), "Try again")];
+  return [error.message, again(retry)];
 }
 
-/** A button that counts down and retries when it reaches zero. */
-function countdown(seconds, retry) {
-  const button = el("button", { type: "button", class: "button numeric" });
+function again(retry) {
+  return el("button", { type: "button", class: "button", click: retry }, icon("retry"), "Try again");
+}
+
+/** The button beside it says when. */
+function withoutAdvice(message) {
+  return message.replace(/ (Close one, or t|T)ry again (later|in a moment)\.$/, "");
+}
+
+/** A button that counts down and retries when it reaches zero; where that may not be done then, the person does it. */
+function countdown(seconds, retry, ready) {
+  const button = el("button", { type: "button", class: "button numeric", click: () => act() });
   const due = performance.now() + seconds * 1000;
   let timer = null;
-  const once = () => {
+  const act = () => {
     clearTimeout(timer);
-    if (button.isConnected) retry();
+    retry();
   };
   const tick = () => {
     const left = Math.ceil((due - performance.now()) / 1000);
-    if (left <= 0) return once();
-    button.textContent = `Trying again in ${left} s`;
-    timer = setTimeout(tick, 200);
+    if (left > 0) {
+      button.textContent = `Trying again in ${left} s`;
+      timer = setTimeout(tick, 200);
+    } else if (button.isConnected && ready()) act();
+    else button.replaceWith(again(retry));
   };
-  button.addEventListener("click", once);
   tick();
   return button;
 }

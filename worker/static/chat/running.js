@@ -1,13 +1,14 @@
 // Questions that wait for their answer, by conversation: what a page needs to go on after it was loaded again.
 
-import { forget, recall, remember } from "../shared/preferences.js";
+import { forget, recallJson, remember } from "../shared/preferences.js";
 
 const name = (conversation) => `running.${conversation}`;
 
 /** {id, question, versions} of the answer that this conversation waits for, or null; `id` is null until the worker took
  *  it, and `versions` are the ids of those that it stands beside. */
 export function runningIn(conversation) {
-  return JSON.parse(recall(name(conversation), "null"));
+  const noted = recallJson(name(conversation), null);
+  return typeof noted?.question === "string" ? noted : null;
 }
 
 /** Without `versions`, those that were noted before stay. */

@@ -56,6 +56,6 @@ export class Sources {
   /** The answer is complete: what it did not use steps back; where it used none, they are all that there is. */
   settle() {
     if (this.cited.size > 0) this.node.classList.add("settled");
-    else if (this.cards.size > 0) this.heading.append(": none is cited, but one may hold the answer");
+    else if (this.cards.size > 0) this.heading.append(": none cited, but one may hold the answer");
   }
 }

@@ -27,6 +27,7 @@ export class Transcript {
       remove: (exchange) => this.remove(exchange),
       choose: (exchange, itemId) => this.choose(exchange, itemId),
       ready: () => this.ready(),
+      idle: () => !this.running,
     };
   }
 
@@ -56,7 +57,7 @@ export class Transcript {
    *  nowhere else, so what is shown stays as long as it ends with one. */
   lacks(item) {
     const last = this.exchanges.at(-1);
-    if (item === null || (last !== undefined && last.responseId === null && last.itemIds.length === 0)) return false;
+    if (item === null || last?.unsent) return false;
     return !this.exchanges.some(({ itemIds, responseId }) => (
       itemIds.includes(item.id) || (responseId !== null && responseId === item.firsttoken_response_id)
     ));
@@ -131,10 +132,10 @@ export class Transcript {
   }
 
   /** Ask a question in the place of an exchange: it and what follows it stay as a version, unless nothing of it was
-   *  answered. */
+   *  answered. One that the worker never had is in no place there: it is asked at the end. */
   async again(exchange, question) {
     if (!this.ready()) return;
-    const gone = this.exchanges.slice(this.exchanges.indexOf(exchange));
+    const gone = exchange.unsent ? [exchange] : this.exchanges.slice(this.exchanges.indexOf(exchange));
     const answered = gone.some((other) => other.answered);
     if (this.id !== null) begun(this.id, null, question, []); // should the page go now, it is still there
     await this.warning(async () => {

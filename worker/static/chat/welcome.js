@@ -2,7 +2,7 @@
 
 import { json } from "../shared/api.js";
 import { bar } from "../shared/bar.js";
-import { byId } from "../shared/dom.js";
+import { byId, el } from "../shared/dom.js";
 
 // The shape of a usual answer, in shares of its time.
 const USUAL = {
@@ -10,7 +10,7 @@ const USUAL = {
   flush: 4,
 };
 const SMALL_PARAMETERS = 1e9; // a model below this knows little by heart
-const BETTER = "firsttoken serve --model qwen3-4b-instruct";
+const BETTER = 'make run ARGS="--model qwen3-4b-instruct"';
 const SAMPLE = "How long are traces kept?"; // of this project's own documentation
 
 export class Welcome {
@@ -36,10 +36,10 @@ export class Welcome {
     const small = parameters < SMALL_PARAMETERS;
     if (parameters === undefined) return;
     byId("ability").textContent = small
-      ? `${id} is a very small model (${size(parameters)} parameters). It makes small talk, uses tools and finds answers in documents; it knows little about the world and makes mistakes.`
+      ? `${id} is a very small model (${size(parameters)} parameters). It makes small talk, uses tools and finds answers in documents, but it knows little about the world and makes mistakes.`
       : `${id} (${size(parameters)} parameters) answers, uses tools and cites your documents.`;
     byId("better").hidden = !small;
-    byId("better").textContent = `For real work, use a larger model: ${BETTER}`;
+    byId("better").replaceChildren("For real work, start the worker with a larger model: ", el("code", {}, BETTER));
   }
 
   /** An example for the documents, only if the store has a passage for it. `store` is {id, name, threshold} or null. */

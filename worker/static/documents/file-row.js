@@ -14,7 +14,7 @@ export function storedRow(file, remove) {
 
 /** Of a file on its way: {name, state, share, error}. */
 export function sendingRow({ name, state, share, error }, remove) {
-  const words = { waiting: "Waiting", sending: `Uploading ${Math.round(share * 100)} %`, failed: error }[state];
+  const words = { waiting: "Waiting", sending: `Uploading ${Math.round(share * 100)}%`, failed: error }[state];
   const label = state === "failed" ? `Dismiss ${name}` : `Cancel ${name}`;
   return row(name, state, words, { share: state === "failed" ? undefined : share, remove, label });
 }

@@ -9,6 +9,7 @@ const NO_BREAK_SPACE = "\u00a0"; // keeps a citation on the line of the word bef
 const LAST_WORD = /(\S{1,24}) ?$/;
 const DASHED = /^(?=.*-)\S{1,24}$/; // --option, which lines would break after its first dash
 const PUNCTUATION = /^[.,;:!?)\]]+/;
+const TASK = /^\[([ xX])\] /;
 const LINK = { target: "_blank", rel: "noopener noreferrer nofollow" };
 
 const USUAL = { drawFormula: formula, lineBreak: () => el("br") };
@@ -30,6 +31,7 @@ export function renderBlock({ tokens }, given) {
   if (root.firstChild.localName !== "table") root.firstChild.dir = "auto";
   for (const cell of root.querySelectorAll("th, td")) cell.dir = "auto";
   for (const table of root.querySelectorAll("table")) scroll(table);
+  for (const item of root.querySelectorAll("li")) showTask(item);
   return root.firstChild;
 }
 
@@ -51,6 +53,15 @@ function opened(token) {
     start: token.attrGet("start"),
     "data-align": token.attrGet("style")?.replace("text-align:", ""),
   });
+}
+
+/** "[ ]" and "[x]" at the beginning of an item, as boxes. */
+function showTask(item) {
+  const text = (item.firstChild?.localName === "p" ? item.firstChild : item).firstChild;
+  const state = text?.nodeType === Node.TEXT_NODE ? TASK.exec(text.data)?.[1] : undefined;
+  if (state === undefined) return;
+  item.className = "task";
+  text.data = text.data.replace(TASK, state === " " ? "☐ " : "☑ ");
 }
 
 function scroll(table) {

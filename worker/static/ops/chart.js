@@ -39,7 +39,7 @@ export class Chart {
     this.plot = new uPlot(
       {
         ...this.size(),
-        padding: [10, 12, 0, 0],
+        padding: [10, 28, 0, 0], // half a label on the right
         legend: { show: false },
         cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false, dist: 6 } },
         scales: { x: { time: true, range: [series.start, series.end] }, y: { range: [0, top] } },

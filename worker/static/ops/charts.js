@@ -2,7 +2,7 @@
 
 import { count, duration } from "../shared/format.js";
 
-const percent = (value) => (value === null ? "–" : `${Math.round(100 * value)} %`);
+const percent = (value) => (value === null ? "–" : `${Math.round(100 * value)}%`);
 const times = (value) => (value === null ? "–" : `${Number(value.toPrecision(2))}×`);
 const ratio = (series, part, whole) => series[whole].map((all, i) => (all > 0 ? series[part][i] / all : null));
 const MISSES = { edited: "edited", evicted: "evicted", retokenised: "other tokens", first_use: "first use" };
@@ -47,7 +47,7 @@ export const CHARTS = {
     ],
   },
   load: {
-    title: "Running, waiting", tell: count, operators: true,
+    title: "Running and waiting", tell: count, operators: true,
     lines: (series) => [
       { label: "running", style: "p50", values: series.running },
       { label: "waiting", style: "p99", values: series.waiting },

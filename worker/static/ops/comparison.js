@@ -40,8 +40,8 @@ export function isComparison(against) {
   return against in WINDOWS || (NAMES.includes(parted(against)[0]) && parted(against)[1] !== "");
 }
 
-/** The query of /ops/api/comparison; `query` is that of the summary. */
-export function comparisonQuery(query, against, now = Date.now() / 1000) {
+/** The query of /ops/api/comparison; `query` is that of the summary, `now` the worker's time in Unix seconds. */
+export function comparisonQuery(query, against, now) {
   const asked = new URLSearchParams(query);
   const end = Number(asked.get("end") ?? Math.floor(now));
   const start = Number(asked.get("start") ?? end - Number(asked.get("window_s")));
@@ -65,7 +65,7 @@ export function comparisonTable(rows, state, keyNames) {
     el(
       "table",
       { class: "numeric comparison" },
-      el("thead", {}, row("th", [QUANTILES[of], ...sides(state, keyNames), "Difference, 95 % confidence"])),
+      el("thead", {}, row("th", [QUANTILES[of], ...sides(state, keyNames), "Difference, 95% confidence"])),
       el("tbody", {}, ...times.map((each) => comparedRow(each, of))),
       el("tbody", {}, ...spans.map((each) => comparedRow(each, of))),
     ),
@@ -80,7 +80,7 @@ function verdict(spans, times, of) {
     return `Slower: ${[first, ...more].join(", ")}.`;
   }
   const known = times.some((each) => each[of].verdict !== "unknown");
-  return known ? "No span is slower by more than chance." : "Too few answers on one of the two sides to compare.";
+  return known ? "No span is slower by more than chance would explain." : "Too few answers on one of the two sides to compare.";
 }
 
 function comparedRow({ name, turns, turns_then: then, ...quantiles }, of) {

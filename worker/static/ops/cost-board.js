@@ -32,7 +32,7 @@ function picture(rows) {
   const most = { x: Math.max(1, ...points.map((row) => row.ttft_ms.p95)), y: Math.max(1e-9, ...points.map((row) => value(row, priced))) };
   const x = (ms) => EDGE + ((WIDTH - 2 * EDGE) * ms) / most.x;
   const y = (amount) => HEIGHT - EDGE - ((HEIGHT - 2 * EDGE) * amount) / most.y;
-  const label = priced ? "cost of 1,000 answers" : "engine seconds of 1,000 answers";
+  const label = priced ? "cost per 1,000 answers" : "engine seconds per 1,000 answers";
   return svg(
     "svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "cost-board", role: "img", "aria-label": `First token against ${label}; the table below has the numbers` },
     svg("line", { x1: EDGE, y1: HEIGHT - EDGE, x2: WIDTH - EDGE, y2: HEIGHT - EDGE, class: "axis" }),
@@ -49,7 +49,7 @@ function picture(rows) {
 function table(rows) {
   const priced = rows.some((row) => row.cost > 0);
   const wastes = Object.entries(WASTES).filter(([name]) => rows.some((row) => row[name] > 0));
-  const head = ["No.", "Answers of", "Answers", "First token p95", priced ? "Cost of 1,000" : "Engine s of 1,000", ...wastes.map(([, text]) => text)];
+  const head = ["No.", "Group", "Answers", "First token p95", priced ? "Cost per 1,000" : "Engine s per 1,000", ...wastes.map(([, text]) => text)];
   const placed = rows.filter((row) => row.ttft_ms.p95 !== null);
   return el(
     "table", { class: "numeric costs" },
@@ -72,7 +72,7 @@ function table(rows) {
 
 /** A share of the engine's time. */
 function wasted(part) {
-  return part === null ? "–" : `${(100 * part).toFixed(1)} %`;
+  return part === null ? "–" : `${(100 * part).toFixed(1)}%`;
 }
 
 function amount(number) {

@@ -14,9 +14,9 @@ export const DIMENSIONS = {
       invalid: "Invalid",
     },
   },
-  cache: { all: "Any cache", group: "Another share cached", values: { hit: "Cached", partial: "Partly cached", miss: "Not cached" } },
+  cache: { all: "Any cache use", group: "Another share cached", values: { hit: "Cached", partial: "Partly cached", miss: "Not cached" } },
   length: {
-    all: "Any prompt", group: "Another prompt length",
+    all: "Any prompt length", group: "Another prompt length",
     values: { short: "Below 512 tokens", medium: "512 to 2,047 tokens", long: "2,048 to 8,191 tokens", huge: "8,192 tokens and more" },
   },
 };

@@ -47,7 +47,7 @@ function told({ queue, prefill, decode }) {
   const phases = [
     prefill && ["read", reading(prefill.attributes)],
     decode && ["wrote", writing(decode.attributes)],
-    !prefill && queue && ["waited", ["never had a place"]],
+    !prefill && queue && ["waited", ["never got a slot"]],
   ].filter(Boolean);
   return phases.map(([name, parts]) => el("span", {}, el("b", {}, name), " ", parts.join(", ")));
 }

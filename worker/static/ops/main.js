@@ -4,6 +4,7 @@ import { ApiError, json } from "../shared/api.js";
 import { byId, el } from "../shared/dom.js";
 import { moment } from "../shared/format.js";
 import { recall, remember } from "../shared/preferences.js";
+import { signInButton } from "../shared/sign-in-button.js";
 import { themeSwitch } from "../shared/theme.js";
 import { Chart } from "./chart.js";
 import { Trials } from "./canaries.js";
@@ -34,6 +35,8 @@ class Ops {
     this.turns = [];
     this.series = null;
     this.surfaces = [];
+    this.signedOut = false; // whoever is signed out is not asked for by a timer
+    this.aheadS = 0; // the worker's clock, of this machine's
     this.compared = null; // the trace for which another one is being chosen
     this.traces = new TraceList(byId("traces"));
     this.trials = new Trials();
@@ -124,19 +127,31 @@ class Ops {
 
   comparison(query, signal) {
     const { against } = this.state;
-    return isComparison(against) ? json("GET", `/ops/api/comparison?${comparisonQuery(query, against)}`, { signal }) : null;
+    return isComparison(against) ? json("GET", `/ops/api/comparison?${comparisonQuery(query, against, this.now)}`, { signal }) : null;
+  }
+
+  /** The present is in the last step of a stretch that nobody chose: where this machine's clock says so too, it is right. */
+  setClock({ end, step_s: step }) {
+    const own = Date.now() / 1000;
+    this.aheadS = Math.min(Math.max(own, end - step), end) - own;
+  }
+
+  /** The worker's time, in Unix seconds. */
+  get now() {
+    return Date.now() / 1000 + this.aheadS;
   }
 
   schedule() {
     clearTimeout(this.timer);
-    const stands = this.state.end && Number(this.state.end) * 1000 < Date.now(); // a past that does not change
-    if (byId("live").checked && this.onOverview && !stands) {
+    const stands = this.state.end && Number(this.state.end) < this.now; // a past that does not change
+    if (byId("live").checked && this.onOverview && !stands && !this.signedOut) {
       this.timer = setTimeout(() => !document.hidden && this.refresh(true), REFRESH_MS);
     }
   }
 
   show(summary, series, comparison) {
     this.series = series;
+    if (!this.state.start) this.setClock(series);
     this.surfaces = summary.surfaces;
     byId("tiles").replaceChildren(...tiles(summary));
     const { key_names: keyNames } = summary;
@@ -161,7 +176,7 @@ class Ops {
     const { start, end } = this.series;
     const length = (end - start) * times;
     const middle = (start + end) / 2 + by * (end - start);
-    const last = Math.min(middle + length / 2, Math.ceil(Date.now() / 1000)); // nothing is known of what is to come
+    const last = Math.min(middle + length / 2, Math.ceil(this.now)); // nothing is known of what is to come
     this.change({ start: String(Math.floor(last - length)), end: String(Math.ceil(last)), at: "" }, true);
   }
 
@@ -291,9 +306,14 @@ class Ops {
     try {
       await work();
       byId("warning").hidden = true;
+      if (!this.signedOut) return;
+      this.signedOut = false;
+      this.schedule();
     } catch (error) {
       if (!(error instanceof ApiError)) console.error(error);
-      byId("warning").textContent = advice(error);
+      this.signedOut = error.status === 401;
+      if (this.signedOut) clearTimeout(this.timer);
+      byId("warning").replaceChildren(advice(error), this.signedOut ? signInButton() : "");
       byId("warning").hidden = false;
       failed();
     }
@@ -311,7 +331,6 @@ function wayBack() {
 }
 
 function advice(error) {
-  if (error.status === 401) return "You are signed out. Run `firsttoken link` and open the link that it prints.";
   if (error.status === 404) return "This trace does not exist or has expired. The overview lists all answers.";
   return error instanceof ApiError ? error.message : "Something went wrong on this page. Reload it.";
 }

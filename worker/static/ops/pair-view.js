@@ -26,8 +26,8 @@ export function pairView(first, second) {
 function headline(first, second) {
   const change = second.duration_ms - first.duration_ms;
   const [most] = differences(first, second).sort((a, b) => b.change * Math.sign(change) - a.change * Math.sign(change));
-  if (!most || Math.abs(change) < 0.01) return "Both answers took as long.";
-  return `B took ${duration(Math.abs(change))} ${change > 0 ? "longer" : "less"}, most of it in ${most.name}.`;
+  if (!most || Math.abs(change) < 0.01) return "Both answers took the same time.";
+  return `B took ${duration(Math.abs(change))} ${change > 0 ? "longer" : "less"}, mostly in ${most.name}.`;
 }
 
 function timeline(letter, trace, longest) {

@@ -54,7 +54,7 @@ function navigation(trace, { before, after }, compare) {
     el("span", { class: "spring" }),
     to(before, "Previous", "prev"), to(after, "Next", "next"), 
     el("button", { type: "button", class: "button", click: compare }, "Compare"), copy,
-    el("a", source(""), "JSON"), el("a", { ...source("?format=otlp"), title: "For collectors of OpenTelemetry" }, "OTLP"),
+    el("a", source(""), "JSON"), el("a", { ...source("?format=otlp"), title: "For OpenTelemetry collectors" }, "OTLP"),
   );
 }
 
@@ -62,7 +62,9 @@ function facts(trace) {
   const conversation = trace.conversation_id;
   const link = conversation && el("a", { href: `/#/c/${encodeURIComponent(conversation)}` }, "Conversation");
   const id = el("code", { title: "the id of the trace" }, trace.id);
-  const parts = [status(trace), moment(trace.started_at), trace.surface, trace.agent, trace.model, trace.worker, link, id];
+  const told = { Surface: trace.surface, Agent: trace.agent, Model: trace.model, Worker: trace.worker };
+  const named = Object.entries(told).map(([title, name]) => name && el("span", { title }, name));
+  const parts = [status(trace), moment(trace.started_at), ...named, link, id];
   return parts.filter(Boolean).map((part) => el("span", {}, part));
 }
 
@@ -85,7 +87,7 @@ function numbers(trace, pieces) {
   const beforeToken = trace.ttft_ms === null ? "no text was sent" : (target ?? "from arrival to the first byte");
   const late = limit !== null && trace.ttft_ms > limit;
   const written = `${count(attributeSum(trace, "decode", "tokens"))} tokens`;
-  const covered = gaps > 0 ? `${duration(gaps)} outside any span` : "fully covered by spans";
+  const covered = gaps > 0 ? `${duration(gaps)} unaccounted for` : "every part accounted for";
   return [
     tile("First token", duration(trace.ttft_ms), beforeToken, late),
     tile("Time per token", duration(trace.tpot_ms), written, false, pace(trace.tpot_ms)),

@@ -34,7 +34,7 @@ export async function json(method, path, options) {
 }
 
 // The worker speaks to programs; these are people.
-const SIGNED_OUT = "You are signed out. Run `firsttoken link` on the worker's machine and open the link that it prints.";
+const SIGNED_OUT = "You are signed out. Sign in again to go on.";
 
 async function failure(response) {
   let error = {};
@@ -43,7 +43,7 @@ async function failure(response) {
   } catch {
     // a proxy's own page, or nothing at all: the status must do
   }
-  const told = error.message ?? `The worker answered ${response.status}.`;
+  const told = error.message ?? `The worker answered with status ${response.status}.`;
   const message = response.status === 401 ? SIGNED_OUT : told;
   return new ApiError(response.status, message, {
     code: error.code ?? null,

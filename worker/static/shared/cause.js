@@ -49,7 +49,7 @@ export function unusualOf(trace) {
 /** Of a trace: sentences, the most important first. */
 export function explained(trace) {
   const { usual } = trace;
-  if (!usual || Object.keys(usual).length === 0) return ["Too few answers of the last day to know what is usual here."];
+  if (!usual || Object.keys(usual).length === 0) return ["Too few answers in the last day to tell what is usual here."];
   const found = unusualOf(trace);
   if (found.length === 0) return ["Nothing unusual: no part took much longer than it usually does on this surface."];
   return found.slice(0, 3).map((each) => `${sentence(words(each.name))} took ${compared(each)}${why(each, trace)}.`);

@@ -32,8 +32,8 @@ export function count(number) {
 export function share(part, whole) {
   if (!(whole > 0)) return "–";
   const percent = (100 * part) / whole;
-  if (percent > 0 && percent < 1) return "<1 %";
-  return `${percent > 99 && percent < 100 ? Math.floor(percent * 10) / 10 : Math.round(percent)} %`; // 100 % is all
+  if (percent > 0 && percent < 1) return "<1%";
+  return `${percent > 99 && percent < 100 ? Math.floor(percent * 10) / 10 : Math.round(percent)}%`; // 100% is all
 }
 
 /** Tokens per second from the milliseconds that one token takes. */
@@ -46,7 +46,7 @@ export function pace(tpotMs) {
 /** A moment of today by its time, an older one by its date too. `seconds` since 1970. */
 export function moment(seconds, now = new Date()) {
   const date = new Date(seconds * 1000);
-  const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const time = date.toLocaleTimeString([], { timeStyle: "medium" });
   const today = date.toDateString() === now.toDateString();
   return today ? time : `${date.toLocaleDateString([], { month: "short", day: "numeric" })}, ${time}`;
 }
@@ -54,7 +54,7 @@ export function moment(seconds, now = new Date()) {
 /** The time of what is of today, the date of what is older. `seconds` since 1970. */
 export function day(seconds, now = new Date()) {
   const date = new Date(seconds * 1000);
-  if (date.toDateString() === now.toDateString()) return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  if (date.toDateString() === now.toDateString()) return date.toLocaleTimeString([], { timeStyle: "short" });
   const year = date.getFullYear() === now.getFullYear() ? undefined : "numeric";
   return date.toLocaleDateString([], { year, month: "short", day: "numeric" });
 }
@@ -66,7 +66,7 @@ export function ticks(seconds, step) {
     const date = new Date(each * 1000);
     const named = date.toLocaleDateString([], { month: "short", day: "numeric" });
     if (step >= DAY_MS / 1000) return named;
-    const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined });
+    const time = date.toLocaleTimeString([], { timeStyle: step < 60 ? "medium" : "short" });
     const label = named === before ? time : `${time}\n${named}`;
     before = named;
     return label;

@@ -1,7 +1,7 @@
-// What this browser remembers. Storage can be full or forbidden: then a choice lasts as long as the page.
+// What this browser remembers, for all its tabs. Storage can be full or forbidden: then a choice lasts as long as the page.
 
 const PREFIX = "firsttoken.";
-const memory = new Map();
+const memory = new Map(); // only what storage did not take: another tab may have changed the rest
 
 export function recall(name, fallback) {
   if (memory.has(name)) return memory.get(name);
@@ -13,12 +13,21 @@ export function recall(name, fallback) {
   }
 }
 
+/** The same for what is kept as JSON. Another version, or a hand, may have written something else there. */
+export function recallJson(name, fallback) {
+  try {
+    return JSON.parse(recall(name, "null")) ?? fallback;
+  } catch {
+    return fallback;
+  }
+}
+
 export function remember(name, text) {
-  memory.set(name, text);
   try {
     localStorage.setItem(PREFIX + name, text);
+    memory.delete(name);
   } catch {
-    // kept in memory above
+    memory.set(name, text);
   }
 }
 
@@ -29,4 +38,11 @@ export function forget(name) {
   } catch {
     // nothing was stored there
   }
+}
+
+/** `changed(name)` is called when another tab has changed what is remembered. */
+export function whenChangedElsewhere(changed) {
+  addEventListener("storage", ({ key }) => {
+    if (key?.startsWith(PREFIX)) changed(key.slice(PREFIX.length));
+  });
 }

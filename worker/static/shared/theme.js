@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 import { icon } from "./icons.js";
-import { recall, remember } from "./preferences.js";
+import { recall, remember, whenChangedElsewhere } from "./preferences.js";
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -27,5 +27,10 @@ export function themeSwitch(id) {
     show();
   });
   system.addEventListener("change", show);
+  whenChangedElsewhere((name) => {
+    if (name !== "theme") return;
+    document.documentElement.dataset.theme = current();
+    show();
+  });
   show();
 }

@@ -17,7 +17,7 @@ export function upload(file, { progress, signal }) {
     request.addEventListener("load", () => {
       const { status, response } = request;
       if (status === 200) return resolve(response);
-      reject(new ApiError(status, response?.error?.message ?? `The worker answered ${status}.`));
+      reject(new ApiError(status, response?.error?.message ?? `The worker answered with status ${status}.`));
     });
     signal.addEventListener("abort", () => request.abort(), { once: true });
     request.send(form);

@@ -2,12 +2,12 @@
 
 const WORDS = {
   edge: "receiving the request", auth: "checking the credentials", hydrate: "loading the conversation",
-  retrieve: "searching the documents", assemble: "putting the prompt together", tokenize: "cutting it into tokens",
-  connect: "reaching an engine", engine: "an engine at work", queue: "waiting for a free place", prefill: "reading the prompt", first_token: "sending the first token",
-  decode: "writing the answer", tools: "waiting for tools", flush: "storing the answer and sending its end",
+  retrieve: "searching the documents", assemble: "assembling the prompt", tokenize: "tokenizing the prompt",
+  connect: "reaching an engine", engine: "running on an engine", queue: "waiting for a free slot", prefill: "reading the prompt", first_token: "sending the first token",
+  decode: "writing the answer", tools: "waiting for tools", flush: "saving the answer and closing the stream",
   open: "opening the document stores", embed: "embedding", search: "searching", fuse: "merging what was found",
   rerank: "reranking", read: "fetching the passages", reread: "rereading the passages", compress: "shortening passages",
-  prefill_prefix: "reading the prompt ahead", jwks: "fetching the keys of the issuer", gap: "outside of any span",
+  prefill_prefix: "reading the prompt ahead", jwks: "fetching the keys of the issuer", gap: "unaccounted for",
 };
 
 export function words(name) {

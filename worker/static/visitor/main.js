@@ -12,7 +12,7 @@ async function open() {
   } catch (error) {
     byId("title").textContent = "This conversation is not shared";
     byId("note").textContent = error.status === 401 || error.status === 404
-      ? "The link was revoked, or was not copied whole."
+      ? "The link was revoked or not copied completely."
       : error.message;
     byId("messages").replaceChildren();
   }
