@@ -60,7 +60,8 @@ class Speed:
     rest_s: float = 0.0  # of the step under way
 
     def step_s(self, rows: int) -> float:
-        return self.cost.predict(rows) or 0.0
+        """And until the next one begins."""
+        return (self.cost.predict(rows) or 0.0) + self.cost.between_s
 
     @property
     def token_s(self) -> float:

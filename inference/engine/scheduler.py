@@ -124,6 +124,7 @@ class Scheduler:
         self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
+        self._began_ns = self._ended_ns = 0  # of the newest step; it has not ended where nothing follows it
         self._ends_ns = 0  # of the step under way; 0: there is none
         self._yielded = 0  # steps in a row in which the lowest class stood still
 
@@ -218,6 +219,9 @@ class Scheduler:
 
     def begin(self, plan: Plan, now_ns: int) -> None:
         """The step is under way."""
+        if self._ended_ns:
+            self.cost.observe_between((now_ns - self._ended_ns) / 1e9)
+        self._began_ns = now_ns
         self._ends_ns = now_ns + int((self.cost.predict(plan.rows) or 0.0) * 1e9) if plan.work else 0
 
     def rest_s(self, now_ns: int) -> float:
@@ -227,6 +231,7 @@ class Scheduler:
     def took(self, plan: Plan, seconds: float) -> None:
         """The step is done."""
         self._ends_ns = 0
+        self._ended_ns = 0 if self.idle else self._began_ns + int(seconds * 1e9)
         if len(self._turns) < 2:
             return
         rows: Counter[str] = Counter()

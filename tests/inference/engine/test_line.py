@@ -62,6 +62,14 @@ def test_a_token_comes_with_the_step_under_way() -> None:
     assert wait_s(ahead, replace(SPEED, rest_s=0.004)) == pytest.approx(0.004 + 19 * took_s(2))
 
 
+def test_what_passes_between_two_steps_is_waited_for_too() -> None:
+    cost = known_cost()
+    for _ in range(500):
+        cost.observe_between(0.005)
+    ahead, speed = Ahead([Place(0, 50, 0), Place(10, 30, 0)]), replace(SPEED, cost=cost)
+    assert wait_s(ahead, speed) == pytest.approx(20 * (took_s(2) + 0.005), rel=0.01)
+
+
 def test_drafts_shorten_the_wait() -> None:
     ahead = Ahead([Place(0, 50, 0), Place(10, 30, 0)])
     assert wait_s(ahead, replace(SPEED, tokens_per_step=2.0)) == pytest.approx(10 * took_s(2))
