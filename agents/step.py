@@ -104,6 +104,7 @@ class StepSpans:
         queue.attributes["class"] = self.priority.name.lower()
         if forecast := self.generation.forecast:
             queue.attributes["expected_ms"] = round(forecast.total_s * 1e3, 3)
+            queue.attributes["expected_wait_ms"] = round(forecast.wait_s * 1e3, 3)
             queue.attributes["took_ms"] = ((stamps.first_token_ns or now_ns()) - stamps.submitted_ns) / 1e6
         if self.place is not None:
             queue.attributes["place"] = self.place

@@ -168,16 +168,17 @@ class Client:
             await asyncio.sleep(self.rng.expovariate(rate))
         return list(await asyncio.gather(*tasks))
 
-    async def forecasts(self) -> Counter[str]:
-        """How many first tokens came within which share of what was expected."""
+    async def forecasts(self) -> Counter[tuple[str, str]]:
+        """How many first tokens came within which share of what was expected, of those that had to wait for a place and
+        of those that had not."""
         if self.worker is None:
             return Counter()
         async with self.http.get(f"{self.url}/metrics", headers=self.worker.headers) as answer:
             text = await answer.text()
-        found = re.findall(r'firsttoken_forecast_ratio_bucket\{[^}]*le="([^"]+)"[^}]*\} (\S+)', text)
-        counted: Counter[str] = Counter()
-        for le, count in found:
-            counted[le] += int(float(count))
+        counted: Counter[tuple[str, str]] = Counter()
+        for labels, count in re.findall(r"firsttoken_forecast_ratio_bucket\{([^}]*)\} (\S+)", text):
+            told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            counted[told["queued"], told["le"]] += int(float(count))
         return counted
 
 
@@ -229,6 +230,8 @@ class Row:
     refusal_p99_ms: float
     tokens_per_s: float
     forecasts_within_20: float
+    queued_within_20: float  # of those that had to wait for a place
+    placed_within_20: float  # of those that had one at once
     forecasts_not_late: float
     rss_mb: float
 
@@ -269,10 +272,17 @@ async def measured(client: Client, load: float, rate: float, seconds: float, fir
         quantile(refusals, 0.5),
         quantile(refusals, 0.99),
         sum(call.computed_tokens for call in calls) / took_s,
-        share(told["1.2"] - told["0.8"], told["+Inf"]),
-        share(told["1.2"], told["+Inf"]),
+        within(told, "yes", "no"),
+        within(told, "yes"),
+        within(told, "no"),
+        share(told["yes", "1.2"] + told["no", "1.2"], told["yes", "+Inf"] + told["no", "+Inf"]),
         client.worker.rss_mb if client.worker else float("nan"),
     )
+
+
+def within(told: Counter[tuple[str, str]], *queued: str) -> float:
+    """The share of forecasts that were right within 20 %."""
+    return share(sum(told[each, "1.2"] - told[each, "0.8"] for each in queued), sum(told[e, "+Inf"] for e in queued))
 
 
 async def recovery_s(client: Client) -> float:

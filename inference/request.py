@@ -47,7 +47,7 @@ class Request:
     pace_s: float | None = None  # that may pass between two of its tokens; None: nothing is asked
     forecast: Forecast | None = None
     preempted: bool = False  # at some time
-    keeps_slot: bool = False  # whatever waits: see FLOOR_NS in the scheduler
+    keeps_slot: bool = False  # whatever waits: see FLOOR_NS in inference.engine.load
     deadline_ns: int | None = None  # monotonic; it ends then, waiting or running
     cancelled: bool = False
     finish: Finish | None = None

@@ -69,8 +69,8 @@ class Metrics:
         )
         self.forecast = Histogram(
             "firsttoken_forecast_ratio",
-            "Time to first token since the submission, of what was expected",
-            ["surface", "class"],
+            "Time to first token since the submission, of what was expected, by whether a place had to be waited for",
+            ["surface", "class", "queued"],
             buckets=RATIOS,
             registry=self._registry,
         )
@@ -178,7 +178,8 @@ class Metrics:
     def _judge_forecast(self, surface: str, attributes: Mapping[str, Attribute]) -> None:
         expected_ms, took_ms = attributes.get("expected_ms"), attributes.get("took_ms")
         if isinstance(expected_ms, float) and isinstance(took_ms, float) and expected_ms > 0:
-            self._child(self.forecast, surface, str(attributes.get("class"))).observe(took_ms / expected_ms)
+            queued = "yes" if attributes.get("expected_wait_ms") else "no"
+            self._child(self.forecast, surface, str(attributes.get("class")), queued).observe(took_ms / expected_ms)
 
     def _child(self, metric: M, *labels: str) -> M:
         """`metric.labels(*labels)`, which takes ten times as long."""

@@ -196,9 +196,9 @@ class Engine:
         """Raises QueueFull. A prompt is never too long for an empty queue: the context is the limit there."""
         load, config = self._scheduler.load, self._config
         free = config.parallel + config.queue_max - load.waiting - load.running
-        if not within_share(held := load.waiting_of(tenant), free):
+        if not within_share(held := load.held_by(tenant).waiting, free):
             raise self._full(f"{load.waiting} requests are already waiting for the model", own=free > 0 and held > 0)
-        free, held = config.queue_tokens_max - load.tokens, load.tokens_of(tenant)
+        free, held = config.queue_tokens_max - load.tokens, load.held_by(tenant).tokens
         if load.tokens and not within_share(held, free, tokens):
             raise self._full(f"prompts of {load.tokens} tokens are already waiting for the model", own=free >= tokens)
 
@@ -271,7 +271,7 @@ class Engine:
     @property
     def predicted_ttft_s(self) -> float | None:
         """Of a request that came now; None while nothing was learned."""
-        return self._forecasts.next_s
+        return self._forecasts.next_s(now_ns())
 
     @property
     def waiting_tokens(self) -> int:
@@ -343,7 +343,9 @@ class Engine:
             self._finish(other, Finish.CANCELLED)
 
     def _step(self) -> None:
-        plan = self._scheduler.plan(now_ns())
+        began_ns = now_ns()
+        plan = self._scheduler.plan(began_ns)
+        self._scheduler.begin(plan, began_ns)
         took_ns = self._executor.run(plan)
         self.totals["preempted"] += plan.preempted
         if took_ns is not None:

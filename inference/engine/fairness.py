@@ -55,10 +55,15 @@ class Shares:
 
     def join(self, tenant: str) -> None:
         """A request of the tenant arrives."""
-        if not self._present[tenant]:
-            others = [self._served[other] for other in self._served if self._present[other]]
-            self._served[tenant] = max(self._served.get(tenant, 0), min(others, default=0))
+        self._served[tenant] = self.joining(tenant)
         self._present[tenant] += 1
+
+    def joining(self, tenant: str) -> int:
+        """What a tenant counts as served when its next request arrives: who was away, no less than who is there."""
+        if self._present[tenant]:
+            return self.served(tenant)
+        others = [self._served.get(other, 0) for other in list(self._present)]
+        return max(self._served.get(tenant, 0), min(others, default=0))
 
     def leave(self, tenant: str) -> None:
         """A request of the tenant has ended."""

@@ -1,25 +1,19 @@
 """When the first token of a request is to be expected, and whether it should be taken at all. Pure.
 
-The wait for a slot is that of a queue with as many servers as there are slots, each of which is busy for as long as
-answers usually go on that have come so far. The prompt is read beside others, the
-shortest first, so each of them delays it by no more than its own length. What the two leave out is learned: factors on
-them that follow a quantile of what came of it (Gibbs & Candès 2021, arXiv 2106.00170), of each class for the wait: the
-usual one is told, a high one decides who is refused.
+Those before it are played through (see inference.engine.line). What that leaves out is learned: factors on the wait
+and on reading that follow a quantile of what came of it (Gibbs & Candès 2021, arXiv 2106.00170), those of the wait for
+each class: the usual one is told, a high one decides who is refused.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import OrderedDict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from heapq import heapify, heapreplace
-from math import ceil, exp
-from statistics import fmean
+from collections import OrderedDict
+from math import exp
 
 from inference.config import EngineConfig
-from inference.core import Due, Forecast, Priority
-from inference.engine.load import Ahead
+from inference.core import Due, Finish, Forecast, Priority
+from inference.engine.lengths import Lengths
+from inference.engine.line import Ahead, Speed, play
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
 from inference.request import Request
@@ -28,7 +22,9 @@ LEARNING = 0.1  # weight of the newest request
 # The shares that are to take no longer than foretold. Of reading, the usual time is foretold: on a busy machine, the
 # slowest say nothing of the next one.
 WAIT_QUANTILE, USUAL = 0.95, 0.5
-LENGTHS = 64  # of the newest answers, which tell how long others go on
+# Of the factor on what is usual: what was played through is nearly right, and to follow each request closely only makes
+# it uneven.
+LEARNING_USUAL = 0.03
 FACTOR_MIN, FACTOR_MAX = 0.5, 3.0  # beyond, the machine does something else
 READ_FACTOR_MAX = 1.5  # a slow machine alone is no reason to send somebody away: coming back does not help
 # Who is refused teaches nothing: after so many requests of which none had waited, each takes so much of the factor.
@@ -41,24 +37,13 @@ RETRY_AFTER_MIN_S = 0.25  # a round trip and the patience of clients; nobody is 
 RETRY_AFTER_MAX_S = 60.0  # the longest that official clients wait by themselves
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """What the engine has learned: seconds that a request holds its slot, of a step while it waits, of one in which its
-    prompt is read, and for each token of prompts that are too long for one step."""
-
-    slots: int
-    slot_s: float
-    step_s: float
-    read_step_s: float
-    token_s: float
-
-
 class Factor:
     """Between what was foretold and what took place, at a quantile."""
 
-    def __init__(self, quantile: float, most: float = FACTOR_MAX) -> None:
+    def __init__(self, quantile: float, most: float = FACTOR_MAX, learning: float = LEARNING) -> None:
         self._quantile = quantile
         self._most = most
+        self._learning = learning
         self._silent = 0
         self.value = 1.0
 
@@ -66,7 +51,7 @@ class Factor:
         """`foretold_s`: with the factor of then."""
         self._silent = 0
         missed = float(took_s > foretold_s)
-        self.value *= exp(LEARNING * (missed - (1 - self._quantile)))
+        self.value *= exp(self._learning * (missed - (1 - self._quantile)))
         self.value = min(self._most, max(FACTOR_MIN, self.value))
 
     def forget(self) -> None:
@@ -74,57 +59,6 @@ class Factor:
         self._silent += 1
         if self._silent > SILENT:
             self.value **= 1 - FORGETTING
-
-
-class Lengths:
-    """Of the newest answers, in tokens."""
-
-    def __init__(self) -> None:
-        self._newest: deque[int] = deque(maxlen=LENGTHS)
-        self._sorted: list[int] = []
-
-    def add(self, tokens: int) -> None:
-        self._newest.append(tokens)
-        self._sorted = sorted(self._newest)
-
-    @property
-    def mean(self) -> float:
-        return fmean(self._sorted) if self._sorted else 0.0
-
-    def left(self, said: int, most: int) -> float:
-        """Tokens that an answer goes on for, in the mean of those that went on at all."""
-        known = self._sorted
-        longer = known[bisect_right(known, said) :]
-        return min(most - said, fmean(longer) - said if longer else max(1.0, self.mean))
-
-
-def wait_s(in_line: float, left_s: Sequence[float], slot_s: float, slots: int) -> float:
-    """Until so many requests have left their slots, of which each is taken again for `slot_s`. `left_s` is when they
-    first get free."""
-    if len(left_s) < slots:
-        return in_line * slot_s / slots
-    free, before_s, at_s = list(left_s), 0.0, 0.0
-    heapify(free)
-    for _ in range(ceil(in_line)):
-        before_s, at_s = at_s, free[0]
-        heapreplace(free, at_s + slot_s)
-    return before_s + (at_s - before_s) * (in_line - ceil(in_line) + 1) if in_line else 0.0
-
-
-def forecast(prompt: int, ahead: Ahead, speed: Speed, reading: float = 1.0, left_s: Sequence[float] = ()) -> Forecast:
-    """For a request with so many tokens of prompt to read; `reading` is the factor on that, and `left_s` how long those
-    that run will."""
-    read_s = max(speed.read_step_s, prompt * speed.token_s)
-    if not (ahead.running or ahead.waiting):
-        return Forecast(0.0, reading * read_s)
-    free = speed.slots - ahead.running
-    in_line = ahead.waiting - free + 1 if ahead.waiting >= free else 0.0
-    waits_s = wait_s(in_line, left_s, speed.slot_s, speed.slots)
-    others = float(sum(min(left, prompt) for left in ahead.prompts))
-    if ahead.waiting:
-        others += min(ahead.waiting, max(0, free)) * min(ahead.tokens / ahead.waiting, prompt)
-    beside_s = max(0.0, others * speed.token_s - waits_s)  # some of them are read while it waits
-    return Forecast(waits_s, reading * (read_s + beside_s + speed.step_s / 2))  # a step is under way
 
 
 def late_by_s(expected: Forecast, left_s: float, alone_s: float) -> float:
@@ -167,8 +101,11 @@ class Forecasts:
         self._prompt_tokens = 0.0  # that were not cached, in the mean
         self._lengths = Lengths()
         self._returns = Returns()
-        self._reading = Factor(USUAL, READ_FACTOR_MAX)
-        self._waiting = {priority: (Factor(USUAL), Factor(WAIT_QUANTILE)) for priority in Priority}
+        self._tokens_per_step = 1.0  # of an answer, drafts included
+        self._reading = Factor(USUAL, READ_FACTOR_MAX, LEARNING_USUAL)
+        self._waiting = {
+            priority: (Factor(USUAL, FACTOR_MAX, LEARNING_USUAL), Factor(WAIT_QUANTILE)) for priority in Priority
+        }
 
     @property
     def alone_s(self) -> float | None:
@@ -177,11 +114,10 @@ class Forecasts:
         step_s = self._scheduler.cost.predict(tokens)
         return step_s and step_s / tokens
 
-    @property
-    def next_s(self) -> float | None:
+    def next_s(self, now_ns: int) -> float | None:
         """Seconds until the first token of a request that came now, behind all that people wait for, with as much to
         read as those before it had in the mean. None while nothing was learned."""
-        expected = self.expected(max(1, round(self._prompt_tokens)), "", Priority.BATCH)
+        expected = self.expected(max(1, round(self._prompt_tokens)), "", Priority.BATCH, None, now_ns)
         return None if expected is None else expected.total_s
 
     @property
@@ -196,18 +132,18 @@ class Forecasts:
 
     def check(self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int) -> Forecast | None:
         """What is expected of a prompt with so many tokens to read; None while nothing was learned. Raises Late."""
-        expected = self.expected(tokens, tenant, priority)
+        expected = self.expected(tokens, tenant, priority, due.at_ns, now_ns)
         if expected is None or due.at_ns is None or due.waits:
             return expected
         left_s = (due.at_ns - now_ns) / 1e9
         if expected.most_s <= left_s:
             return expected
-        alone = self._of(tokens, Ahead(), priority)
+        alone = self._of(tokens, Ahead(), priority, rest_s=0.0)
         late_s = late_by_s(expected, left_s, alone.total_s)
         if not late_s:
             return expected
         retry_s = self._returns.after(tenant, late_s, self._apart_s, now_ns)
-        without_others = self.expected(tokens, tenant, priority, others=False)
+        without_others = self.expected(tokens, tenant, priority, due.at_ns, now_ns, others=False)
         raise Late(
             f"The first token is expected in {expected.most_s:.1f} s, which is too late. "
             "With the header x-firsttoken-late: wait the request is taken nevertheless.",
@@ -215,20 +151,34 @@ class Forecasts:
             own=without_others is not None and late_by_s(without_others, left_s, alone.total_s) > 0,
         )
 
-    def expected(self, tokens: int, tenant: str, priority: Priority, *, others: bool = True) -> Forecast | None:
+    def expected(
+        self,
+        tokens: int,
+        tenant: str,
+        priority: Priority,
+        due_ns: int | None,
+        now_ns: int,
+        *,
+        others: bool = True,
+    ) -> Forecast | None:
+        """Of a newcomer with so many tokens of prompt to read. None while nothing was learned."""
         if self._slot_s is None or self.alone_s is None:
             return None
-        ahead = self._scheduler.load.ahead(priority, tenant, self._lengths.mean, others=others)
-        if ahead.running >= self._config.parallel and self._scheduler.is_given_place(tenant):
-            ahead = replace(ahead, waiting=0.0, tokens=0.0, running=self._config.parallel - 1)
-        return self._of(tokens, ahead, priority)
+        scheduler = self._scheduler
+        ahead = scheduler.load.ahead(priority, tenant, due_ns, now_ns, self._lengths.mean, others=others)
+        places = self._config.parallel - ahead.held
+        if len(ahead.running) >= places and scheduler.is_given_place(tenant, ahead.own):
+            ahead = Ahead(ahead.running[: places - 1])
+        return self._of(tokens, ahead, priority, rest_s=scheduler.rest_s(now_ns))
 
-    def _of(self, tokens: int, ahead: Ahead, priority: Priority) -> Forecast:
-        token_s = (self._slot_s or 0.0) / max(1.0, self._lengths.mean)
-        left_s = [token_s * self._lengths.left(said, most) for said, most in ahead.answers]
-        told = forecast(tokens, ahead, self._speed(ahead, tokens), self._reading.value, left_s)
+    def _of(self, tokens: int, ahead: Ahead, priority: Priority, *, rest_s: float) -> Forecast:
+        outlook = play(tokens, ahead, self._speed(ahead, tokens, rest_s), self._lengths)
         usual, most = self._waiting[priority]
-        return Forecast(usual.value * told.wait_s, told.read_s, most.value * told.wait_s)
+        return Forecast(
+            usual.value * outlook.wait_s(USUAL),
+            self._reading.value * outlook.read_s,
+            most.value * outlook.wait_s(WAIT_QUANTILE),
+        )
 
     def learn(self, request: Request, now_ns: int) -> None:
         """Of one that has ended, also by its client: that is how many answers end."""
@@ -238,7 +188,10 @@ class Forecasts:
         held_s = (now_ns - stamps.admitted_ns) / 1e9
         self._slot_s = held_s if self._slot_s is None else self._slot_s + LEARNING * (held_s - self._slot_s)
         self._prompt_tokens += LEARNING * (len(request.prompt) - request.reused - self._prompt_tokens)
-        self._lengths.add(len(request.generated))
+        self._lengths.add(len(request.generated), limited=request.finish is Finish.LENGTH)
+        if request.writing.count:
+            tokens_per_step = max(1.0, (len(request.generated) - 1) / request.writing.count)
+            self._tokens_per_step += LEARNING * (tokens_per_step - self._tokens_per_step)
         if request.forecast and stamps.first_token_ns:
             took_s = (stamps.first_token_ns - stamps.submitted_ns) / 1e9
             self._compare(request.forecast, took_s, request.priority)
@@ -253,16 +206,8 @@ class Forecasts:
             most.forget()
             self._reading.observe(told.read_s, took_s)
 
-    def _speed(self, ahead: Ahead, tokens: int) -> Speed:
-        """Of the steps beside the streams that there will be."""
-        cost, slots, alone_s = self._scheduler.cost, self._config.parallel, self.alone_s or 0.0
-        streams = min(slots - 1, ahead.running + int(ahead.waiting))
-        chunk = self._scheduler.prefill_chunk(streams, tokens + sum(ahead.prompts))
-        chunk_s = cost.predict(streams + chunk)
-        return Speed(
-            slots,
-            self._slot_s or 0.0,
-            cost.predict(streams) or 0.0,
-            cost.predict(streams + min(tokens, chunk)) or alone_s,
-            chunk_s / chunk if chunk_s else alone_s,
-        )
+    def _speed(self, ahead: Ahead, tokens: int, rest_s: float) -> Speed:
+        scheduler, places = self._scheduler, self._config.parallel
+        streams = min(places - 1, len(ahead.running) + len(ahead.waiting))
+        chunk = scheduler.prefill_chunk(streams, tokens + sum([place.unread for place in ahead.running]))
+        return Speed(scheduler.cost, places, streams, chunk, self._tokens_per_step, rest_s)

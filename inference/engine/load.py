@@ -2,60 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import Lock
 
 from inference.core import Priority
 from inference.engine.fairness import Shares
+from inference.engine.line import Ahead, Place
 from inference.request import Request
+
+# How long a request that is late, or due at no time, lets those pass that can be in time: longer than any target, and
+# short enough that nobody gives up.
+PATIENCE_NS = 10 * 10**9
+
+# After so long a request that nobody waits for gets a slot, one such request at a time: a slot of eight then costs the
+# others an eighth of their places.
+FLOOR_NS = 30 * 10**9
 
 
 @dataclass(slots=True)
-class Queue:
-    """Requests of one class and tenant. `tokens` are those of the prompts that wait and were not cached when they
-    came."""
+class Held:
+    """What a tenant has in the engine: requests, and tokens of whole prompts that wait."""
 
     waiting: int = 0
+    running: int = 0
     tokens: int = 0
-    running: int = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.waiting or self.running)
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What is computed before a new request, or beside it while its prompt is read.
-
-    `waiting` is a share of requests: how many of others' come first depends on how much each tenant was served.
-    `prompts` are the tokens that running requests of its class or a higher one have left to read; `answers` how many
-    tokens each of those that keep their slots has said, and how many it may say at most.
-    """
-
-    waiting: float = 0.0
-    tokens: float = 0.0
-    running: int = 0
-    prompts: tuple[int, ...] = ()
-    answers: tuple[tuple[int, int], ...] = ()
 
 
 class Load:
     """The event loop adds, the engine's thread moves and removes: each request a few times, never for a token.
 
-    A forecast looks at the tenants that are present, of which there are no more than places.
+    A forecast looks at all requests that are present, of which there are no more than places.
     """
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._lock = Lock()
-        self._queues: dict[Priority, dict[str, Queue]] = {priority: {} for priority in Priority}
+        self._held: dict[str, Held] = {}
         self._waiting: dict[Request, int] = {}  # tokens of its prompt that were not cached
         self._reading: dict[Request, int] = {}  # of those that have a slot: tokens of the prompt that are left
         self._tokens = 0  # of whole prompts that wait
-        self._tokens_of: dict[str, int] = {}
 
     @property
     def waiting(self) -> int:
@@ -70,18 +58,16 @@ class Load:
         """Of the prompts that wait, cached or not: they are held in memory."""
         return self._tokens
 
-    def waiting_of(self, tenant: str) -> int:
-        return sum(queues[tenant].waiting for queues in self._queues.values() if tenant in queues)
+    def held_by(self, tenant: str) -> Held:
+        return self._held.get(tenant) or Held()
 
-    def running_of(self, tenant: str) -> int:
-        return sum(queues[tenant].running for queues in self._queues.values() if tenant in queues)
+    def holding_more_than(self, places: int) -> list[str]:
+        """Tenants of which more requests run."""
+        return [tenant for tenant, held in list(self._held.items()) if held.running > places]
 
-    def tokens_of(self, tenant: str) -> int:
-        return self._tokens_of.get(tenant, 0)
-
-    def add(self, request: Request, uncached: int) -> None:
+    def add(self, request: Request, unread: int) -> None:
         with self._lock:
-            self._wait(request, uncached)
+            self._wait(request, unread)
 
     def place(self, request: Request) -> None:
         """It has a slot now."""
@@ -89,8 +75,7 @@ class Load:
             if request in self._waiting:
                 self._stop_waiting(request)
                 self._reading[request] = request.remaining
-                with self._queue(request) as queue:
-                    queue.running += 1
+                self._count(request, running=1)
 
     def preempt(self, request: Request) -> None:
         """It has lost its slot."""
@@ -113,73 +98,99 @@ class Load:
             elif request in self._reading:
                 self._stop_running(request)
 
-    def ahead(self, priority: Priority, tenant: str, answer: float, *, others: bool = True) -> Ahead:
-        """What comes before a new request, if answers have so many tokens.
+    def ahead(
+        self, priority: Priority, tenant: str, due_ns: int | None, now_ns: int, answer: float, *, others: bool = True
+    ) -> Ahead:
+        """Who comes before a newcomer that is due then, if answers have so many tokens.
 
-        Before it are all of a higher class, those of its own tenant, and of each other tenant what that is behind it
-        in service. `others`: without them, it is what its own tenant has brought about.
+        Before it are all of a higher class, those of its own tenant that are due no later, and of each other tenant
+        what that is behind it in service. `others`: without them, it is what its own tenant has brought about.
         """
         with self._lock:
-            own = self._queues[priority].get(tenant) or Queue()
-            mine = self._shares.served(tenant) + own.tokens + own.waiting * answer
-            waiting, tokens, running = 0.0, 0.0, 0
-            for level in (each for each in Priority if each <= priority):
-                for name, queue in self._queues[level].items():
-                    if name != tenant and not others:
-                        continue
-                    share = 1.0
-                    if level == priority and name != tenant and queue.waiting:
-                        work = queue.tokens + queue.waiting * answer
-                        # One more than the difference: at the same service, who came first goes first.
-                        credit = mine - self._shares.served(name) + work / queue.waiting
-                        share = min(1.0, max(0.0, credit / work)) if work else 1.0
-                    waiting += share * queue.waiting
-                    tokens += share * queue.tokens
-                    running += queue.running
-            if priority < Priority.BATCH and others:
-                running += sum(request.keeps_slot for request in self._reading)
-            reading = tuple(
-                left
-                for request, left in self._reading.items()
-                if left and request.priority <= priority and (others or request.scope.tenant == tenant)
-            )
-            answers = tuple(
-                (len(request.generated), request.max_tokens)
-                for request in self._reading
-                if request.priority <= priority or request.keeps_slot
-            )
-        return Ahead(waiting, tokens, running, reading, answers)
+            waiting, running = list(self._waiting.items()), list(self._reading.items())
+        by_ns = _by_ns(due_ns, now_ns, now_ns)
+        starved, held = _kept(waiting, running, now_ns)
+        higher, same = list[tuple[float, Place]](), defaultdict[str, list[tuple[float, Place]]](list)
+        for request, unread in waiting:
+            if request is starved and others and priority < Priority.BATCH:
+                higher.append((-1, Place(len(request.generated), request.max_tokens, unread)))
+            if request.priority > priority or not (others or request.scope.tenant == tenant):
+                continue
+            place = Place(len(request.generated), request.max_tokens, unread)
+            if request.priority < priority:
+                higher.append((request.priority, place))
+            elif request.scope.tenant != tenant or placed_by_ns(request, now_ns) <= by_ns:
+                same[request.scope.tenant].append((unread + answer, place))
+        mine = self._shares.joining(tenant) + sum([work for work, _ in same[tenant]])
+        line = list[tuple[float, Place]]()
+        for name, places in same.items():
+            served: float = self._shares.served(name)
+            for work, place in places:
+                if served > mine:
+                    break
+                line.append((served, place))
+                served += work
+        places = [
+            (request.scope.tenant == tenant, Place(len(request.generated), request.max_tokens, unread))
+            for request, unread in running
+            if (not held if request.keeps_slot else request.priority <= priority)
+        ]
+        return Ahead(
+            [place for own, place in places if own or others],
+            [place for _, place in [*sorted(higher, key=_first), *sorted(line, key=_first)]],
+            sum(int(own) for own, _ in places) + len(same[tenant]),
+            held if others else 0,
+        )
 
-    def _wait(self, request: Request, uncached: int) -> None:
-        self._waiting[request] = uncached
-        with self._queue(request) as queue:
-            queue.waiting += 1
-            queue.tokens += uncached
-        self._hold(request, len(request.prompt))
+    def _wait(self, request: Request, unread: int) -> None:
+        self._waiting[request] = unread
+        self._count(request, waiting=1, tokens=len(request.prompt))
 
     def _stop_waiting(self, request: Request) -> None:
-        uncached = self._waiting.pop(request)
-        with self._queue(request) as queue:
-            queue.waiting -= 1
-            queue.tokens -= uncached
-        self._hold(request, -len(request.prompt))
+        del self._waiting[request]
+        self._count(request, waiting=-1, tokens=-len(request.prompt))
 
     def _stop_running(self, request: Request) -> None:
         del self._reading[request]
-        with self._queue(request) as queue:
-            queue.running -= 1
+        self._count(request, running=-1)
 
-    def _hold(self, request: Request, tokens: int) -> None:
-        tenant = request.scope.tenant
+    def _count(self, request: Request, *, waiting: int = 0, running: int = 0, tokens: int = 0) -> None:
+        held = self._held.setdefault(request.scope.tenant, Held())
+        held.waiting += waiting
+        held.running += running
+        held.tokens += tokens
         self._tokens += tokens
-        self._tokens_of[tenant] = self._tokens_of.get(tenant, 0) + tokens
-        if not self._tokens_of[tenant]:
-            del self._tokens_of[tenant]
+        if not (held.waiting or held.running):
+            del self._held[request.scope.tenant]
 
-    @contextmanager
-    def _queue(self, request: Request) -> Iterator[Queue]:
-        queues, tenant = self._queues[request.priority], request.scope.tenant
-        queue = queues.setdefault(tenant, Queue())
-        yield queue
-        if queue.is_empty:
-            del queues[tenant]
+
+_first = itemgetter(0)
+
+
+def placed_by_ns(request: Request, now_ns: int) -> int:
+    """By when a request that waits is to have its place: among those of its tenant, the first of them goes first."""
+    if request.generated:  # it was preempted: its reader waits in the middle of a sentence
+        return 0
+    return _by_ns(request.due_ns, request.stamps.submitted_ns, now_ns)
+
+
+def _kept(
+    waiting: Sequence[tuple[Request, int]], running: Sequence[tuple[Request, int]], now_ns: int
+) -> tuple[Request | None, int]:
+    """Of the place that one of the lowest class gets after FLOOR_NS: who goes first for it, or whether the next one has
+    it after the one that does."""
+    starved = [request for request, _ in waiting if is_starved(request, now_ns)]
+    if any(request.keeps_slot for request, _ in running):
+        return None, int(bool(starved))
+    return min(starved, key=lambda request: request.stamps.submitted_ns, default=None), 0
+
+
+def is_starved(request: Request, now_ns: int) -> bool:
+    """Whether one that waits, and that nobody waits for, has done so for too long."""
+    return request.priority is Priority.BATCH and now_ns - request.stamps.submitted_ns >= FLOOR_NS
+
+
+def _by_ns(due_ns: int | None, submitted_ns: int, now_ns: int) -> int:
+    if due_ns is None:
+        return submitted_ns + PATIENCE_NS
+    return due_ns + (PATIENCE_NS if due_ns < now_ns else 0)

@@ -26,7 +26,7 @@ from operator import attrgetter
 from inference.config import EngineConfig
 from inference.core import Priority
 from inference.engine.fairness import Shares, in_turns
-from inference.engine.load import Load
+from inference.engine.load import Load, is_starved, placed_by_ns
 from inference.engine.row_fairness import RowFairness, Share
 from inference.engine.step_cost import StepCost
 from inference.kvcache.host_cache import HostCache
@@ -53,12 +53,6 @@ LONGER_MAX = 4.0
 MIN_CHUNK = 16
 # Waiting requests that are looked at in one step: each may have to wait for a prefix that another one computes.
 CANDIDATES_MAX = 32
-# How long a request that is late, or due at no time, lets those pass that can be in time: longer than any target, and
-# short enough that nobody gives up.
-PATIENCE_NS = 10 * 10**9
-# After so long a request that nobody waits for gets a slot, one such request at a time: a slot of eight then costs the
-# others an eighth of their places.
-FLOOR_NS = 30 * 10**9
 # While a prompt that somebody waits for is read, those that nobody waits for stand still, for so many steps in a row:
 # a higher class that keeps on reading must not stop them for good.
 YIELDS_MAX = 16
@@ -130,6 +124,8 @@ class Scheduler:
         self.load = Load(self._shares)
         self._waiting: list[Request] = []  # in order of arrival
         self._running: list[Request] = []  # in order of admission
+        self._began_ns = self._ended_ns = 0  # of the newest step; it has not ended where nothing follows it
+        self._ends_ns = 0  # of the step under way; 0: there is none
         self._yielded = 0  # steps in a row in which the lowest class stood still
 
     def __repr__(self) -> str:
@@ -221,8 +217,21 @@ class Scheduler:
         chunk = PREFILL_CHUNKS[-1] if streams < len(requests) else 0
         return Share(self._shares.present(tenant), self.cost.predict(streams + chunk) or inf)
 
+    def begin(self, plan: Plan, now_ns: int) -> None:
+        """The step is under way."""
+        if self._ended_ns:
+            self.cost.observe_between((now_ns - self._ended_ns) / 1e9)
+        self._began_ns = now_ns
+        self._ends_ns = now_ns + int((self.cost.predict(plan.rows) or 0.0) * 1e9) if plan.work else 0
+
+    def rest_s(self, now_ns: int) -> float:
+        """Of the step under way, as long as such steps usually take."""
+        return max(0.0, (self._ends_ns - now_ns) / 1e9)
+
     def record_step(self, plan: Plan, seconds: float) -> None:
         """The step is done."""
+        self._ends_ns = 0
+        self._ended_ns = 0 if self.idle else self._began_ns + int(seconds * 1e9)
         if len(self._turns) < 2:
             return
         rows: Counter[str] = Counter()
@@ -310,11 +319,14 @@ class Scheduler:
                 self._preempt(plan, prefix_owners or lower)
             self._place(plan, request)
 
-    def is_given_place(self, tenant: str) -> bool:
-        """Whether the next request of a tenant takes the place of a tenant's that has more than its share."""
-        here = self.load.waiting_of(tenant) + self.load.running_of(tenant)
-        share = self._shares.place_share(self._config.parallel, newcomers=int(not here))
-        return here < share and self._rows_are_cheap
+    def is_given_place(self, tenant: str, own: int) -> bool:
+        """Whether the next request of a tenant takes the place of a tenant's that has more than its share, behind so
+        many of its own."""
+        if not self._rows_are_cheap:
+            return False
+        share = self._shares.place_share(self._config.parallel, newcomers=int(not self._shares.present(tenant)))
+        greedy = self.load.holding_more_than(share)
+        return own < share and any(self._shares.gives_way(other, to=tenant) for other in greedy)
 
     def _greedy(self, request: Request) -> list[Request]:
         """Those of its class whose tenants have more than their share of the places, while its own has less and asks
@@ -344,16 +356,15 @@ class Scheduler:
         all_waiting = [r for r in list(self._waiting) if r is not starved and r.slot is None]
         for priority in sorted({request.priority for request in all_waiting}):
             waiting = [r for r in all_waiting if r.priority is priority]
-            waiting.sort(key=lambda r: _due_ns(r, now_ns))
+            waiting.sort(key=lambda r: placed_by_ns(r, now_ns))
             yield from in_turns(waiting, lambda r: r.scope.tenant, self._shares.served, lambda r: r.remaining)
 
     def _starved(self, now_ns: int) -> Request | None:
         """The first of the lowest class, if it has waited for too long and no other such one runs."""
         if any(request.keeps_slot for request in self._running):
             return None
-        batch = (request for request in self._waiting if request.priority is Priority.BATCH)
-        first = min(batch, key=lambda r: r.stamps.submitted_ns, default=None)
-        return first if first is not None and now_ns - first.stamps.submitted_ns >= FLOOR_NS else None
+        starved = [request for request in self._waiting if is_starved(request, now_ns)]
+        return min(starved, key=lambda r: r.stamps.submitted_ns, default=None)
 
     def _prefix_owners(self, request: Request) -> list[Request]:
         """The requests that are computing a prefix of this one."""
@@ -391,15 +402,6 @@ class Scheduler:
         self.load.read(request, len(chunk))
         outputs, apart = int(len(chunk) == request.remaining), request.exact and len(chunk) > 1
         plan.work.append(Work(request, request.slot, request.computed, chunk, outputs, apart))
-
-
-def _due_ns(request: Request, now_ns: int) -> int:
-    """By when a waiting request is to have its place."""
-    if request.generated:  # it was preempted: its reader waits in the middle of a sentence
-        return 0
-    if request.due_ns is None:
-        return request.stamps.submitted_ns + PATIENCE_NS
-    return request.due_ns + (PATIENCE_NS if request.due_ns < now_ns else 0)
 
 
 def divide(budget: int, prefilling: Sequence[Request]) -> list[tuple[Request, int]]:

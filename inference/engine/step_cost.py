@@ -9,6 +9,9 @@ SMOOTHING = 0.2  # weight of the newest step
 # A step counts as this many times the usual one at most: the machine did something else in between. Where steps have
 # become so much slower for good, that is known after a few.
 PAUSE = 2.0
+# The time between two steps hangs on what the event loop does just then, so it is a mean of many; one that takes longer
+# than this was no plain succession of steps.
+BETWEEN_SMOOTHING, BETWEEN_MAX_S = 0.02, 0.1
 
 
 @dataclass(slots=True)
@@ -25,6 +28,12 @@ class StepCost:
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
         self._ordered: list[_Known] = []  # the smallest size first
+        self.between_s = 0.0  # from the end of a step until the next one begins, where there is one
+
+    def observe_between(self, seconds: float) -> None:
+        """A step has followed another one after so long: tokens were drawn, told, and the next step planned, while the
+        event loop had the interpreter for some of the time."""
+        self.between_s += BETWEEN_SMOOTHING * (min(seconds, BETWEEN_MAX_S) - self.between_s)
 
     def observe(self, rows: int, seconds: float) -> None:
         known = self._known.get(rows.bit_length())

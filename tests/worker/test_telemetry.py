@@ -372,16 +372,18 @@ def test_metrics_count_turns_tokens_and_spans(database: Database) -> None:
         assert line in text
 
 
-def test_what_came_of_a_forecast_is_counted_by_class(database: Database) -> None:
+def test_what_came_of_a_forecast_is_counted_by_class_and_by_whether_a_place_was_waited_for(database: Database) -> None:
     telemetry = make_telemetry(database)
     for kind, took_ms in (("standard", 110.0), ("standard", 300.0), ("batch", 95.0)):
         trace = make_trace(queue=1)
-        trace.spans[0].attributes |= {"class": kind, "expected_ms": 100.0, "took_ms": took_ms}
+        waits = {"expected_wait_ms": 50.0 if kind == "batch" else 0.0}
+        trace.spans[0].attributes |= {"class": kind, "expected_ms": 100.0, "took_ms": took_ms} | waits
         record(telemetry, trace, UUID(int=1))
     told = [line for line in telemetry.metrics.render().decode().splitlines() if "firsttoken_forecast_ratio" in line]
     within_20 = {kind: right(told, kind, "1.2") - right(told, kind, "0.8") for kind in ("standard", "batch")}
     assert within_20 == {"standard": 1.0, "batch": 1.0}
     assert right(told, "standard", "+Inf") == 2.0
+    assert all(('queued="yes"' in line) == ('class="batch"' in line) for line in told if "class=" in line)
 
 
 def right(lines: Sequence[str], kind: str, le: str) -> float:

@@ -41,3 +41,12 @@ def test_a_pause_of_the_machine_says_little_of_the_next_step() -> None:
     cost.observe(8, 0.01)
     cost.observe(8, 2.0)
     assert cost.predict(8) == pytest.approx(0.012)
+
+
+def test_the_time_between_two_steps_is_a_mean_that_one_long_pause_hardly_moves() -> None:
+    cost = StepCost()
+    for _ in range(300):
+        cost.observe_between(0.002)
+    assert cost.between_s == pytest.approx(0.002, rel=0.01)
+    cost.observe_between(60.0)
+    assert cost.between_s < 0.005

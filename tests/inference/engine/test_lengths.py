@@ -1,0 +1,71 @@
+"""How long answers go on is learned from those that ended, also from those that were ended."""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.engine.lengths import NEWEST, Lengths
+
+
+def of(*tokens: int, limited: bool = False) -> Lengths:
+    lengths = Lengths()
+    for each in tokens:
+        lengths.add(each, limited=limited)
+    return lengths
+
+
+def test_an_answer_goes_on_as_long_as_those_did_that_came_so_far() -> None:
+    lengths = of(10, 20, 60)
+    assert lengths.mean == 30
+    assert lengths.left(0, 100, [0.1, 0.5, 0.9]) == [10, 20, 60]
+    assert lengths.left(15, 100, [0.1, 0.9]) == [5, 45]
+    assert lengths.left(15, 18, [0.9]) == [3]  # it may say no more
+
+
+def test_one_that_has_said_more_than_any_before_it_is_taken_to_go_on_to_its_limit() -> None:
+    assert of(10, 20).left(30, 100, [0.5]) == [70]
+
+
+def test_where_all_answers_are_ended_by_their_limit_the_next_one_will_be_too() -> None:
+    lengths = of(5, 10, 15, limited=True)
+    assert lengths.is_certain
+    assert lengths.left(3, 50, [0.01, 0.99]) == [47, 47]
+
+
+def test_answers_that_were_ended_make_others_look_no_shorter() -> None:
+    """Half of them may have thirty tokens, and would have gone on."""
+    rng, lengths, natural = random.Random(1), Lengths(), list[int]()
+    for number in range(NEWEST):
+        natural.append(tokens := rng.randint(1, 100))
+        most = 30 if number % 2 else 1000
+        lengths.add(min(tokens, most), limited=tokens >= most)
+    [usual] = lengths.left(0, 1000, [0.5])
+    assert usual == pytest.approx(median(natural), rel=0.25)
+    assert lengths.mean < 0.75 * usual
+
+
+def test_only_the_newest_are_looked_at() -> None:
+    lengths = of(*[1000] * NEWEST, *[10] * NEWEST)
+    assert (lengths.mean, lengths.left(0, 5000, [0.99])) == (10, [10])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.booleans()), max_size=100),
+    st.integers(0, 600),
+    st.integers(1, 600),
+    st.lists(st.floats(0.001, 0.999), min_size=1, max_size=9),
+)
+def test_what_is_left_is_at_least_a_token_no_more_than_is_allowed_and_more_with_more_chance(
+    newest: list[tuple[int, bool]], said: int, more: int, chances: list[float]
+) -> None:
+    lengths = Lengths()
+    for tokens, limited in newest:
+        lengths.add(tokens, limited=limited)
+    left = lengths.left(said, said + more, sorted(chances))
+    assert left == sorted(left)
+    assert all(1 <= each <= more for each in left)
