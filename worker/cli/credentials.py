@@ -136,8 +136,8 @@ async def drop_secret(config: Config, *, force: bool) -> None:
         count = await keys.of_other_secrets()
         if count and not force:
             raise StartError(
-                f"{count} keys have not been used since the rotation and would stop working: use or revoke them, "
-                "or drop the secret anyway with --force"
+                f"keys that were not used since the rotation would stop working ({count}): use or revoke them, or drop "
+                "the secret anyway with --force"
             )
         tenant_id = await keys.tenant(LOCAL_TENANT)
         async with database.tenant(tenant_id) as connection:

@@ -192,7 +192,7 @@ def test_the_secret_is_rotated_once_and_the_audit_log_tells_who_did_it(make_home
     assert "wait" in complaint("secret", "drop", "--home", home)
     file = Path(home, "secret")
     file.write_bytes(file.read_bytes()[:64] + struct.pack("<d", 0))  # as if it had been rotated long ago
-    assert "1 keys were not used" in complaint("secret", "drop", "--home", home)
+    assert "not used since the rotation would stop working (1)" in complaint("secret", "drop", "--home", home)
     assert "--secret-before" in complaint("secret", "rotate", "--home", home, FIRSTTOKEN_SECRET="x" * 32)
     assert firsttoken("secret", "drop", "--force", "--home", home).returncode == 0
     told = firsttoken("audit", "--home", home).stdout
