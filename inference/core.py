@@ -169,8 +169,8 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When the first token is expected, from the submission on: the wait for a slot, and reading the prompt. Nine of
-    ten wait no longer than `wait_most_s`."""
+    """When the first token is expected, from the submission on: the wait for a slot, and reading the prompt. 95
+    of 100 wait no longer than `wait_most_s`."""
 
     wait_s: float
     read_s: float

@@ -376,13 +376,8 @@ def test_what_came_of_a_forecast_is_counted_by_class_and_by_whether_a_place_was_
     telemetry = make_telemetry(database)
     for kind, took_ms in (("standard", 110.0), ("standard", 300.0), ("batch", 95.0)):
         trace = make_trace(queue=1)
-        wait_ms = 50.0 if kind == "batch" else 0.0
-        trace.spans[0].attributes |= {
-            "class": kind,
-            "expected_ms": 100.0,
-            "expected_wait_ms": wait_ms,
-            "took_ms": took_ms,
-        }
+        trace.spans[0].attributes |= {"class": kind, "expected_ms": 100.0, "took_ms": took_ms}
+        trace.spans[0].attributes["expected_wait_ms"] = 50.0 if kind == "batch" else 0.0
         record(telemetry, trace, UUID(int=1))
     told = [line for line in telemetry.metrics.render().decode().splitlines() if "firsttoken_forecast_ratio" in line]
     within_20 = {kind: right(told, kind, "1.2") - right(told, kind, "0.8") for kind in ("standard", "batch")}
