@@ -1,8 +1,8 @@
-"""When the first token of a request is to be expected, and whether it should be taken at all. Pure.
+"""Predicts the TTFT of a request, and decides whether it is admitted. Pure.
 
-Those before it are played through (see inference.engine.line). What that leaves out is learned: factors on the wait
-and on reading that follow a quantile of what came of it (Gibbs & Candès 2021, arXiv 2106.00170), those of the wait for
-each class: the usual one is told, a high one decides who is refused.
+The requests ahead are simulated (see inference.engine.queue_simulation). What the simulation leaves out is learned:
+factors on the wait and on the prefill that track a quantile of the observed ratio (Gibbs & Candès 2021, arXiv
+2106.00170), those of the wait per class. The median is reported to clients, a high quantile decides about refusals.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from math import exp
 
 from inference.config import EngineConfig
 from inference.core import Due, Finish, Forecast, Priority
-from inference.engine.lengths import Lengths
-from inference.engine.line import Ahead, Speed, play
+from inference.engine.answer_lengths import AnswerLengths
+from inference.engine.queue_simulation import Ahead, Speed, simulate
 from inference.engine.scheduler import Scheduler
 from inference.errors import Late
 from inference.request import Request
@@ -99,7 +99,7 @@ class Forecasts:
         self._config = config
         self._slot_s: float | None = None  # that a request holds its slot, in the mean
         self._prompt_tokens = 0.0  # that were not cached, in the mean
-        self._lengths = Lengths()
+        self._lengths = AnswerLengths()
         self._returns = Returns()
         self._tokens_per_step = 1.0  # of an answer, drafts included
         self._reading = Factor(USUAL, READ_FACTOR_MAX, LEARNING_USUAL)
@@ -172,12 +172,12 @@ class Forecasts:
         return self._of(tokens, ahead, priority, rest_s=scheduler.rest_s(now_ns))
 
     def _of(self, tokens: int, ahead: Ahead, priority: Priority, *, rest_s: float) -> Forecast:
-        outlook = play(tokens, ahead, self._speed(ahead, tokens, rest_s), self._lengths)
+        simulated = simulate(tokens, ahead, self._speed(ahead, tokens, rest_s), self._lengths)
         usual, most = self._waiting[priority]
         return Forecast(
-            usual.value * outlook.wait_s(USUAL),
-            self._reading.value * outlook.read_s,
-            most.value * outlook.wait_s(WAIT_QUANTILE),
+            usual.value * simulated.wait_s(USUAL),
+            self._reading.value * simulated.read_s,
+            most.value * simulated.wait_s(WAIT_QUANTILE),
         )
 
     def learn(self, request: Request, now_ns: int) -> None:

@@ -10,7 +10,7 @@ from threading import Lock
 
 from inference.core import Priority
 from inference.engine.fairness import Shares
-from inference.engine.line import Ahead, Place
+from inference.engine.queue_simulation import Ahead, RequestAhead
 from inference.request import Request
 
 # How long a request that is late, or due at no time, lets those pass that can be in time: longer than any target, and
@@ -110,19 +110,19 @@ class Load:
             waiting, running = list(self._waiting.items()), list(self._reading.items())
         by_ns = _by_ns(due_ns, now_ns, now_ns)
         starved, held = _kept(waiting, running, now_ns)
-        higher, same = list[tuple[float, Place]](), defaultdict[str, list[tuple[float, Place]]](list)
+        higher, same = list[tuple[float, RequestAhead]](), defaultdict[str, list[tuple[float, RequestAhead]]](list)
         for request, unread in waiting:
             if request is starved and others and priority < Priority.BATCH:
-                higher.append((-1, Place(len(request.generated), request.max_tokens, unread)))
+                higher.append((-1, RequestAhead(len(request.generated), request.max_tokens, unread)))
             if request.priority > priority or not (others or request.scope.tenant == tenant):
                 continue
-            place = Place(len(request.generated), request.max_tokens, unread)
+            place = RequestAhead(len(request.generated), request.max_tokens, unread)
             if request.priority < priority:
                 higher.append((request.priority, place))
             elif request.scope.tenant != tenant or placed_by_ns(request, now_ns) <= by_ns:
                 same[request.scope.tenant].append((unread + answer, place))
         mine = self._shares.joining(tenant) + sum([work for work, _ in same[tenant]])
-        line = list[tuple[float, Place]]()
+        line = list[tuple[float, RequestAhead]]()
         for name, places in same.items():
             served: float = self._shares.served(name)
             for work, place in places:
@@ -131,7 +131,7 @@ class Load:
                 line.append((served, place))
                 served += work
         places = [
-            (request.scope.tenant == tenant, Place(len(request.generated), request.max_tokens, unread))
+            (request.scope.tenant == tenant, RequestAhead(len(request.generated), request.max_tokens, unread))
             for request, unread in running
             if (not held if request.keeps_slot else request.priority <= priority)
         ]

@@ -27,7 +27,7 @@ from inference.engine.forecast import (
     late_by_s,
     retry_after_s,
 )
-from inference.engine.line import Ahead
+from inference.engine.queue_simulation import Ahead
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Plan, Scheduler
 from inference.errors import Late

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.engine.lengths import NEWEST, Lengths
+from inference.engine.answer_lengths import NEWEST, AnswerLengths
 
 
-def of(*tokens: int, limited: bool = False) -> Lengths:
-    lengths = Lengths()
+def of(*tokens: int, limited: bool = False) -> AnswerLengths:
+    lengths = AnswerLengths()
     for each in tokens:
         lengths.add(each, limited=limited)
     return lengths
@@ -39,7 +39,7 @@ def test_where_all_answers_are_ended_by_their_limit_the_next_one_will_be_too() -
 
 def test_answers_that_were_ended_make_others_look_no_shorter() -> None:
     """Half of them may have thirty tokens, and would have gone on."""
-    rng, lengths, natural = random.Random(1), Lengths(), list[int]()
+    rng, lengths, natural = random.Random(1), AnswerLengths(), list[int]()
     for number in range(NEWEST):
         natural.append(tokens := rng.randint(1, 100))
         most = 30 if number % 2 else 1000
@@ -63,7 +63,7 @@ def test_only_the_newest_are_looked_at() -> None:
 def test_what_is_left_is_at_least_a_token_no_more_than_is_allowed_and_more_with_more_chance(
     newest: list[tuple[int, bool]], said: int, more: int, chances: list[float]
 ) -> None:
-    lengths = Lengths()
+    lengths = AnswerLengths()
     for tokens, limited in newest:
         lengths.add(tokens, limited=limited)
     left = lengths.left(said, said + more, sorted(chances))

@@ -1,7 +1,8 @@
-"""How long answers get, learned from the newest ones: the product-limit estimator of Kaplan and Meier (1958). Pure.
+"""The distribution of answer lengths, learned from recent answers by the product-limit estimator of Kaplan and Meier
+(1958). Pure.
 
-An answer that its own limit ended would have gone on, so it tells of the lengths before it and of none behind. To count
-it as one that ended there would make all others look shorter than they are.
+An answer that reached its token limit is censored: it shows that answers get at least that long, and nothing beyond. To
+count it as one that ended there would make all answers look shorter than they are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-NEWEST = 64  # answers that are looked at
+NEWEST = 64  # recent answers in the estimate
 
 
 class _Curve(NamedTuple):
@@ -22,7 +23,7 @@ class _Curve(NamedTuple):
     ended: list[float]
 
 
-class Lengths:
+class AnswerLengths:
     """In tokens. The engine's thread adds, the event loop asks: what it asks is exchanged as a whole."""
 
     def __init__(self) -> None:
