@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
@@ -16,7 +17,7 @@ from worker.config import Config, ConfigError, load, prepare_process
 from worker.crew.member import Member
 from worker.errors import StartError
 
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREAD = 1, 130, 141
 LOG_FORMAT = "%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s"
 
 
@@ -50,6 +51,9 @@ def _run(command: str, config: Config, options: dict[str, Any], member: Member |
 
     try:
         uvloop.run(_stoppable(getattr(commands, command)(config, **options)))
+    except BrokenPipeError:  # who reads the output has had enough: no mistake, and nothing to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNREAD
     except commands.FAILURES as error:
         return _fail(error, member)
     return 0

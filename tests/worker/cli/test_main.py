@@ -31,6 +31,17 @@ def firsttoken(*arguments: str, **environment: str) -> subprocess.CompletedProce
     )
 
 
+def test_a_command_whose_output_nobody_reads_ends_without_a_word() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-u", "-m", "worker", "models", "list"]
+    with open(writer, "w") as output:
+        done = subprocess.run(
+            command, stdout=output, stderr=subprocess.PIPE, cwd=ROOT, env=clean_environment(), timeout=TIMEOUT_S
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def complaint(*arguments: str, **environment: str) -> str:
     """The one line on stderr of a command that must fail."""
     done = firsttoken(*arguments, **environment)
