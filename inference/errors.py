@@ -23,8 +23,19 @@ class PromptTooLong(InferenceError):
     param = "input"
 
 
+class EmptyPrompt(InferenceError):
+    """The prompt has no tokens: nothing tells what comes next."""
+
+    status = 400
+    code = "invalid_value"
+    param = "input"
+
+    def __init__(self) -> None:
+        super().__init__("The prompt is empty, and this model has no token to begin with: send some text.")
+
+
 class TooManyTokens(PromptTooLong):
-    """The prompt leaves no room for an answer, or is empty."""
+    """The prompt leaves no room for an answer."""
 
     def __init__(self, tokens: int, context_length: int) -> None:
         super().__init__(

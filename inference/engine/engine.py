@@ -24,6 +24,7 @@ from inference.engine.handle import Handle, Outbox, TokenUpdate
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import AHEAD_TOKENS_MIN, Scheduler
 from inference.errors import (
+    EmptyPrompt,
     EngineStopped,
     InferenceError,
     NotDeterministic,
@@ -118,7 +119,9 @@ class Engine:
         if self._closing or self._failed or self._outbox is None:
             raise EngineStopped(self._failed or "the model is shutting down")
         room = self._backend.context - len(prompt)
-        if not prompt or room < 1 + len(written):
+        if not prompt:
+            raise EmptyPrompt
+        if room < 1 + len(written):
             raise TooManyTokens(len(prompt), self._backend.context)
         if sampling.deterministic and not (self._backend.exact and self._backend.rewinds):
             raise NotDeterministic(

@@ -15,7 +15,7 @@ from inference.config import CONTEXT_DEFAULT
 from inference.control_tokens import significant_tokens
 from inference.core import NO_DEADLINE, Due, Priority, Sampling
 from inference.engine.scheduler import AHEAD_TOKENS_MIN
-from inference.errors import EnginesAway, InferenceError, TooManyTokens, UnknownToken
+from inference.errors import EmptyPrompt, EnginesAway, InferenceError, TooManyTokens, UnknownToken
 from inference.grammar.lark import by_token
 from inference.kvcache.shared_prefixes import SharedPrefixes
 from inference.llama import LlamaModel
@@ -128,7 +128,9 @@ class RemoteModel(TextModel):
     ) -> RemoteGeneration:
         """Raises EnginesAway besides."""
         room = self.context_length - len(prompt)
-        if not prompt or room < 1 + len(written):
+        if not prompt:
+            raise EmptyPrompt
+        if room < 1 + len(written):
             raise TooManyTokens(len(prompt), self.context_length)
         unknown = next((token for token in sampling.logit_bias if not 0 <= token < len(self._pieces)), None)
         if unknown is not None:

@@ -63,6 +63,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(client: OpenAI) -> None:
         ({"echo": True, "logprobs": 1}, "echo"),
         ({"prompt": [10**9]}, "prompt"),
         ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt is empty"),
         ({"prompt": ["x"] * 33}, "prompt"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:
