@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from math import exp
 
 from inference.config import EngineConfig
@@ -112,10 +111,10 @@ class Repeats:
         if asked in self._made:
             made_ns, made = self._made[asked]
             gone_s = (now_ns - made_ns) / 1e9
-            if gone_s < min(REPEATED_S, made.wait_s):
-                return replace(made, wait_s=made.wait_s - gone_s, wait_most_s=max(0.0, made.wait_most_s - gone_s))
+            if gone_s < REPEATED_S and (gone_s < made.wait_s or not made.wait_s):
+                return made.after(gone_s)
         forecast = make()
-        if forecast is not None and forecast.wait_s:
+        if forecast is not None:
             self._made[asked] = now_ns, forecast
         return forecast
 
