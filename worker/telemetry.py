@@ -83,7 +83,7 @@ class Telemetry:
             await self._writer.flush()
 
     async def _store_waiting(self) -> bool:
-        """What arrives meanwhile gathers for the next time: under load each turn would get a transaction of its own."""
+        """What arrives meanwhile gathers for the next time: under load there would be many small transactions."""
         stored, dropped, left = 0, self.dropped, len(self._waiting)
         while left > 0 and self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, left, len(self._waiting)))]

@@ -297,7 +297,7 @@ async def test_turns_that_are_being_stored_when_the_worker_stops_are_stored(
 async def test_turns_that_end_while_others_are_being_stored_are_gathered_for_the_next_time(
     database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each request of a flood that is refused would cost a transaction."""
+    """Otherwise a flood that is refused would cost many small transactions."""
     telemetry, write, sizes = make_telemetry(database), Traces.write, list[int]()
 
     async def write_while_another_ends(traces: Traces, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
