@@ -184,6 +184,10 @@ class Forecast:
     def most_s(self) -> float:
         return max(self.wait_s, self.wait_most_s) + self.read_s
 
+    def after(self, seconds: float) -> Forecast:
+        """What is left of it so much later, if nothing but time has passed."""
+        return replace(self, wait_s=max(0.0, self.wait_s - seconds), wait_most_s=max(0.0, self.wait_most_s - seconds))
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:

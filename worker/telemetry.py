@@ -83,9 +83,12 @@ class Telemetry:
             await self._writer.flush()
 
     async def _store_waiting(self) -> bool:
-        stored, dropped = 0, self.dropped
-        while self._waiting:
-            stored += await self._store([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
+        """What arrives meanwhile gathers for the next time: under load there would be many small transactions."""
+        stored, dropped, left = 0, self.dropped, len(self._waiting)
+        while left > 0 and self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, left, len(self._waiting)))]
+            stored += await self._store(batch)
+            left -= len(batch)
         if self.dropped > dropped and not stored:  # one turn that cannot be stored is not the writer's failure
             raise NotStored(f"{self.dropped - dropped} traces")
         if stored:

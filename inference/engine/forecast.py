@@ -8,6 +8,7 @@ factors on the wait and on the prefill that track a quantile of the observed rat
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from math import exp
 
 from inference.config import EngineConfig
@@ -33,6 +34,11 @@ TENANTS_MAX = 1000  # whose times are remembered, in about 100 kB
 # A prompt that cannot be read within its target even alone is late by itself: it may take this much of its own time
 # longer, as waiting would not help it.
 STRETCH = 1.25
+# While the load is unchanged, a forecast is repeated for so long, less the time gone by: a flood of requests that are
+# refused changes nothing, and each would otherwise cost a simulation.
+REPEATED_S = 0.05
+# Requests with times until their first token is due that differ by less get the same forecast.
+DUE_BUCKET_NS = 50 * 10**6
 RETRY_AFTER_MIN_S = 0.25  # a round trip and the patience of clients; nobody is sent away for less
 RETRY_AFTER_MAX_S = 60.0  # the longest that official clients wait by themselves
 
@@ -91,6 +97,28 @@ class Returns:
         return told_s
 
 
+class Repeats:
+    """The forecasts since the load last changed, each to be repeated for a while."""
+
+    def __init__(self) -> None:
+        self._changes = 0  # of the load
+        self._made: dict[Hashable, tuple[int, Forecast]] = {}
+
+    def get(self, asked: Hashable, changes: int, now_ns: int, make: Callable[[], Forecast | None]) -> Forecast | None:
+        if changes != self._changes or len(self._made) > TENANTS_MAX:
+            self._made.clear()
+            self._changes = changes
+        if asked in self._made:
+            made_ns, made = self._made[asked]
+            gone_s = (now_ns - made_ns) / 1e9
+            if gone_s < REPEATED_S and (gone_s < made.wait_s or not made.wait_s):
+                return made.after(gone_s)
+        forecast = make()
+        if forecast is not None:
+            self._made[asked] = now_ns, forecast
+        return forecast
+
+
 class Forecasts:
     """What the requests so far have taught of the next ones. The event loop asks, the engine's thread teaches."""
 
@@ -101,6 +129,7 @@ class Forecasts:
         self._prompt_tokens = 0.0  # that were not cached, in the mean
         self._lengths = AnswerLengths()
         self._returns = Returns()
+        self._repeats = Repeats()
         self._tokens_per_step = 1.0  # of an answer, drafts included
         self._reading = Factor(USUAL, READ_FACTOR_MAX, LEARNING_USUAL)
         self._waiting = {
@@ -132,7 +161,7 @@ class Forecasts:
 
     def check(self, tokens: int, due: Due, tenant: str, priority: Priority, now_ns: int) -> Forecast | None:
         """What is expected of a prompt with so many tokens to read; None while nothing was learned. Raises Late."""
-        expected = self.expected(tokens, tenant, priority, due.at_ns, now_ns)
+        expected = self._repeated(tokens, tenant, priority, due.at_ns, now_ns, others=True)
         if expected is None or due.at_ns is None or due.waits:
             return expected
         left_s = (due.at_ns - now_ns) / 1e9
@@ -143,12 +172,27 @@ class Forecasts:
         if not late_s:
             return expected
         retry_s = self._returns.after(tenant, late_s, self._apart_s, now_ns)
-        without_others = self.expected(tokens, tenant, priority, due.at_ns, now_ns, others=False)
+        own = self._scheduler.load.is_all_of(tenant)
+        if not own:
+            without_others = self._repeated(tokens, tenant, priority, due.at_ns, now_ns, others=False)
+            own = without_others is not None and late_by_s(without_others, left_s, alone.total_s) > 0
         raise Late(
             f"The first token is expected in {expected.most_s:.1f} s, which is too late. "
             "With the header x-firsttoken-late: wait the request is taken nevertheless.",
             retry_after_s(retry_s),
-            own=without_others is not None and late_by_s(without_others, left_s, alone.total_s) > 0,
+            own=own,
+        )
+
+    def _repeated(
+        self, tokens: int, tenant: str, priority: Priority, due_ns: int | None, now_ns: int, *, others: bool
+    ) -> Forecast | None:
+        """The same as `expected`, or what it was a moment ago."""
+        due_bucket = None if due_ns is None else (due_ns - now_ns) // DUE_BUCKET_NS
+        return self._repeats.get(
+            (tokens, tenant, priority, due_bucket, others),
+            self._scheduler.load.changes,
+            now_ns,
+            lambda: self.expected(tokens, tenant, priority, due_ns, now_ns, others=others),
         )
 
     def expected(

@@ -44,6 +44,7 @@ class Load:
         self._waiting: dict[Request, int] = {}  # tokens of its prompt that were not cached
         self._reading: dict[Request, int] = {}  # of those that have a slot: tokens of the prompt that are left
         self._tokens = 0  # of whole prompts that wait
+        self.changes = 0  # of what waits and what runs, so that a forecast can tell whether it is still that of now
 
     @property
     def waiting(self) -> int:
@@ -60,6 +61,10 @@ class Load:
 
     def held_by(self, tenant: str) -> Held:
         return self._held.get(tenant) or Held()
+
+    def is_all_of(self, tenant: str) -> bool:
+        """Whether nobody else has anything here."""
+        return len(self._held) == 1 and tenant in self._held
 
     def holding_more_than(self, places: int) -> list[str]:
         """Tenants of which more requests run."""
@@ -160,6 +165,7 @@ class Load:
         held.running += running
         held.tokens += tokens
         self._tokens += tokens
+        self.changes += 1
         if not (held.waiting or held.running):
             del self._held[request.scope.tenant]
 
@@ -179,7 +185,8 @@ def _kept(
 ) -> tuple[Request | None, int]:
     """Of the place that one of the lowest class gets after FLOOR_NS: who goes first for it, or whether the next one has
     it after the one that does."""
-    starved = [request for request, _ in waiting if is_starved(request, now_ns)]
+    batch = Priority.BATCH
+    starved = [request for request, _ in waiting if request.priority is batch and is_starved(request, now_ns)]
     if any(request.keeps_slot for request, _ in running):
         return None, int(bool(starved))
     return min(starved, key=lambda request: request.stamps.submitted_ns, default=None), 0

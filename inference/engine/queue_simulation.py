@@ -13,20 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil
-from operator import itemgetter
 from random import Random
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inference.engine.answer_lengths import AnswerLengths
 from inference.engine.step_cost import StepCost
 
-# Samples to simulate, and lengths to draw in total, a microsecond or two each. With many requests their lengths average
-# out, so fewer samples are enough.
-SAMPLES, LOOKUPS_MAX = 9, 512
+# Samples to simulate, and lengths to draw in total. With many requests their lengths average out, so fewer samples are
+# enough.
+SAMPLES, LOOKUPS_MAX = 9, 256
 _SPREAD = [(sample + 0.5) / SAMPLES for sample in range(SAMPLES)]
 _random = Random(1)
 # Per request and sample, for as many requests as there usually are; further requests reuse them from the start.
-DRAWS = [_random.sample(_SPREAD, SAMPLES) for _ in range(64)]
+DRAWS = np.array([_random.sample(_SPREAD, SAMPLES) for _ in range(64)])
 
 
 class RequestAhead(NamedTuple):
@@ -95,40 +97,31 @@ def simulate(prompt: int, ahead: Ahead, speed: Speed, lengths: AnswerLengths) ->
         others = [place.unread for place in (*ahead.running, *ahead.waiting)]
         return SimulatedWait([0.0], speed.rest_s + speed.read_s(prompt, others))
     samples = 1 if lengths.is_certain else min(SAMPLES, max(1, LOOKUPS_MAX // looks))
-    step_s, token_s = speed.step_s(speed.places), speed.token_s
-    before = sum([place.unread for place in (*ahead.running, *ahead.waiting)])
-    played = list[tuple[float, list[int]]]()
-    for steps in zip(*_steps(ahead, speed, lengths, samples), strict=True):
-        turn, begins = _sample(ahead, steps, speed.places - ahead.held)
-        rest = [left for begin, unread in begins if (left := unread - (turn - begin) * speed.chunk) > 0]
-        played.append((speed.rest_s + turn * step_s + (before - sum(rest)) * token_s, rest))
-    played.sort(key=itemgetter(0))
-    return SimulatedWait([wait_s for wait_s, _ in played], speed.read_s(prompt, played[samples // 2][1]))
+    generated, max_tokens, unread = np.array([*zip(*ahead.running, *ahead.waiting, strict=True)], np.int64)
+    draws = DRAWS[np.arange(looks) % len(DRAWS), :samples]
+    steps = _steps(lengths.left(generated, max_tokens, draws), unread, speed)
+    free = speed.places - ahead.held - len(ahead.running)
+    begins = np.array([_begins(each, len(ahead.running), free) for each in steps.T.tolist()], np.int64)
+    turns = begins[:, -1]
+    rest = np.maximum(0, unread - (turns[:, None] - begins[:, :-1]) * speed.chunk)
+    read = unread.sum() - rest.sum(axis=1)
+    waits_s = speed.rest_s + turns * speed.step_s(speed.places) + read * speed.token_s
+    order = waits_s.argsort()
+    beside = rest[order[samples // 2]]
+    return SimulatedWait(waits_s[order].tolist(), speed.read_s(prompt, beside[beside > 0].tolist()))
 
 
-def _steps(ahead: Ahead, speed: Speed, lengths: AnswerLengths, samples: int) -> list[list[int]]:
-    """How many further steps each request takes part in, by sample."""
-    steps = list[list[int]]()
-    for number, (generated, max_tokens, unread) in enumerate((*ahead.running, *ahead.waiting)):
-        left = lengths.left(generated, max_tokens, DRAWS[number % len(DRAWS)][:samples])
-        if speed.tokens_per_step > 1:
-            left = [ceil(tokens / speed.tokens_per_step) for tokens in left]
-        if unread:
-            reads = ceil(unread / speed.chunk) - 1  # the step that completes a prompt yields the first token
-        else:
-            reads = -int(speed.rest_s > 0)  # the current step yields a token
-        steps.append([reads + each for each in left])
-    return steps
+def _steps(left: NDArray[np.int64], unread: NDArray[np.int64], speed: Speed) -> NDArray[np.int64]:
+    """How many further steps each request takes part in, by sample, if so many tokens are `left` of its answer."""
+    if speed.tokens_per_step > 1:
+        left = np.ceil(left / speed.tokens_per_step).astype(np.int64)
+    # The step that completes a prompt yields the first token, and so does the current step for a request without one.
+    reads = np.where(unread > 0, -(-unread // speed.chunk) - 1, -int(speed.rest_s > 0))
+    return left + reads[:, None]
 
 
-def _sample(ahead: Ahead, steps: Sequence[int], places: int) -> tuple[int, list[tuple[int, int]]]:
-    """When the new request gets a slot, and when each prompt begins, in steps from the next one."""
-    running = len(ahead.running)
-    begins = [(0, place.unread) for place in ahead.running if place.unread]
-    ends = [*steps[:running], *[0] * (places - running)]
+def _begins(steps: Sequence[int], running: int, free: int) -> list[int]:
+    """When each request gets its slot, and last the new one, in steps from the next one."""
+    ends = [*steps[:running], *[0] * free]
     heapify(ends)
-    for place, lasts in zip(ahead.waiting, steps[running:], strict=True):
-        begin = ends[0]
-        heapreplace(ends, begin + lasts)
-        begins.append((begin, place.unread))
-    return ends[0], begins
+    return [*[0] * running, *[heapreplace(ends, ends[0] + lasts) for lasts in steps[running:]], ends[0]]

@@ -119,6 +119,8 @@ class Scheduler:
             config.slots, parked=parked, shared_prefixes=self.shared_prefixes, rewinds=rewinds, streams=streams
         )
         self.cost = StepCost()
+        alone = config.prefill_tokens_alone
+        self._chunks = [chunk for chunk in PREFILL_CHUNKS if chunk <= alone] or [alone]
         self._shares = Shares()
         self._turns = RowFairness(config.inter_token_target_s)
         self.load = Load(self._shares)
@@ -285,12 +287,8 @@ class Scheduler:
 
     def _largest(self, streams: int, limit_s: float) -> int:
         """The largest chunk that keeps a step within that time, or the smallest."""
-        most = self._config.prefill_tokens_alone
-        first = bisect_left(PREFILL_CHUNKS, -most, key=lambda chunk: -chunk)
-        fits = bisect_left(
-            PREFILL_CHUNKS, -limit_s, lo=first, key=lambda chunk: -(self.cost.predict(streams + chunk) or 0.0)
-        )
-        return PREFILL_CHUNKS[fits] if fits < len(PREFILL_CHUNKS) else min(PREFILL_CHUNKS[-1], most)
+        fits = bisect_left(self._chunks, -limit_s, key=lambda chunk: -(self.cost.predict(streams + chunk) or 0.0))
+        return self._chunks[min(fits, len(self._chunks) - 1)]
 
     def place_of(self, request: Request, now_ns: int) -> int:
         """Of one that waits, 1 for the next one. For the event loop too; one that has only arrived is the last."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import attrgetter
 
 SMOOTHING = 0.2  # weight of the newest step
 # A step counts as this many times the usual one at most: the machine did something else in between. Where steps have
@@ -20,6 +21,9 @@ class _Known:
 
     rows: float
     seconds: float
+
+
+_rows = attrgetter("rows")
 
 
 class StepCost:
@@ -49,11 +53,12 @@ class StepCost:
         Beyond the largest size seen, a row is taken to cost what it does there, which is more than it will.
         """
         known = self._ordered
-        if not known or rows.bit_length() < min(self._known):
+        above = bisect_right(known, rows, key=_rows)
+        if 0 < above < len(known):
+            low, high = known[above - 1], known[above]
+            share = (rows - low.rows) / (high.rows - low.rows)
+            return low.seconds + share * (high.seconds - low.seconds)
+        if not known or rows.bit_length() < int(known[0].rows).bit_length():
             return None
-        for low, high in pairwise(known):
-            if low.rows <= rows < high.rows:
-                share = (rows - low.rows) / (high.rows - low.rows)
-                return low.seconds + share * (high.seconds - low.seconds)
-        nearest = known[0] if rows < known[0].rows else known[-1]
+        nearest = known[max(0, above - 1)]
         return nearest.seconds * rows / nearest.rows

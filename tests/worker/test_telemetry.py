@@ -294,6 +294,27 @@ async def test_turns_that_are_being_stored_when_the_worker_stops_are_stored(
     assert len(await telemetry.traces.list(member(tenant_id), recent())) == 1
 
 
+async def test_turns_that_end_while_others_are_being_stored_are_gathered_for_the_next_time(
+    database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a flood that is refused would cost many small transactions."""
+    telemetry, write, sizes = make_telemetry(database), Traces.write, list[int]()
+
+    async def write_while_another_ends(traces: Traces, tenant_id: UUID, records: Sequence[TurnRecord]) -> None:
+        sizes.append(len(records))
+        record(telemetry, make_trace(edge=1), tenant_id)
+        await write(traces, tenant_id, records)
+
+    monkeypatch.setattr(Traces, "write", write_while_another_ends)
+    for _ in range(130):
+        record(telemetry, make_trace(edge=1), tenant_id)
+    await telemetry.flush()
+    assert sizes == [128, 2]
+    monkeypatch.setattr(Traces, "write", write)
+    await telemetry.flush()
+    assert len(await telemetry.traces.list(member(tenant_id), recent())) == 132
+
+
 async def test_a_full_queue_lets_the_oldest_go_and_counts_it(
     database: Database, tenant_id: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from statistics import median
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,22 +21,27 @@ def of(*tokens: int, limited: bool = False) -> AnswerLengths:
     return lengths
 
 
+def left(lengths: AnswerLengths, generated: int, max_tokens: int, chances: Sequence[float]) -> list[int]:
+    [row] = lengths.left(np.array([generated]), np.array([max_tokens]), np.array([chances])).tolist()
+    return list(row)
+
+
 def test_an_answer_goes_on_as_long_as_those_did_that_came_so_far() -> None:
     lengths = of(10, 20, 60)
     assert lengths.mean == 30
-    assert lengths.left(0, 100, [0.1, 0.5, 0.9]) == [10, 20, 60]
-    assert lengths.left(15, 100, [0.1, 0.9]) == [5, 45]
-    assert lengths.left(15, 18, [0.9]) == [3]  # it may say no more
+    assert left(lengths, 0, 100, [0.1, 0.5, 0.9]) == [10, 20, 60]
+    assert left(lengths, 15, 100, [0.1, 0.9]) == [5, 45]
+    assert left(lengths, 15, 18, [0.9]) == [3]  # it may say no more
 
 
 def test_one_that_has_said_more_than_any_before_it_is_taken_to_go_on_to_its_limit() -> None:
-    assert of(10, 20).left(30, 100, [0.5]) == [70]
+    assert left(of(10, 20), 30, 100, [0.5]) == [70]
 
 
 def test_where_all_answers_are_ended_by_their_limit_the_next_one_will_be_too() -> None:
     lengths = of(5, 10, 15, limited=True)
     assert lengths.is_certain
-    assert lengths.left(3, 50, [0.01, 0.99]) == [47, 47]
+    assert left(lengths, 3, 50, [0.01, 0.99]) == [47, 47]
 
 
 def test_answers_that_were_ended_make_others_look_no_shorter() -> None:
@@ -44,14 +51,21 @@ def test_answers_that_were_ended_make_others_look_no_shorter() -> None:
         natural.append(tokens := rng.randint(1, 100))
         most = 30 if number % 2 else 1000
         lengths.add(min(tokens, most), limited=tokens >= most)
-    [usual] = lengths.left(0, 1000, [0.5])
+    [usual] = left(lengths, 0, 1000, [0.5])
     assert usual == pytest.approx(median(natural), rel=0.25)
     assert lengths.mean < 0.75 * usual
 
 
 def test_only_the_newest_are_looked_at() -> None:
     lengths = of(*[1000] * NEWEST, *[10] * NEWEST)
-    assert (lengths.mean, lengths.left(0, 5000, [0.99])) == (10, [10])
+    assert (lengths.mean, left(lengths, 0, 5000, [0.99])) == (10, [10])
+
+
+def test_several_answers_are_looked_up_as_each_of_them_alone() -> None:
+    lengths, chances = of(10, 20, 60), [[0.1, 0.9], [0.9, 0.1], [0.5, 0.5]]
+    said, most = [0, 15, 70], [100, 18, 80]
+    together = lengths.left(np.array(said), np.array(most), np.array(chances))
+    assert together.tolist() == [left(lengths, *each) for each in zip(said, most, chances, strict=True)]
 
 
 @given(
@@ -66,6 +80,6 @@ def test_what_is_left_is_at_least_a_token_no_more_than_is_allowed_and_more_with_
     lengths = AnswerLengths()
     for tokens, limited in newest:
         lengths.add(tokens, limited=limited)
-    left = lengths.left(said, said + more, sorted(chances))
-    assert left == sorted(left)
-    assert all(1 <= each <= more for each in left)
+    further = left(lengths, said, said + more, sorted(chances))
+    assert further == sorted(further)
+    assert all(1 <= each <= more for each in further)

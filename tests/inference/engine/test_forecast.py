@@ -9,16 +9,20 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from statistics import mean
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from inference.config import EngineConfig
 from inference.core import CacheScope, Due, Finish, Forecast, Priority, Sampling
+from inference.engine.answer_lengths import AnswerLengths
 from inference.engine.detokenizer import TextStream
 from inference.engine.forecast import (
     FACTOR_MAX,
     FACTOR_MIN,
+    REPEATED_S,
     RETRY_AFTER_MAX_S,
     RETRY_AFTER_MIN_S,
     Factor,
@@ -601,6 +605,64 @@ def test_what_is_foretold_for_a_newcomer_grows_with_those_that_wait() -> None:
     foretold.append(shop.forecasts.next_s(shop.now_ns))
     unknown, idle_s, busy_s = foretold
     assert unknown is None and idle_s and busy_s and busy_s > 5 * idle_s
+
+
+class CountedLengths(AnswerLengths):
+    lookups = 0
+
+    def left(
+        self, generated: NDArray[np.int64], max_tokens: NDArray[np.int64], chances: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        self.lookups += 1
+        return super().left(generated, max_tokens, chances)
+
+
+def flooded(tenants: str) -> tuple[Shop, CountedLengths]:
+    """Forty requests that may take long, of answers that may be short."""
+    shop, lengths = Shop(), CountedLengths()
+    for tokens in range(1, 65):
+        lengths.add(tokens, limited=False)
+    shop.forecasts._lengths = lengths
+    shop.learn()
+    for number in range(40):
+        shop.ask(tenants[number % len(tenants)], answer=100, target_s=0.2, waits=True)
+    shop.run_until(shop.now_ns / 1e9 + 0.1)
+    lengths.lookups = 0
+    return shop, lengths
+
+
+def test_a_flood_that_is_refused_is_simulated_once_for_each_tenant_and_target() -> None:
+    shop, lengths = flooded("a")
+    for _ in range(100):
+        assert shop.ask("a", target_s=0.5) is shop.ask("a", target_s=0.2) is None
+        shop.now_ns += 400_000  # all of them within forty milliseconds
+    assert lengths.lookups == 2
+    assert {late.status for late in shop.refused} == {429}
+    shop, lengths = flooded("ab")
+    for _ in range(100):
+        assert shop.ask("a", target_s=0.5) is shop.ask("b", target_s=0.5) is None
+    assert lengths.lookups == 4  # with the requests of the other tenant and without
+
+
+def test_a_repeated_forecast_is_what_a_new_one_would_be_less_the_time_gone_by() -> None:
+    shop, _ = flooded("a")
+
+    def told() -> Forecast:
+        forecast = shop.forecasts.check(50, Due(None, waits=True), "a", Priority.STANDARD, shop.now_ns)
+        assert forecast is not None
+        return forecast
+
+    first = told()
+    assert first == shop.foretold("a")
+    shop.now_ns += 20_000_000
+    assert told().wait_s == pytest.approx(first.wait_s - 0.02)
+    assert told().wait_most_s == pytest.approx(first.wait_most_s - 0.02)
+    assert told().read_s == first.read_s
+    shop.now_ns += int(REPEATED_S * 1e9)
+    assert told() == shop.foretold("a")  # too old to be repeated
+    shop.ask("a", answer=100)
+    assert told() == shop.foretold("a")  # the load has changed
+    assert shop.foretold("a") != first
 
 
 def test_requests_that_find_a_slot_say_nothing_of_the_wait_for_one() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from inference.engine.answer_lengths import AnswerLengths
 from inference.engine.queue_simulation import LOOKUPS_MAX, SAMPLES, Ahead, RequestAhead, Speed, simulate
@@ -108,9 +109,11 @@ def test_many_short_waits_and_few_long_ones_are_told_apart() -> None:
 class Counted(AnswerLengths):
     looks = 0
 
-    def left(self, said: int, most: int, chances: Sequence[float]) -> list[int]:
-        self.looks += len(chances)
-        return super().left(said, most, chances)
+    def left(
+        self, generated: NDArray[np.int64], max_tokens: NDArray[np.int64], chances: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        self.looks += chances.size
+        return super().left(generated, max_tokens, chances)
 
 
 @pytest.mark.parametrize(("running", "waiting"), [(8, 0), (8, 64), (64, 256), (64, 4096)])
