@@ -62,6 +62,13 @@ async def test_the_answer_is_remembered_as_it_will_be_rendered() -> None:
     assert model.remembered == [ChatMessage("assistant", "Hello.")]
 
 
+async def test_the_white_space_before_a_stop_string_belongs_to_the_answer() -> None:
+    ran = await run(ScriptedModel(["I am.\n  END"]), asked(sampling=Sampling(stop=("END",))))
+    assert ran.answer == "I am.\n  " == "".join(event.text for event in ran.events if isinstance(event, TextDelta))
+    ran = await run(ScriptedModel(["I am.\n  "]), asked(sampling=Sampling(stop=("END",))))
+    assert ran.answer == "I am."
+
+
 async def test_an_answer_with_stop_strings_is_not_remembered() -> None:
     model = ScriptedModel(["Hello."])
     await run(model, asked(sampling=Sampling(stop=("END",))))
