@@ -29,7 +29,7 @@ from agents.parser.choose import Format, FormattedParser, Parser
 from agents.parser.plain import PlainParser
 from agents.prefetch import Prefetch, before_missing, before_question
 from agents.progress import Progress
-from agents.prompt import answer_message, assemble, question
+from agents.prompt import answer_message, assemble, question, renders_fast
 from agents.query_rewriting import Rewriting, rewritten
 from agents.queue_position import report_position
 from agents.reply import CALLS_MAX, Reply
@@ -43,7 +43,7 @@ from agents.tool import ToolContext
 from agents.toolbox import Toolbox, ToolResult, fit
 from agents.truncation import bytes_of, shortened
 from agents.turn import Turn
-from inference.core import ChatMessage, Finish, Generation, Grammar, LanguageModel, Sampling, Segment
+from inference.core import Finish, Generation, Grammar, LanguageModel, Sampling, Segment
 from inference.errors import InferenceError, InvalidSchema, TextTooLong
 from inference.trace import Trace, now_ns
 from retrieval.passage import Passage
@@ -291,7 +291,7 @@ class Agent:
         """Prefill the prompt on the other model as it is. It is not shortened to fit there: the answer would lack what
         the first model had."""
         with suppress(InferenceError):
-            prompt = await self._encode(self._segments(progress, other), other, progress.turn.salt)
+            prompt = await self._encode(await self._segments(progress, other), other, progress.turn.salt)
             if len(prompt) + other.answer_tokens <= other.model.context_length:
                 hedge.read(prompt, salt=progress.turn.salt, exact=progress.turn.sampling.deterministic)
 
@@ -452,13 +452,13 @@ class Agent:
     async def _read_results(self, progress: Progress, missing: int) -> None:
         """Prefill the results that are available, while tools whose results follow them still run."""
         turn, candidate = progress.turn, progress.step.candidate
-        segments = self._render(turn, assemble(turn, progress.output, progress.passages), candidate)
+        segments = await self._render(turn, candidate, progress.output, progress.passages)
         with suppress(TextTooLong):
             prefix = await self._encode(before_missing(segments, missing), candidate, turn.salt)
             progress.ahead.read(prefix, salt=turn.salt, exact=turn.sampling.deterministic)
 
     async def _prefix(self, turn: Turn, candidate: Candidate) -> list[int]:
-        return await self._encode(before_question(self._render(turn, assemble(turn), candidate)), candidate, turn.salt)
+        return await self._encode(before_question(await self._render(turn, candidate)), candidate, turn.salt)
 
     async def _begin(self, progress: Progress, candidate: Candidate, decision: Decision | None = None) -> Step:
         """Submit the next step; without a decision, one that is taken over. Raises PromptTooLong, QueueFull, Late,
@@ -548,7 +548,7 @@ class Agent:
         model = candidate.model
         while True:
             with progress.trace.span("assemble", passages=progress.in_prompt):
-                segments = self._segments(progress, candidate)
+                segments = await self._segments(progress, candidate)
             try:
                 with progress.trace.span("tokenize") as span:
                     prompt = await self._encode(segments, candidate, progress.turn.salt)
@@ -562,12 +562,12 @@ class Agent:
             if excess <= 0 or not await self._shorten(progress, excess, room, count):
                 return segments, prompt
 
-    def _segments(self, progress: Progress, candidate: Candidate) -> list[Segment]:
-        if progress.turn.prompt:
-            return list(progress.turn.prompt)
+    async def _segments(self, progress: Progress, candidate: Candidate) -> list[Segment]:
+        turn = progress.turn
+        if turn.prompt:
+            return list(turn.prompt)
         conclude = progress.concluding is not None
-        messages = assemble(progress.turn, progress.output, progress.passages, conclude=conclude)
-        return self._render(progress.turn, messages, candidate)
+        return await self._render(turn, candidate, progress.output, progress.passages, conclude=conclude)
 
     async def _shorten(self, progress: Progress, excess: int, room: int, count: Callable[[str], int]) -> bool:
         """Drop the oldest turns where the caller allows it, otherwise a passage. False: nothing can be dropped.
@@ -620,10 +620,26 @@ class Agent:
         parser = candidate.dialect.parser(progress.offer.schemas, thinking=thinking)
         return FormattedParser(parser) if progress.turn.answer_format else parser
 
-    def _render(self, turn: Turn, messages: Sequence[ChatMessage], candidate: Candidate) -> list[Segment]:
+    async def _render(
+        self,
+        turn: Turn,
+        candidate: Candidate,
+        output: Sequence[Item] = (),
+        passages: Sequence[Passage] = (),
+        *,
+        conclude: bool = False,
+    ) -> list[Segment]:
+        """The prompt as the chat template writes it. Raises InvalidTurn, InvalidTemplate."""
         known, offer = candidate.model.switches, self._offer(turn, candidate)
         switches = {**candidate.switches, **turn.switches.chosen(known)}
-        return candidate.model.render(messages, offer.schemas, switches, salt=turn.salt)
+
+        def work(output: Sequence[Item], passages: Sequence[Passage]) -> list[Segment]:
+            messages = assemble(turn, output, passages, conclude=conclude)
+            return candidate.model.render(messages, offer.schemas, switches, salt=turn.salt)
+
+        if renders_fast(turn, output):
+            return work(output, passages)
+        return await asyncio.to_thread(work, tuple(output), tuple(passages))
 
     @staticmethod
     async def _encode(segments: Sequence[Segment], candidate: Candidate, salt: str) -> list[int]:

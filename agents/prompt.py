@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import orjson
+
 from agents.errors import InvalidTurn
 from agents.message import Compaction, FileSearchCall, FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from agents.turn import Turn
@@ -22,6 +24,10 @@ DEFAULT_SYSTEM = "You are a helpful assistant."
 CONCLUDE = "Tool budget exhausted. Answer now with what you have."
 SUMMARY = "Summary of the conversation so far:"
 UNANSWERED = "Error: this call was not answered."
+
+# What a template renders in two or three milliseconds; more would hold up the streams of all other requests.
+FAST_ITEMS_MAX = 100
+FAST_JSON_CHARS_MAX = 16_000  # of schemas and arguments, which are walked value by value
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _CODE = re.compile(r"```|~~~|^(?: {4}|\t)", re.MULTILINE)
@@ -47,6 +53,19 @@ def assemble(
     if conclude:
         _conclude(messages)
     return messages
+
+
+def renders_fast(turn: Turn, output: Sequence[Item] = ()) -> bool:
+    """Whether assembling and rendering the prompt takes a few milliseconds at most. Looks at no more than that is."""
+    if len(turn.history) + len(turn.input) + len(output) > FAST_ITEMS_MAX:
+        return False
+    calls = (item for item in (*turn.history, *turn.input, *output) if isinstance(item, FunctionCall))
+    chars = sum(len(call.arguments) for call in calls)
+    for function in turn.functions:
+        if chars > FAST_JSON_CHARS_MAX:
+            break
+        chars += len(function.description) + len(orjson.dumps(function.parameters))
+    return chars <= FAST_JSON_CHARS_MAX
 
 
 def question(turn: Turn) -> str:

@@ -34,7 +34,7 @@ class Reply:
     _texts: list[str] = field(default_factory=list)  # of the open item
     _logprobs: list[TokenLogprob] = field(default_factory=list)
     _told: tuple[TokenLogprob, ...] = ()  # of tokens whose text is still held back
-    _space: str = ""  # white space that is sent only if visible text follows
+    _space: str = ""  # white space that is sent only if visible text or a stop string follows
     _written: list[str] = field(default_factory=list)  # all of it, where every call is dropped
 
     @property
@@ -73,11 +73,14 @@ class Reply:
             self._written.append(text)
         return self._map(self.parser.feed(text))
 
-    def finish(self, *, cut_off: bool, fallback: str = "") -> list[Event]:
-        """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`."""
+    def finish(self, *, cut_off: bool, at_stop: bool = False, fallback: str = "") -> list[Event]:
+        """End the step. An open item is incomplete if it was cut off. An empty answer becomes `fallback`. `at_stop`: a
+        stop string ended it, and the answer is all that precedes it, white space included."""
         status: Status = "incomplete" if cut_off else "completed"
         rest = self.parser.finish()
         events = self._map([event for event in rest if not (cut_off and isinstance(event, CallBroken))])
+        if at_stop and self._space and isinstance(self._open, Message):
+            events += self._grow(self._space)
         events += self._close(status)
         if all(isinstance(item, Reasoning) for item in self.items):
             self.exact = False

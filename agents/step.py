@@ -302,7 +302,8 @@ class Step:
             return []
         self.ended = True
         self.spans.decoded()
-        return self._started(self.reply.finish(cut_off=self.generation.finish is not Finish.STOP, fallback=fallback))
+        cut_off, at_stop = self.generation.finish is not Finish.STOP, self.generation.stop_string is not None
+        return self._started(self.reply.finish(cut_off=cut_off, at_stop=at_stop, fallback=fallback))
 
     def cancel(self) -> None:
         """Free the sequence and cancel the tools. Idempotent, and never waits."""

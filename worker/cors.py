@@ -15,7 +15,7 @@ ANY = "*"
 MAX_AGE_S = 600  # for which a browser need not ask again
 METHODS = "GET, POST, DELETE"
 # What a page may read beside the body.
-EXPOSED = "Retry-After, Retry-After-Ms, Server-Timing, X-Firsttoken-Ignored, X-Request-Id"
+EXPOSED = "Openai-Processing-Ms, Retry-After, Retry-After-Ms, Server-Timing, X-Firsttoken-Ignored, X-Request-Id"
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
 

@@ -37,6 +37,7 @@ UPLOADS = "/v1/files"  # its body is streamed to a file, as it may be too large 
 LEFT = 499  # in the metrics: the client closed the connection before the response
 PREPARED: web.RequestKey[bool] = web.RequestKey("prepared", bool)
 SWITCHING_PROTOCOLS = 101  # to a WebSocket, which has a Connection header of its own
+SERVER = "firsttoken"  # in place of aiohttp's own value, which tells the versions of it and of Python
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
@@ -133,7 +134,7 @@ def _unrouted(request: web.Request) -> ApiError | None:
 
 def error_response(error: ApiError, path: str = "") -> web.Response:
     """The response for an error on this path: the Messages API has its own error shape."""
-    headers = dict(error.headers)
+    headers = {"Server": SERVER, **error.headers}
     if error.retry_after_s is not None:
         headers["Retry-After-Ms"] = str(round(error.retry_after_s * 1000))
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
@@ -188,7 +189,9 @@ async def identify(request: web.Request, handler: Handler) -> web.StreamResponse
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Called for every response, streams included, just before its headers are sent."""
     request[PREPARED] = True
+    response.headers["Server"] = SERVER
     response.headers["X-Request-Id"] = request[REQUEST_ID]
+    response.headers["Openai-Processing-Ms"] = str(round((now_ns() - request[TRACE].start_ns) / 1e6))
     if messages_error.is_for(request.path):
         response.headers["Request-Id"] = request[REQUEST_ID]  # where Anthropic's clients look for it
     trace = request[TRACE]

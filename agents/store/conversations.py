@@ -13,6 +13,7 @@ import asyncpg
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item, new_id
 from agents.payload import from_payload, to_payload
+from agents.store.items import items_of
 from agents.store.versions import Versions
 from migrations.pool import Database
 
@@ -140,7 +141,7 @@ class ConversationStore:
             raise NotFound("conversation", conversation_id)
         if len(rows) > HISTORY_ITEMS_MAX:
             raise HistoryTooLong(f"The conversation has more than {HISTORY_ITEMS_MAX} items. Start a new one.")
-        return _items(rows)
+        return await items_of([row["payload"] for row in rows if row["payload"] is not None])
 
     async def add_items(self, tenant_id: UUID, conversation_id: str, items: Sequence[Item]) -> None:
         async with self._database.tenant(tenant_id) as connection:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from agents.message import Item
 from agents.payload import from_payload
 from migrations.pool import Database
+
+FEW = 200  # read in a millisecond; thousands would hold up all other requests
+
+
+async def items_of(payloads: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:
+    """The items of a history, read in a thread where they are many."""
+    if len(payloads) <= FEW:
+        return tuple(map(from_payload, payloads))
+    return await asyncio.to_thread(lambda: tuple(map(from_payload, payloads)))
 
 
 class ItemStore:

@@ -11,6 +11,7 @@ from uuid import UUID
 from agents.errors import HistoryTooLong, InvalidTurn, NotFound
 from agents.message import Item
 from agents.payload import from_payload
+from agents.store.items import items_of
 from migrations.pool import Database
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class ResponseStore:
                 raise NotFound("response", first["previous_response_id"])
             before = await _before(connection, tenant_id, first["conversation_id"], first["id"])
         turns = [payload for row in rows for payload in (*row["input"], *row["output"])]
-        return _items([*before, *turns])
+        return await items_of([*before, *turns])
 
 
 async def _before(

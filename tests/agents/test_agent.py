@@ -12,6 +12,7 @@ from agents.agent import ENCODE_CHARS_MAX
 from agents.errors import InvalidTurn
 from agents.events import ItemFinished, ItemStarted, TextDelta
 from agents.message import FunctionCall, FunctionCallOutput, Message
+from agents.prompt import FAST_ITEMS_MAX, FAST_JSON_CHARS_MAX
 from agents.turn import FunctionTool, Turn
 from inference.core import ChatMessage, Delta, Finish, Sampling, Segment
 from inference.errors import EngineStopped, PromptTooLong, QueueFull
@@ -60,6 +61,13 @@ async def test_the_answer_is_remembered_as_it_will_be_rendered() -> None:
     model = ScriptedModel(["\nHello."])
     await run(model, asked())
     assert model.remembered == [ChatMessage("assistant", "Hello.")]
+
+
+async def test_the_white_space_before_a_stop_string_belongs_to_the_answer() -> None:
+    ran = await run(ScriptedModel(["I am.\n  END"]), asked(sampling=Sampling(stop=("END",))))
+    assert ran.answer == "I am.\n  " == "".join(event.text for event in ran.events if isinstance(event, TextDelta))
+    ran = await run(ScriptedModel(["I am.\n  "]), asked(sampling=Sampling(stop=("END",))))
+    assert ran.answer == "I am."
 
 
 async def test_an_answer_with_stop_strings_is_not_remembered() -> None:
@@ -196,3 +204,34 @@ async def test_a_long_input_is_tokenised_beside_the_event_loop() -> None:
     await run(Watching(["short"]), asked("hello"))
     await run(Watching(["long"], context_length=10**6), asked("x" * ENCODE_CHARS_MAX))
     assert (threads[0] == threading.get_ident()) and threads[1] != threading.get_ident()
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        Turn(TENANT, tuple(Message("user", "hello") for _ in range(FAST_ITEMS_MAX + 1))),
+        asked("hello", functions=tuple(FunctionTool(f"f{n}", "x" * 1000, {}) for n in range(20))),
+        asked("hello", functions=(FunctionTool("f", "", {"type": "object", "enum": ["x" * FAST_JSON_CHARS_MAX]}),)),
+        Turn(
+            TENANT,
+            (
+                Message("user", "hello"),
+                FunctionCall("call_1", "f", "[" * FAST_JSON_CHARS_MAX + "1"),
+                FunctionCallOutput("call_1", "2"),
+            ),
+        ),
+    ],
+    ids=["items", "functions", "schema", "arguments"],
+)
+async def test_a_long_prompt_is_rendered_beside_the_event_loop(long: Turn) -> None:
+    threads: list[int] = []
+
+    class Watching(ScriptedModel):
+        def render(self, *arguments: Any, **options: Any) -> list[Segment]:
+            threads.append(threading.get_ident())
+            return super().render(*arguments, **options)
+
+    await run(Watching(["short"]), asked("hello"))
+    await run(Watching(["long"], context_length=10**6), long)
+    assert threads[0] == threading.get_ident()
+    assert threads[1:] and threading.get_ident() not in threads[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from agents.errors import NotFound
 from inference.errors import PromptTooLong, QueueFull
 from migrations.pool import Database
 from retrieval.errors import StoreNotFound
+from tests.worker.edge.sockets import raw
 from tests.worker.harness import SECRET, Client, make_services, serving
 from worker.auth.keys import Keys
 from worker.config import Config
@@ -52,6 +54,11 @@ async def ignores(request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def slow(request: web.Request) -> web.Response:
+    await asyncio.sleep(0.02)
+    return web.Response()
+
+
 async def breaks_off(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
@@ -71,6 +78,7 @@ async def client(database: Database) -> AsyncIterator[Client]:
         web.get("/v1/database-away", raising(ConnectionRefusedError())),
         web.get("/v1/refused", raising(ApiError(409, "no", param="x", code="y"))),
         web.get("/v1/breaks-off", breaks_off),
+        web.get("/v1/slow", slow),
         web.get("/v1/ignores", ignores),
         web.post("/v1/echo", echo),
         web.post("/v1/spans", spans),
@@ -181,6 +189,25 @@ async def test_what_was_ignored_is_named_in_a_header(client: Client) -> None:
         assert response.headers["X-Firsttoken-Ignored"] == "verbosity,ignore_eos"
     async with client.get("/healthz") as response:
         assert "X-Firsttoken-Ignored" not in response.headers
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/refused", "/v1/bug", "/v1/nowhere", "/v1/queue-full"])
+async def test_no_response_tells_what_the_worker_is_built_with(client: Client, path: str) -> None:
+    async with client.get(path) as response:
+        assert response.headers.getall("Server") == ["firsttoken"]
+
+
+async def test_what_is_no_http_is_answered_under_the_same_name(client: Client) -> None:
+    async with raw(client) as connection:
+        await connection.send(b"GET / HTTP/9.x\r\n\r\n")
+        head = (await connection.rest()).partition(b"\r\n\r\n")[0]
+    assert head.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+    assert b"\r\nServer: firsttoken" in head and b"aiohttp" not in head
+
+
+async def test_a_response_says_how_long_its_head_took(client: Client) -> None:
+    async with client.get("/v1/slow") as response:
+        assert 20 <= int(response.headers["Openai-Processing-Ms"]) < 10_000
 
 
 async def test_a_failure_inside_a_stream_breaks_the_connection(client: Client) -> None:

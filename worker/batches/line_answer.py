@@ -25,7 +25,7 @@ from worker.wire.chat_completion import Completion
 from worker.wire.chat_request import ChatRequest
 from worker.wire.embeddings_request import EmbeddingsRequest
 from worker.wire.ignored import Ignored
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
 
@@ -47,12 +47,12 @@ async def answer_body(
 async def _embeddings(
     services: Services, principal: Principal, raw: bytes, trace: Trace, time_slice: TimeSlice
 ) -> Body:
-    body = check_inputs(services, parse(EmbeddingsRequest, raw, Ignored(), bulk="input"))
+    body = check_inputs(services, await parsed(EmbeddingsRequest, raw, Ignored(), bulk="input"))
     return await embed_inputs(services, principal.tenant_id, trace, body, time_slice)
 
 
 async def _completion(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
-    body = parse(ChatRequest, raw, Ignored())
+    body = await parsed(ChatRequest, raw, Ignored())
     _refuse("stream", body.stream)
     completion = Completion(body, check_model(body.model, services))
     with in_param("messages"):
@@ -62,7 +62,7 @@ async def _completion(services: Services, principal: Principal, raw: bytes, trac
 
 
 async def _response(services: Services, principal: Principal, raw: bytes, trace: Trace) -> Body:
-    body = parse(ResponseRequest, raw, Ignored())
+    body = await parsed(ResponseRequest, raw, Ignored())
     for name in ("stream", "background", "store"):
         _refuse(name, getattr(body, name))
     _refuse("conversation", body.conversation)  # lines are answered in any order, some of them more than once

@@ -20,6 +20,7 @@ HEAD_END = b"\r\n\r\n"
 LINGER_BYTES_MAX = 1024 * 1024
 STALL_S = 30.0  # a client that takes nothing of an answer for so long is gone
 RETRY_AFTER_S = 1
+FRAMES_BYTES_MAX = 4096  # of a WebSocket at a time: hundreds of frames without content, which take some milliseconds
 
 OVERLOADED = ApiError(503, "The worker has no room for another connection.", type="server_error")
 LATE = ApiError(408, "The request took too long to arrive.", code="request_timeout")
@@ -49,6 +50,9 @@ class Guard(asyncio.Protocol):
         self._awaits_head = True
         self._head_bytes = 0
         self._head_tail = b""  # the end of a line may come in two pieces
+        self._frames = bytearray()  # of a WebSocket, not passed on yet
+        self._passing: asyncio.Handle | None = None
+        self._client_takes = True  # what is written
 
     def __repr__(self) -> str:
         state = "closed" if not self._admitted else "waiting" if self._awaits_head else "serving"
@@ -73,6 +77,10 @@ class Guard(asyncio.Protocol):
             self.on_bytes(len(data))
         if self._upgraded is not None:
             self._upgraded.data_received(data)
+        elif self.on_bytes is not None or self._frames:
+            self._frames += data
+            if self._passing is None:
+                self._pass_frames()
         elif not self._awaits_head or self._head_fits(data):
             self._inner.data_received(data)
 
@@ -90,6 +98,7 @@ class Guard(asyncio.Protocol):
         self._upgraded = self._inner = None
 
     def pause_writing(self) -> None:
+        self._client_takes = False
         if self._inner is not None:
             self._inner.pause_writing()
         self._watch_stall(self._buffered)
@@ -99,6 +108,9 @@ class Guard(asyncio.Protocol):
             self._stalled.cancel()
         if self._inner is not None:
             self._inner.resume_writing()
+        self._client_takes = True
+        if self._frames and self._passing is None:
+            self._pass_frames()
 
     @contextmanager
     def serving(self, request: web.BaseRequest) -> Iterator[None]:
@@ -115,6 +127,23 @@ class Guard(asyncio.Protocol):
         """What comes from now on is for this protocol, as long as its request is being served. The one before hears of
         the end of the connection only."""
         self._upgraded = protocol
+
+    def _pass_frames(self) -> None:
+        """Pass a few frames on, and more in a later iteration of the event loop: each ping among them is answered.
+
+        While the client does not take the pongs, nothing is read: they would wait for it in memory.
+        """
+        self._passing = None
+        if self._inner is None or self._transport is None:
+            return
+        if self._client_takes:
+            some = bytes(self._frames[:FRAMES_BYTES_MAX])
+            del self._frames[:FRAMES_BYTES_MAX]
+            self._inner.data_received(some)
+            if self._frames and self._client_takes:
+                self._passing = asyncio.get_running_loop().call_soon(self._pass_frames)
+        if not self._transport.is_closing():
+            (self._transport.pause_reading if self._frames else self._transport.resume_reading)()
 
     def evict(self) -> None:
         """For a newcomer; the connection is not counted any more."""
@@ -178,6 +207,8 @@ class Guard(asyncio.Protocol):
 
     def _stop_timers(self) -> None:
         self._stop_head_timer()
+        if self._passing is not None:
+            self._passing.cancel()
         if self._stalled is not None:
             self._stalled.cancel()
 

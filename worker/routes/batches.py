@@ -15,7 +15,7 @@ from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.batches import PURPOSE, BatchCreate, batch_object
 from worker.wire.page import PAGE, PageQuery, list_object
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 
 
 def routes() -> list[web.RouteDef]:
@@ -31,7 +31,7 @@ def routes() -> list[web.RouteDef]:
 @RouteDocs(BatchCreate)
 async def create(request: web.Request) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = parse(BatchCreate, request[BODY])
+    body = await parsed(BatchCreate, request[BODY])
     try:
         file = await services.uploads.get(principal.tenant_id, body.input_file_id)
     except FileNotFound:

@@ -25,7 +25,7 @@ from worker.wire.chat_completion import ChunkEncoder, Completion
 from worker.wire.chat_request import ChatRequest
 from worker.wire.headers import with_headers
 from worker.wire.options import entitled
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 
 
 def routes() -> list[web.RouteDef]:
@@ -36,7 +36,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace = request.app[SERVICES], request[TRACE]
     with trace.span("edge"):
-        body = parse(ChatRequest, request[BODY], request[IGNORED])
+        body = await parsed(ChatRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
         body = entitled(body, request[PRINCIPAL].best_class)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])

@@ -18,7 +18,7 @@ from worker.runs.turn import hydrate
 from worker.services import SERVICES
 from worker.telemetry import server_timing
 from worker.wire.compaction import CompactRequest, compaction_object
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 
 
@@ -31,7 +31,7 @@ async def create(request: web.Request) -> web.Response:
     """Nothing is stored: send the output back as the input of the next request."""
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
-        body = parse(CompactRequest, request[BODY])
+        body = await parsed(CompactRequest, request[BODY])
         model = check_model(body.model, services)
     ledger = Ledger(services, principal, trace, new_id("resp"), model=model)
     with ledger.recording() as outcome:

@@ -27,7 +27,7 @@ from worker.wire import sse
 from worker.wire.completion_reply import TextChunkEncoder, TextCompletion
 from worker.wire.completion_request import CompletionRequest
 from worker.wire.headers import with_headers
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.strict import UNSUPPORTED
 
 
@@ -39,7 +39,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
-        body = parse(CompletionRequest, request[BODY], request[IGNORED], bulk="prompt")
+        body = await parsed(CompletionRequest, request[BODY], request[IGNORED], bulk="prompt")
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(frozenset(), request[IGNORED])  # no template, so no switch of one
         model = check_model(body.model, services)

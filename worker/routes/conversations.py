@@ -33,7 +33,7 @@ from worker.wire.conversation import (
 )
 from worker.wire.feedback import COMMENT, RATING, told
 from worker.wire.page import PAGE, PageQuery, list_object, search_words
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.public_view import public_item
 from worker.wire.transcript import markdown
 
@@ -59,7 +59,7 @@ def routes() -> list[web.RouteDef]:
 @RouteDocs(ConversationCreate)
 async def create(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    body = parse(ConversationCreate, request[BODY])
+    body = await parsed(ConversationCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items or (), "items")
     return json_response(conversation_object(await store.create(tenant_id, body.metadata or {}, items)))
 
@@ -107,7 +107,7 @@ async def retrieve(request: web.Request) -> web.Response:
 @RouteDocs(ConversationUpdate)
 async def update(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    body = parse(ConversationUpdate, request[BODY])
+    body = await parsed(ConversationUpdate, request[BODY])
     return json_response(
         conversation_object(await store.update(tenant_id, _conversation_id(request), body.metadata or {}))
     )
@@ -123,7 +123,7 @@ async def delete(request: web.Request) -> web.Response:
 @RouteDocs(ItemsCreate)
 async def add_items(request: web.Request) -> web.Response:
     store, tenant_id = _store(request)
-    body = parse(ItemsCreate, request[BODY])
+    body = await parsed(ItemsCreate, request[BODY])
     items = await request.app[SERVICES].attachments.items(tenant_id, body.items, "items")
     await store.add_items(tenant_id, _conversation_id(request), items)
     return json_response(list_object([public_item(item) for item in items], has_more=False))
@@ -154,7 +154,7 @@ async def branch(request: web.Request) -> web.Response:
     """Go back to an item, so that another version follows it, or switch to an existing version."""
     store, tenant_id = _store(request)
     conversation_id = _conversation_id(request)
-    body = parse(BranchChoice, request[BODY])
+    body = await parsed(BranchChoice, request[BODY])
     if body.item_id is not None:
         await store.versions.choose(tenant_id, conversation_id, body.item_id)
     else:

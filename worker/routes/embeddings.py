@@ -12,7 +12,7 @@ from worker.request_keys import BODY, IGNORED, PRINCIPAL, TRACE
 from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.embeddings_request import EmbeddingsRequest
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 
 
 def routes() -> list[web.RouteDef]:
@@ -22,6 +22,6 @@ def routes() -> list[web.RouteDef]:
 @RouteDocs(EmbeddingsRequest)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = check_inputs(services, parse(EmbeddingsRequest, request[BODY], request[IGNORED], bulk="input"))
+    body = check_inputs(services, await parsed(EmbeddingsRequest, request[BODY], request[IGNORED], bulk="input"))
     with services.admission.turn(tenant_id):
         return json_response(await embed_inputs(services, tenant_id, request[TRACE], body))

@@ -23,7 +23,7 @@ from worker.telemetry import server_timing
 from worker.wire.headers import with_headers
 from worker.wire.messages_reply import PING, MessageEventEncoder, Reply
 from worker.wire.messages_request import MessagesInput, MessagesRequest
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 
 
 def routes() -> list[web.RouteDef]:
@@ -34,7 +34,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.StreamResponse:
     services, trace, principal = request.app[SERVICES], request[TRACE], request[PRINCIPAL]
     with trace.span("edge"):
-        body = parse(MessagesRequest, request[BODY], request[IGNORED])
+        body = await parsed(MessagesRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         answer = Reply(body, check_model(body.model, services))
@@ -59,7 +59,7 @@ async def _create(request: web.Request, body: MessagesRequest, answer: Reply) ->
 async def count_tokens(request: web.Request) -> web.Response:
     """How many tokens the model would read first."""
     services = request.app[SERVICES]
-    body = parse(MessagesInput, request[BODY], request[IGNORED])
+    body = await parsed(MessagesInput, request[BODY], request[IGNORED])
     with in_param("messages"):
         turn = await _turn(request, body, check_model(body.model, services))
         return json_response({"input_tokens": await services.agent.count(turn)})

@@ -21,7 +21,7 @@ from worker.request_keys import BODY, PRINCIPAL, TRACE
 from worker.route_docs import RouteDocs
 from worker.runs.record import TurnRecord
 from worker.services import SERVICES, Services
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.strict import Strict
 
 DOCUMENTS_MAX = 256  # about ten seconds of embedding on one core
@@ -57,7 +57,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.Response:
     """Rerank documents with the cross-encoder or an embedding model, in the same way as passages before an answer."""
     services, trace, tenant_id = request.app[SERVICES], request[TRACE], request[PRINCIPAL].tenant_id
-    body = parse(RerankRequest, request[BODY])
+    body = await parsed(RerankRequest, request[BODY])
     texts = [document.text for document in body.documents]
     with services.admission.turn(tenant_id), trace.span("rerank", model=body.model, candidates=len(texts)):
         scores = await _scores(services, services.aliases.model_of(body.model), body.query, texts, salt=str(tenant_id))

@@ -15,7 +15,7 @@ from worker.runs.turn import hydrate
 from worker.services import SERVICES
 from worker.wire.feedback import Feedback
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.public_view import public_item, public_response
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ResponseRequest
@@ -41,7 +41,7 @@ async def cancel(request: web.Request) -> web.Response:
 async def rate(request: web.Request) -> web.Response:
     """Store a rating. It appears in the metadata of the response and with its trace."""
     services, tenant_id, id = request.app[SERVICES], request[PRINCIPAL].tenant_id, path_id(request, "response")
-    body = parse(Feedback, request[BODY])
+    body = await parsed(Feedback, request[BODY])
     await services.responses.annotate(tenant_id, id, body.notes)
     await services.telemetry.flush()  # the trace of an answer that has just ended may still wait
     attributes = await services.telemetry.traces.annotate(tenant_id, id, body.notes)
@@ -66,7 +66,7 @@ async def input_items(request: web.Request) -> web.Response:
 async def input_tokens(request: web.Request) -> web.Response:
     """The number of prompt tokens, without the passages of a file search, which are not known yet."""
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = parse(ResponseRequest, request[BODY])
+    body = await parsed(ResponseRequest, request[BODY])
     model = check_model(body.model, services)
     turn = await hydrate(services, principal, ResponseFrame(body, model))
     count = await services.agent.count(turn.turn)

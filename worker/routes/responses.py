@@ -30,7 +30,7 @@ from worker.telemetry import server_timing
 from worker.wire import sse
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.public_view import public_response
 from worker.wire.response_request import ResponseRequest
 
@@ -58,7 +58,7 @@ def routes() -> list[web.RouteDef]:
 async def create(request: web.Request) -> web.StreamResponse:
     services = request.app[SERVICES]
     with request[TRACE].span("edge"):
-        body = parse(ResponseRequest, request[BODY], request[IGNORED])
+        body = await parsed(ResponseRequest, request[BODY], request[IGNORED])
         body = with_headers(body, request.headers, services.surface_names)
         body.note_ignored(services.model_of(body.model).switches, request[IGNORED])
         once = Once.of(request, services, request[PRINCIPAL].tenant_id)

@@ -16,7 +16,7 @@ from worker.request_keys import BODY, PRINCIPAL
 from worker.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.vector_store import (
     BatchCreate,
     FileAdd,
@@ -54,7 +54,7 @@ def routes() -> list[web.RouteDef]:
 @RouteDocs(FileAdd)
 async def add(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
-    body = parse(FileAdd, request[BODY])
+    body = await parsed(FileAdd, request[BODY])
     await services.file_queue.add(tenant_id, store_id, {body.file_id: body.attributes or {}})
     services.ingest_worker.wake()
     return json_response(store_file_object(await services.file_queue.get(tenant_id, store_id, body.file_id)))
@@ -83,7 +83,7 @@ async def retrieve(request: web.Request) -> web.Response:
 @RouteDocs(FileDescribe)
 async def describe(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _opened(request)
-    body = parse(FileDescribe, request[BODY])
+    body = await parsed(FileDescribe, request[BODY])
     file = await services.file_queue.describe(tenant_id, store_id, _file_id(request), body.attributes or {})
     return json_response(store_file_object(file))
 
@@ -108,7 +108,7 @@ async def content(request: web.Request) -> web.Response:
 @RouteDocs(BatchCreate)
 async def add_batch(request: web.Request) -> web.Response:
     services, tenant_id, store_id = await _fillable(request)
-    body = parse(BatchCreate, request[BODY])
+    body = await parsed(BatchCreate, request[BODY])
     batch_id = await services.file_queue.add(tenant_id, store_id, body.added, batch=True)
     services.ingest_worker.wake()
     return await _batch(services, tenant_id, store_id, str(batch_id))

@@ -15,11 +15,12 @@ from inference.errors import UnknownToken
 from worker.auth.access import needs
 from worker.auth.scope import Scope
 from worker.checks import check_model, in_param
+from worker.json_response import json_bytes
 from worker.request_keys import BODY, PRINCIPAL
 from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.chat_request import ChatRequest
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.tokenize_request import DetokenizeRequest, TokenizeRequest
 
 
@@ -29,7 +30,7 @@ def routes() -> list[web.RouteDef]:
 
 @RouteDocs(TokenizeRequest)
 async def tokenize(request: web.Request) -> web.Response:
-    body = parse(TokenizeRequest, request[BODY])
+    body = await parsed(TokenizeRequest, request[BODY])
     model = request.app[SERVICES].model_of(body.model)
     read = await _prompt(request, body.chat, body.model) if body.chat else None
 
@@ -43,7 +44,7 @@ async def tokenize(request: web.Request) -> web.Response:
 
 @RouteDocs(DetokenizeRequest)
 async def detokenize(request: web.Request) -> web.Response:
-    body = parse(DetokenizeRequest, request[BODY], bulk="tokens")
+    body = await parsed(DetokenizeRequest, request[BODY], bulk="tokens")
     model = request.app[SERVICES].model_of(body.model)
 
     def answer() -> dict[str, Any]:
@@ -72,7 +73,7 @@ async def _apart(request: web.Request, name: str | None, answer: Callable[[], di
         except UnknownToken as error:
             error.param = "tokens"
             raise
-    return web.Response(body=body, content_type="application/json")
+    return json_bytes(body)
 
 
 def tokens_object(model: LanguageModel, ids: list[int], body: TokenizeRequest) -> dict[str, Any]:

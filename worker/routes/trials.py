@@ -20,7 +20,7 @@ from worker.request_keys import BODY, PRINCIPAL, actor_of
 from worker.route_docs import RouteDocs
 from worker.services import SERVICES
 from worker.wire.canary import CanaryDecision, CanaryStart
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 
 
 def routes() -> list[web.RouteDef]:
@@ -43,7 +43,7 @@ async def list_canaries(request: web.Request) -> web.Response:
 async def start(request: web.Request) -> web.Response:
     """Raises ApiError 400, 403, 409."""
     _check(request[PRINCIPAL])
-    services, proposal = request.app[SERVICES], parse(CanaryStart, request[BODY]).proposal
+    services, proposal = request.app[SERVICES], (await parsed(CanaryStart, request[BODY])).proposal
     if problem := proposal.problem(services.agent_registry.agents):
         raise ApiError(400, f"{problem[1][0].upper()}{problem[1][1:]}.", param=problem[0], code="invalid_value")
     try:
@@ -57,7 +57,7 @@ async def start(request: web.Request) -> web.Response:
 async def decide(request: web.Request) -> web.Response:
     """Promote or end. Raises ApiError 400, 403, 404, 409."""
     _check(request[PRINCIPAL])
-    name, after = path_id(request, "canary", "name"), State(parse(CanaryDecision, request[BODY]).state)
+    name, after = path_id(request, "canary", "name"), State((await parsed(CanaryDecision, request[BODY])).state)
     done = await request.app[SERVICES].canaries.decide(name, after, actor_of(request))
     if done is None:
         raise ApiError(404, "There is no canary of this name.", type="not_found_error", code="not_found")

@@ -17,7 +17,7 @@ from worker.request_keys import BODY, PRINCIPAL, TRACE, noted
 from worker.route_docs import RouteDocs
 from worker.services import SERVICES, Services
 from worker.wire.page import PAGE, PageQuery, list_object, page_of
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.vector_store import (
     StoreCreate,
     StoreSearch,
@@ -49,7 +49,7 @@ def routes() -> list[web.RouteDef]:
 @RouteDocs(StoreCreate)
 async def create(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = parse(StoreCreate, request[BODY])
+    body = await parsed(StoreCreate, request[BODY])
     model, dimensions = _model(services, body.firsttoken_embedding_model)
     for file_id in body.file_ids or ():  # before anything is made
         await services.uploads.get(tenant_id, file_id)
@@ -90,7 +90,7 @@ async def retrieve(request: web.Request) -> web.Response:
 @RouteDocs(StoreUpdate)
 async def update(request: web.Request) -> web.Response:
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = parse(StoreUpdate, request[BODY])
+    body = await parsed(StoreUpdate, request[BODY])
     store = await services.passages.update(
         tenant_id, path_id(request, "vector store"), name=body.name, metadata=body.metadata
     )
@@ -109,7 +109,7 @@ async def delete(request: web.Request) -> web.Response:
 async def search(request: web.Request) -> web.Response:
     """The passages of all queries, best first, without duplicates."""
     services, tenant_id = request.app[SERVICES], request[PRINCIPAL].tenant_id
-    body = parse(StoreSearch, request[BODY])
+    body = await parsed(StoreSearch, request[BODY])
     store = await services.passages.get(tenant_id, path_id(request, "vector store"))
     found: dict[tuple[str, int], Passage] = {}
     with services.admission.turn(tenant_id):

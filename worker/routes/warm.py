@@ -19,7 +19,7 @@ from worker.request_keys import BODY, PRINCIPAL
 from worker.route_docs import RouteDocs
 from worker.runs.turn import hydrate
 from worker.services import SERVICES
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.response import ResponseFrame
 from worker.wire.response_request import ConversationReference, ResponseRequest
 
@@ -47,7 +47,7 @@ async def warm(request: web.Request) -> web.Response:
 
 async def _warm(request: web.Request, conversation_id: str | None) -> web.Response:
     services, principal = request.app[SERVICES], request[PRINCIPAL]
-    body = _body(request[BODY], conversation_id)
+    body = await _body(request[BODY], conversation_id)
     draft, body = body.input, body.model_copy(update={"input": []})
     frame = ResponseFrame(body, check_model(body.model, services))
     place = (principal.tenant_id, principal.subject, conversation_id)
@@ -67,9 +67,9 @@ async def _warm(request: web.Request, conversation_id: str | None) -> web.Respon
     return json_response({"object": "conversation.warm", "conversation": conversation_id, "status": status}, status=202)
 
 
-def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:
+async def _body(raw: bytes, conversation_id: str | None) -> ResponseRequest:
     """The turn that will come, as far as it is known. Raises ApiError 400."""
-    body = parse(ResponseRequest, raw)
+    body = await parsed(ResponseRequest, raw)
     for name in sorted(body.model_fields_set - PARAMETERS - {DRAFT}):
         raise ApiError(400, f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
     conversation = ConversationReference(id=conversation_id) if conversation_id else None

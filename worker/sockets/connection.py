@@ -36,7 +36,7 @@ from worker.sockets.register import SOCKETS
 from worker.sockets.stream import SocketStream
 from worker.wire.dialect import Dialect
 from worker.wire.headers import with_headers
-from worker.wire.parse import parse
+from worker.wire.parse import parsed
 from worker.wire.response_request import ResponseRequest
 from worker.wire.socket_message import CreateMessage, error_event
 
@@ -181,7 +181,7 @@ class Connection:
         """Make the response that a message asks for and tell its events, or what is wrong with it."""
         try:
             surfaces = self._services.surface_names
-            body = with_headers(parse(CreateMessage, message), self._request.headers, surfaces)
+            body = with_headers(await parsed(CreateMessage, message), self._request.headers, surfaces)
             previous_id = body.previous_response_id or ""
             remembered = self._memory.take(previous_id)  # a continuation that fails has used it up
             run = await self._start(body, remembered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ CODES = {
     "less_than_equal": "above_max_value",
     "greater_than_equal": "below_min_value",
 }
+SHORT_BYTES_MAX = 16 * 1024  # parsed in 5 ms, whatever is in it
 CONTAINERS = (dict, list)
 TYPE_CODE = "invalid_type"
 VALUE_CODE = "invalid_value"
@@ -47,6 +49,13 @@ def parse(model: type[M], raw: bytes, ignored: Ignored | None = None, *, bulk: s
         return model.model_validate(body, context=ignored)
     except ValidationError as error:
         raise refusal(error, body) from None
+
+
+async def parsed(model: type[M], raw: bytes, ignored: Ignored | None = None, *, bulk: str | None = None) -> M:
+    """`parse`, in a thread where the body is long: 100 KB of small values take 30 ms, and others wait for tokens."""
+    if len(raw) <= SHORT_BYTES_MAX:
+        return parse(model, raw, ignored, bulk=bulk)
+    return await asyncio.to_thread(parse, model, raw, ignored, bulk=bulk)
 
 
 def _load(raw: bytes) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -12,6 +13,7 @@ from aiohttp import web
 from migrations.pool import Database
 from tests.worker.edge.sockets import Raw, head, raw
 from tests.worker.harness import Client, EdgeServer, make_services, serving
+from tests.worker.loop_blocks import blocks
 from worker.auth.access import EVERYBODY, declare
 from worker.config import Config
 from worker.edge import guard
@@ -169,3 +171,56 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(
         await deaf.send(head("GET", "/endless"))
         async with asyncio.timeout(10):
             await gone.wait()
+
+
+CHUNKED = {"Transfer_Encoding": "chunked", "Content_Type": "application/json", "Connection": "close"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\nGET /gate HTTP/1.1\r\nHost: x\r\n\r\n"),
+        (b"Content-Length: 5\r\nContent-Length: 6\r\n", b"hello!"),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked, identity\r\n", b"0\r\n\r\n"),
+        (b"Content-Length : 5\r\n", b"hello"),
+        (b"Content-Length: +5\r\n", b"hello"),
+        (b"X: y\r\n Transfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\n", b"0x5\r\nhello\r\n0\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\n", b"5\nhello\n0\n\n"),
+    ],
+    ids=["both", "two lengths", "twice", "not last", "space", "sign", "folded", "hex", "line ends"],
+)
+async def test_a_body_that_two_servers_would_read_differently_is_refused(
+    database: Database, lines: bytes, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(database, Config()) as client, raw(client) as smuggling:
+        await smuggling.send(b"POST /v1/responses HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n" + body)
+        answers = await smuggling.rest()
+        assert await status_of_another(client) == 200
+    assert answers.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ", b"HTTP/1.1 401 ")) and answers.count(b"HTTP/1.") == 1
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"5;" + b"x" * 2**20 + b"\r\nhello\r\n0\r\n\r\n", b"5;a=b\r\nhello\r\n0\r\n" + b"x: y\r\n" * 200_000 + b"\r\n"],
+    ids=["extension", "trailers"],
+)
+async def test_what_comes_with_a_chunked_body_is_bounded(
+    database: Database, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(database, Config()) as client, raw(client) as odd:
+        async with blocks() as held:
+            with suppress(ConnectionError):
+                await odd.send(head("POST", "/v1/responses", **CHUNKED) + body)
+            answers = await odd.rest()
+        assert await status_of_another(client) == 200
+    assert not re.search(rb"HTTP/1\.[01] (2|5)", answers)
+    assert held.longest_ms < 150
+    assert caplog.records == []
+
+
+async def status_of_another(client: Client) -> int:
+    async with raw(client) as other:
+        return await status(other)

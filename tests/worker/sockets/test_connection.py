@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket as socket_module
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from struct import pack
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +18,9 @@ from agents.message import Item, Message
 from inference.testing import ScriptedModel
 from migrations.pool import Database
 from tests.worker.answering import MODEL, StallingModel, answering, get, post, services_with
+from tests.worker.edge.sockets import Raw, head, raw
 from tests.worker.harness import SECRET, Client, serving
+from tests.worker.loop_blocks import blocks
 from tests.worker.reader import Reader
 from worker.auth import auth_cache
 from worker.auth.keys import Keys
@@ -295,3 +299,65 @@ def test_a_connection_remembers_so_much_text() -> None:
     assert memory.take("resp_1") is None and memory.take("resp_2") is not None
     memory.keep("resp_3", said("x" * (limits.TEXT_CHARS_MAX + 1)))
     assert memory.take("resp_3") is None
+
+
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version": "13",
+}
+PING = b"\x89\x80\0\0\0\0"
+FIRST, MORE, LAST = 0x01, 0x00, 0x80  # fragments of a message of text
+
+
+def fragment(kind: int, data: bytes) -> bytes:
+    """Masked with zeros, as clients mask."""
+    return pack("!BBH", kind, 0x80 | 126, len(data)) + bytes(4) + data
+
+
+@asynccontextmanager
+async def frames(client: Client) -> AsyncIterator[Raw]:
+    """A WebSocket on which a test writes frames."""
+    async with raw(client) as connection:
+        await connection.send(head("GET", URL, client, **HANDSHAKE))
+        assert (await connection.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        yield connection
+
+
+async def test_a_flood_of_pings_is_answered_between_other_work(client: Client) -> None:
+    count = 40_000  # a quarter of a megabyte, as much as is read at once
+    async with frames(client) as flooding, blocks() as held:
+        await flooding.send(PING * count)
+        await asyncio.wait_for(flooding.reader.readexactly(2 * count), 30)
+    assert held.longest_ms < 150  # 380 when all that was read is passed on at once
+
+
+async def test_who_takes_no_pongs_is_not_read_from(client: Client) -> None:
+    async with raw(client) as flooding:
+        flooding.writer.get_extra_info("socket").setsockopt(socket_module.SOL_SOCKET, socket_module.SO_RCVBUF, 4096)
+        flooding.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await flooding.send(head("GET", URL, client, **HANDSHAKE))
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < 64 * 2**20:
+                await asyncio.wait_for(flooding.send(PING * 40_000), 2)
+                sent += len(PING) * 40_000
+    assert sent < 32 * 2**20  # what the buffers of the system take
+
+
+async def test_a_large_message_in_many_fragments_is_answered(client: Client) -> None:
+    message = orjson.dumps({"type": "response.create", "input": "hello", "metadata": {"a": "b"}})
+    message += b" " * (4096 * 256 - len(message))
+    parts = [message[at : at + 256] for at in range(0, len(message), 256)]
+    async with frames(client) as connection, blocks() as held:
+        await connection.send(fragment(FIRST, parts[0]) + b"".join(fragment(MORE, part) for part in parts[1:]))
+        await connection.send(fragment(LAST, b" "))
+        told = await asyncio.wait_for(connection.reader.readuntil(b"response.completed"), 30)
+    assert b"Hello" in told and held.longest_ms < 150
+
+
+async def test_fragments_without_an_end_come_to_an_end(database: Database) -> None:
+    async with answering(database, "x", config=Config(body_bytes=20_000)) as client, frames(client) as endless:
+        await endless.send(b"\x01\x81\0\0\0\0a" + b"\x00\x81\0\0\0\0a" * 30_000)
+        assert (await endless.rest())[:1] == b"\x88"  # the close frame of a message that is too large

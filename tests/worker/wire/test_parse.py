@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -9,12 +10,13 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import field_validator
 
 from worker.errors import ApiError
 from worker.wire import limits
 from worker.wire.chat_request import ChatRequest
 from worker.wire.conversation import ConversationCreate, ItemsCreate
-from worker.wire.parse import parse
+from worker.wire.parse import SHORT_BYTES_MAX, parse, parsed
 from worker.wire.response_request import ResponseRequest
 from worker.wire.strict import Strict
 
@@ -235,3 +237,26 @@ def test_no_value_of_any_chat_parameter_raises_anything_but_a_refusal(name: str,
         parse(ChatRequest, orjson.dumps(body))
     except ApiError as error:
         assert error.status == 400
+
+
+class Watched(Strict):
+    text: str
+
+    @field_validator("text")
+    @classmethod
+    def _note(cls, text: str) -> str:
+        threads.append(threading.get_ident())
+        return text
+
+
+threads: list[int] = []
+
+
+async def test_a_long_body_is_parsed_beside_the_event_loop() -> None:
+    threads.clear()
+    assert (await parsed(Watched, orjson.dumps({"text": "short"}))).text == "short"
+    await parsed(Watched, orjson.dumps({"text": "x" * SHORT_BYTES_MAX}))
+    with pytest.raises(ApiError, match="colour"):
+        await parsed(Watched, orjson.dumps({"text": "x" * SHORT_BYTES_MAX, "colour": "red"}))
+    here = threading.get_ident()
+    assert threads[0] == here and len(threads) == 3 and here not in threads[1:]
