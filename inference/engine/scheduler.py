@@ -9,8 +9,8 @@ executes a plan and reports the outcome.
 Order: the higher priority class first, then the least served tenant, then the earliest due first token; requests that
 are already late let others pass for a while. A higher class preempts a lower one, which waits again and loses nothing
 but time. To prevent starvation, a request that has waited long in the lowest class gets one slot. A request that shares
-a prefix with one in prefill waits for that prefix, unless the other belongs to a lower class: then it takes over the
-other's slot and computes the rest at its own priority.
+a prefix with one in prefill waits for that prefix, unless the other belongs to a lower class: that one is preempted,
+and the new request continues from what it has computed, at its own priority.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Work:
     of a prompt, 1 where a token is sampled, and one more for each drafted token. `forced`: the draft consists of tokens
     for which the grammar leaves no choice.
 
-    `apart`: prompt tokens of an exact request, see EXACT_ROWS_MIN. Its rows are batched apart from those of others.
+    `apart`: prompt tokens of an exact request (see EXACT_ROWS_MIN). They are computed in a batch of their own, in which
+    no other stream determines how their rows are split.
     """
 
     request: Request
