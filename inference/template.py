@@ -84,7 +84,7 @@ class _Marks:
 
 
 class _Arguments(dict[str, Any]):
-    """Arguments of a call: a mapping for templates that iterate it, the model's own JSON text for those that dump it."""
+    """Arguments of a call: a mapping for templates that iterate it, the model's own JSON for those that dump it."""
 
     def __init__(self, call: ToolCall, marks: _Marks, part: Part) -> None:
         try:
